@@ -1,0 +1,97 @@
+"""One inference: the request as decoded, and the response before it is encoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol, Union
+
+from edge_serve.errors import EdgeServeError
+from edge_serve.tensors import Buffer, Tensor
+
+Parameter = Union[str, int, bool, float]
+
+SEQUENCE_START = 1
+SEQUENCE_END = 2
+
+
+class Lease(Protocol):
+    """A piece of memory that somebody must give back: a slot of a tensor arena (workers/arena.py)."""
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes, writable."""
+
+    @property
+    def offset(self) -> int:
+        """Where `view` starts in the arena."""
+
+    def release(self) -> None:
+        """Give it back; the view must not be used any more. A second call does nothing."""
+
+
+@dataclass(slots=True)
+class RequestedOutput:
+    """An entry of `outputs`.
+
+    Attributes:
+        binary: leave as binary tensor data rather than JSON.
+        classification: number of top classes to return in place of the tensor; 0 = off.
+    """
+
+    name: str
+    binary: bool = False
+    classification: int = 0
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """A decoded request.
+
+    Attributes:
+        model_version: as in the URL; "" means the highest ready one.
+        outputs: empty means all outputs of the model.
+        parameters: custom parameters and forwarded headers, for the backend.
+        flags: SEQUENCE_START | SEQUENCE_END.
+        timeout_us: Triton's `timeout` parameter, microseconds; 0 = none.
+        deadline_ns: from the `timeout-ms` header, on the monotonic clock; 0 = none.
+        binary_default: `binary_data_output`, for outputs when none are listed.
+        lease: the arena slot that the tensors are views of, released when the backend is done with them.
+    """
+
+    model_name: str
+    model_version: str = ""
+    id: str = ""
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[RequestedOutput] = field(default_factory=list)
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    correlation_id: int | str = 0
+    flags: int = 0
+    priority: int = 0
+    timeout_us: int = 0
+    deadline_ns: int = 0
+    binary_default: bool = False
+    lease: Lease | None = None
+
+
+@dataclass(slots=True)
+class InferResponse:
+    """A response, or one of several from a decoupled model.
+
+    Attributes:
+        error: set instead of `outputs` when the request failed.
+        final: no further response follows for this request.
+        lease: the arena slot that the outputs are views of, released after the kernel has taken the last byte.
+    """
+
+    model_name: str
+    model_version: str
+    id: str = ""
+    outputs: list[Tensor] = field(default_factory=list)
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    error: EdgeServeError | None = None
+    final: bool = True
+    lease: Lease | None = None
+
+
+__all__ = ["SEQUENCE_END", "SEQUENCE_START", "Buffer", "InferRequest", "InferResponse", "Lease", "Parameter",
+           "RequestedOutput"]  # fmt: skip

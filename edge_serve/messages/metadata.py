@@ -1,0 +1,50 @@
+"""Metadata and repository index records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edge_serve.tensors import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMetadata:
+    """GET /v2"""
+
+    name: str
+    version: str
+    extensions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMetadata:
+    """Shape has -1 in front when the model batches."""
+
+    name: str
+    datatype: str
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """GET /v2/models/{m}"""
+
+    name: str
+    versions: tuple[str, ...]
+    platform: str
+    inputs: tuple[TensorMetadata, ...]
+    outputs: tuple[TensorMetadata, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One line of the repository index; a model that was never loaded has only a name.
+
+    Attributes:
+        state: UNKNOWN, READY, UNAVAILABLE, LOADING, UNLOADING; "" = not printed.
+    """
+
+    name: str
+    version: str = ""
+    state: str = ""
+    reason: str = field(default="")

@@ -1,0 +1,48 @@
+"""What a loaded model accepts and returns, derived once from its completed configuration (config/signature.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edge_serve.tensors import DataType, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output.
+
+    Attributes:
+        dims: without the batch dimension, -1 for a variable one, as in config.pbtxt.
+        reshape: the shape the backend sees in place of `dims`; None = the same.
+        labels: class labels by index (outputs with `label_filename`).
+    """
+
+    name: str
+    datatype: DataType
+    dims: Shape
+    reshape: Shape | None = None
+    optional: bool = False
+    allow_ragged_batch: bool = False
+    is_shape_tensor: bool = False
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The model's face.
+
+    Attributes:
+        max_batch_size: 0 = the model has no batch dimension.
+        required: number of inputs that are not optional.
+    """
+
+    model_name: str
+    model_version: str
+    platform: str
+    max_batch_size: int
+    inputs: dict[str, TensorSpec]
+    outputs: dict[str, TensorSpec]
+    decoupled: bool = False
+    has_sequence_batching: bool = False
+    correlation_id_type: DataType | None = None
+    required: int = field(default=0)

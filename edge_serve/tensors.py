@@ -1,0 +1,215 @@
+"""Data types and tensors: names, sizes, NumPy types, BYTES and BF16, joining and splitting along the batch axis.
+
+The layout is KServe v2's binary tensor extension: little-endian, row-major; a BYTES element is a 4-byte little-endian
+length and its bytes. Imported on the worker's side too: the standard library and NumPy only.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_serve.errors import InvalidArgument
+
+Buffer = Union[bytes, bytearray, memoryview]
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+
+
+class DataType(Enum):
+    """A tensor element type. The value is the number in model_config.proto; members know the v2 name and the size."""
+
+    BOOL = 1
+    UINT8 = 2
+    UINT16 = 3
+    UINT32 = 4
+    UINT64 = 5
+    INT8 = 6
+    INT16 = 7
+    INT32 = 8
+    INT64 = 9
+    FP16 = 10
+    FP32 = 11
+    FP64 = 12
+    BYTES = 13
+    BF16 = 14
+
+    #: bytes per element; 0 for BYTES
+    size: int
+    #: NumPy type with the same bytes; BYTES are object arrays of `bytes`, BF16 travels as uint16
+    numpy: np.dtype[Any]
+
+    @property
+    def config_name(self) -> str:
+        """The name in config.pbtxt (`TYPE_INT32`, `TYPE_STRING` for BYTES)."""
+        return "TYPE_STRING" if self is DataType.BYTES else f"TYPE_{self.name}"
+
+
+_NUMPY = {
+    DataType.BOOL: "?", DataType.UINT8: "u1", DataType.UINT16: "<u2", DataType.UINT32: "<u4", DataType.UINT64: "<u8",
+    DataType.INT8: "i1", DataType.INT16: "<i2", DataType.INT32: "<i4", DataType.INT64: "<i8", DataType.FP16: "<f2",
+    DataType.FP32: "<f4", DataType.FP64: "<f8", DataType.BYTES: "O", DataType.BF16: "<u2",
+}  # fmt: skip
+for _type, _code in _NUMPY.items():
+    _type.numpy = np.dtype(_code)
+    _type.size = 0 if _type is DataType.BYTES else _type.numpy.itemsize
+
+#: v2 name -> type, as requests write it
+BY_NAME: dict[str, DataType] = {t.name: t for t in DataType}
+#: config.pbtxt name -> type
+BY_CONFIG_NAME: dict[str, DataType] = {t.config_name: t for t in DataType}
+#: number in model_config.proto -> type
+BY_NUMBER: dict[int, DataType] = {t.value: t for t in DataType}
+_FROM_NUMPY: dict[np.dtype[Any], DataType] = {t.numpy: t for t in DataType if t not in (DataType.BYTES, DataType.BF16)}
+
+
+def from_numpy_type(dtype: np.dtype[Any]) -> DataType | None:
+    """The data type for a NumPy dtype; objects, `S` and `U` arrays are BYTES; None if there is none."""
+    if dtype.kind in "OSU":
+        return DataType.BYTES
+    return _FROM_NUMPY.get(dtype.newbyteorder("<") if dtype.byteorder == ">" else dtype)
+
+
+@dataclass(slots=True)
+class Tensor:
+    """One tensor of a request or a response; `data` is a view wherever that is possible.
+
+    Attributes:
+        shape: with the batch dimension first where the model batches.
+        data: the bytes in v2 binary layout.
+        offset: where `data` starts in the model's tensor arena, or -1 when it lies in ordinary memory.
+    """
+
+    name: str
+    datatype: DataType
+    shape: Shape
+    data: Buffer = field(repr=False)
+    offset: int = -1
+
+    def array(self) -> Array:
+        """The values; a view of `data` except for BYTES.
+
+        Raises:
+            InvalidArgument: the bytes do not make up this shape.
+        """
+        return to_array(self.data, self.datatype, self.shape)
+
+
+def element_count(shape: Sequence[int]) -> int:
+    """Number of elements; 1 for an empty shape."""
+    return math.prod(shape)
+
+
+def to_array(data: Buffer, datatype: DataType, shape: Shape) -> Array:
+    """Values of binary `data`: a view, except for BYTES, which become an object array of `bytes`.
+
+    Raises:
+        InvalidArgument: the bytes do not make up this shape.
+    """
+    if datatype is DataType.BYTES:
+        flat = np.empty(element_count(shape), dtype=object)
+        elements = split_bytes(data)
+        if len(elements) != flat.size:
+            raise InvalidArgument(f"found {len(elements)} string elements, expected {flat.size} for shape {list(shape)}")
+        flat[:] = elements
+        return flat.reshape(shape)
+    try:
+        return np.frombuffer(data, dtype=datatype.numpy).reshape(shape)
+    except ValueError as error:
+        raise InvalidArgument(f"{len(data)} bytes do not make up {datatype.name} {list(shape)}") from error
+
+
+def from_array(array: Array, datatype: DataType) -> Buffer:
+    """`array` in v2 binary layout: a view where it already lies that way, else a copy.
+
+    Raises:
+        InvalidArgument: a BYTES element is neither bytes nor str.
+    """
+    if datatype is DataType.BYTES:
+        return join_bytes(array.ravel(order="C").tolist())
+    flat = np.ascontiguousarray(array, dtype=datatype.numpy)
+    return memoryview(flat.reshape(-1).view(np.uint8)) if flat.size else b""
+
+
+_LENGTH = struct.Struct("<I")
+
+
+def split_bytes(data: Buffer) -> list[bytes]:
+    """Elements of a BYTES tensor.
+
+    Raises:
+        InvalidArgument: the data ends inside a length or an element.
+    """
+    view, position, elements = bytes(data), 0, []
+    end = len(view)
+    while position < end:
+        if position + 4 > end:
+            raise InvalidArgument(f"incomplete string length indicator, expecting 4 bytes but only {end - position} left")
+        (length,) = _LENGTH.unpack_from(view, position)
+        position += 4
+        if position + length > end:
+            raise InvalidArgument(f"incomplete string data, expecting {length} bytes but only {end - position} left")
+        elements.append(view[position : position + length])
+        position += length
+    return elements
+
+
+def join_bytes(elements: Iterable[object]) -> bytes:
+    """The binary layout of BYTES elements; `str` is written as UTF-8.
+
+    Raises:
+        InvalidArgument: an element is neither bytes nor str.
+    """
+    parts: list[bytes] = []
+    for element in elements:
+        match element:
+            case bytes():
+                raw = element
+            case str():
+                raw = element.encode()
+            case bytearray() | memoryview() | np.bytes_():
+                raw = bytes(element)
+            case _:
+                raise InvalidArgument(f"a BYTES element must be bytes or str, found {type(element).__name__}")
+        parts.append(_LENGTH.pack(len(raw)))
+        parts.append(raw)
+    return b"".join(parts)
+
+
+def count_bytes_elements(data: Buffer) -> int:
+    """Number of elements of a BYTES tensor without copying them.
+
+    Raises:
+        InvalidArgument: the data ends inside a length or an element.
+    """
+    position, count, end = 0, 0, len(data)
+    while position < end:
+        if position + 4 > end:
+            raise InvalidArgument(f"incomplete string length indicator, expecting 4 bytes but only {end - position} left")
+        (length,) = _LENGTH.unpack_from(data, position)
+        position += 4 + length
+        count += 1
+    if position > end:
+        raise InvalidArgument("incomplete string data")
+    return count
+
+
+def join(parts: Sequence[Array]) -> Array:
+    """One array from several along the first axis; a single part is returned as it is."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def split(array: Array, rows: Sequence[int]) -> list[Array]:
+    """Views of consecutive `rows` of the first axis, the reverse of `join`."""
+    views, start = [], 0
+    for count in rows:
+        views.append(array[start : start + count])
+        start += count
+    return views
