@@ -1,0 +1,115 @@
+"""What a backend is: a class that turns a batch into replies, in a worker process.
+
+Worker's side: the standard library and NumPy only. A backend's file name is its name in config.pbtxt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import Parameter
+from edge_serve.tensors import Tensor
+
+
+@dataclass(slots=True)
+class ModelSpec:
+    """What a worker is told about the model version it opens.
+
+    Attributes:
+        model_directory: `<repository>/<model>`.
+        version_directory: `<repository>/<model>/<version>`.
+        config: the ModelConfig as Triton's JSON (original field names, int64 as numbers).
+        backend_config: `--backend-config=<backend>,key=value`, plus the global keys.
+    """
+
+    name: str
+    version: int
+    model_directory: Path
+    version_directory: Path
+    config: dict[str, Any]
+    backend_config: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class InstanceSpec:
+    """One executor of a model: `kind` is CPU, GPU or MODEL."""
+
+    name: str
+    kind: str = "CPU"
+    device_id: int = 0
+
+
+@dataclass(slots=True)
+class BackendRequest:
+    """One request of a batch, in the worker.
+
+    Attributes:
+        inputs: in the order of the configuration; tensors are views of the arena or of the message.
+        requested_outputs: names; all outputs of the model when the client listed none.
+        is_cancelled: asks whether the client has gone; cheap enough to call in a loop.
+    """
+
+    id: str
+    inputs: list[Tensor]
+    requested_outputs: Sequence[str]
+    parameters: dict[str, Parameter]
+    correlation_id: int | str
+    flags: int
+    priority: int
+    timeout_us: int
+    is_cancelled: Callable[[], bool]
+
+
+@dataclass(slots=True)
+class Reply:
+    """The answer to one request. Output tensors not asked for are dropped by the worker."""
+
+    outputs: list[Tensor] = field(default_factory=list)
+    error: EdgeServeError | None = None
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Timing:
+    """Marks that a backend may set while it executes (CLOCK_MONOTONIC ns); unset ones are filled by the worker."""
+
+    input_end_ns: int = 0
+    output_start_ns: int = 0
+
+
+class BackendInstance(Protocol):
+    """One executor, used by one thread at a time."""
+
+    def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
+        """One reply per request, in order. An exception fails every request of the batch."""
+
+    def is_ready(self) -> bool:
+        """False when the instance is alive and cannot serve."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+class Backend(Protocol):
+    """One model version in one worker."""
+
+    def complete_config(self, spec: ModelSpec) -> dict[str, Any]:
+        """The configuration with what the model itself tells filled in (auto-completion).
+
+        Raises:
+            EdgeServeError: the model's files do not load, or contradict the configuration.
+        """
+
+    def open(self, spec: ModelSpec, instances: Sequence[InstanceSpec]) -> list[BackendInstance]:
+        """Load the model.
+
+        Raises:
+            EdgeServeError: with the reason, for the log and the repository index.
+        """
+
+    def close(self) -> None:
+        """All instances are closed; let go of what they shared."""

@@ -1,0 +1,67 @@
+"""What the exposition reads at scrape time. `models/registry.py` and `server.py` implement it; a request pays nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edge_serve.messages.statistics import ModelStatistics
+
+
+@dataclass(slots=True)
+class CustomSample:
+    """One series of a Python model's MetricFamily; a histogram has bounds and counts (cumulative, +Inf last)."""
+
+    labels: Mapping[str, str]
+    value: float = 0.0
+    bounds: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class CustomFamily:
+    """kind: counter, gauge or histogram."""
+
+    name: str
+    description: str
+    kind: str
+    samples: list[CustomSample] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ModelSeries:
+    """One served version.
+
+    Attributes:
+        tags: metric_tags of the configuration.
+        memory_bytes: resident memory of its workers (its share where a worker is shared).
+    """
+
+    name: str
+    version: str
+    tags: Mapping[str, str]
+    statistics: ModelStatistics
+    load_seconds: float
+    cache_enabled: bool = False
+    decoupled: bool = False
+    worker_restarts: int = 0
+    memory_bytes: int = 0
+
+
+@dataclass(slots=True)
+class HttpSeries:
+    """The doors: open connections, and requests answered by status."""
+
+    connections: int = 0
+    requests: Mapping[int, int] = field(default_factory=dict)
+
+
+class StatisticsSource(Protocol):
+    """Everything a scrape shows."""
+
+    def models(self) -> Iterable[ModelSeries]: ...
+
+    def http(self) -> HttpSeries: ...
+
+    def custom(self) -> Iterable[CustomFamily]: ...

@@ -1,0 +1,130 @@
+"""The words of every scheduler: what it is given, and what it answers.
+
+A scheduler decides and never acts: no clock, no sockets, no tasks. `models/driver.py` calls it, owns the wake-ups and
+does what `next` says. Time is CLOCK_MONOTONIC nanoseconds, handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Union
+
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import InferRequest
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One request as a scheduler sees it; compared by identity.
+
+    Attributes:
+        rows: its batch size; 1 when the model has no batch dimension.
+        shape_key: entries whose keys are equal may share a batch.
+        context: the driver's own record; a scheduler never looks into it.
+        level: priority level it was queued at, set by the scheduler.
+        timeout_at_ns: when its queue timeout expires, set by the scheduler; 0 = never.
+    """
+
+    request: InferRequest
+    rows: int
+    shape_key: Hashable
+    arrival_ns: int
+    context: Any = None
+    level: int = 0
+    timeout_at_ns: int = 0
+
+
+@dataclass(slots=True)
+class Run:
+    """Execute `entries` as one batch on an idle `instance`, which is busy until `done` or `lost`."""
+
+    instance: int
+    entries: list[Entry]
+
+
+@dataclass(slots=True)
+class Refuse:
+    """Answer `entry` with `error`; it is no longer queued."""
+
+    entry: Entry
+    error: EdgeServeError
+
+
+@dataclass(slots=True)
+class Wait:
+    """Nothing to do before `until_ns`, or before the next event when that is None."""
+
+    until_ns: int | None = None
+
+
+Decision = Union[Run, Refuse, Wait]
+
+#: the answer of an idle scheduler, shared because it is given so often
+NOTHING = Wait()
+
+
+class Scheduler(Protocol):
+    """A policy. After any event the driver calls `next` until it answers Wait."""
+
+    def add(self, entry: Entry, now_ns: int) -> None:
+        """Queue an entry.
+
+        Raises:
+            Unavailable: the queue is full, or the scheduler is stopping.
+        """
+
+    def next(self, now_ns: int) -> Decision:
+        """What to do now."""
+
+    def done(self, instance: int) -> None:
+        """The instance finished its batch and is idle again."""
+
+    def lost(self, instance: int) -> None:
+        """The instance's worker died: it gets no work until `back`."""
+
+    def back(self, instance: int) -> None:
+        """The instance is there (again) and idle."""
+
+    def cancel(self, entry: Entry) -> bool:
+        """Drop a queued entry. False when it is not queued (already running, or answered)."""
+
+    def stop(self) -> None:
+        """Refuse everything added from now on; what is queued still runs."""
+
+    def pending(self) -> int:
+        """Entries queued and not yet handed out."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """ModelQueuePolicy of model_config.proto.
+
+    Attributes:
+        delay_on_timeout: timeout_action DELAY rather than REJECT.
+        max_queue_size: 0 = unlimited.
+    """
+
+    delay_on_timeout: bool = False
+    default_timeout_us: int = 0
+    allow_timeout_override: bool = False
+    max_queue_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicBatching:
+    """What the dynamic batcher needs to know (ModelDynamicBatching of model_config.proto).
+
+    Attributes:
+        max_batch_size: 1 when the model has no batch dimension.
+        priority_levels: 0 = no priorities.
+    """
+
+    max_batch_size: int
+    preferred_batch_sizes: tuple[int, ...] = ()
+    max_queue_delay_us: int = 0
+    preserve_ordering: bool = False
+    priority_levels: int = 0
+    default_priority_level: int = 0
+    default_policy: QueuePolicy = field(default_factory=QueuePolicy)
+    policies: dict[int, QueuePolicy] = field(default_factory=dict)
