@@ -2,13 +2,16 @@
 
 A scheduler decides and never acts: no clock, no sockets, no tasks. `models/driver.py` calls it, owns the wake-ups and
 does what `next` says. Time is CLOCK_MONOTONIC nanoseconds, handed in.
+
+Between the decision and the worker stands the seat of the rate limiter: one arbiter above all models may let a `Run`
+wait for its resources, as Triton lets a payload wait; its instance counts as busy meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Union
+from typing import Any, Protocol
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
@@ -24,6 +27,7 @@ class Entry:
         context: the driver's own record; a scheduler never looks into it.
         level: priority level it was queued at, set by the scheduler.
         timeout_at_ns: when its queue timeout expires, set by the scheduler; 0 = never.
+        ticket: its number in the queue, set by the scheduler.
     """
 
     request: InferRequest
@@ -33,6 +37,7 @@ class Entry:
     context: Any = None
     level: int = 0
     timeout_at_ns: int = 0
+    ticket: int = 0
 
 
 @dataclass(slots=True)
@@ -45,7 +50,7 @@ class Run:
 
 @dataclass(slots=True)
 class Refuse:
-    """Answer `entry` with `error`; it is no longer queued."""
+    """Answer `entry` with `error`; it is no longer queued. Statistics count it as REJECTED."""
 
     entry: Entry
     error: EdgeServeError
@@ -58,7 +63,7 @@ class Wait:
     until_ns: int | None = None
 
 
-Decision = Union[Run, Refuse, Wait]
+Decision = Run | Refuse | Wait
 
 #: the answer of an idle scheduler, shared because it is given so often
 NOTHING = Wait()
@@ -71,7 +76,7 @@ class Scheduler(Protocol):
         """Queue an entry.
 
         Raises:
-            Unavailable: the queue is full, or the scheduler is stopping.
+            EdgeServeError: it is not taken in: Unavailable when the queue is full or the scheduler is stopping.
         """
 
     def next(self, now_ns: int) -> Decision:
@@ -92,8 +97,16 @@ class Scheduler(Protocol):
     def stop(self) -> None:
         """Refuse everything added from now on; what is queued still runs."""
 
+    def drain(self) -> list[Entry]:
+        """Take out what is queued, in the order it would have run: nothing is left to run it. The caller answers it."""
+
     def pending(self) -> int:
         """Entries queued and not yet handed out."""
+
+
+def label(request: InferRequest) -> str:
+    """The words that Triton puts before many of its texts (`InferenceRequest::LogRequest`)."""
+    return f"[request id: {request.id or '<id_unknown>'}] "
 
 
 @dataclass(frozen=True, slots=True)

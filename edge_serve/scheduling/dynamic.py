@@ -1,0 +1,121 @@
+"""The dynamic batcher: requests that wait together run together.
+
+Rules: triton-inference-server/core src/dynamic_batch_scheduler.cc (GetDynamicBatch). A batch is a prefix of the queue,
+so it ends at the first entry of another shape; requests are never split. With an idle instance, in this order:
+a preferred size that can be reached is sent at once; so is a prefix that cannot grow; so is anything once the oldest
+of it has waited `max_queue_delay`, or at once when there is no delay. Otherwise the batch is held.
+Unlike Triton, no batch is formed before an instance is idle: what comes meanwhile still joins.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass
+
+from edge_serve.scheduling.core import Decision, DynamicBatching, Entry, Run
+from edge_serve.scheduling.queue import PriorityQueue
+from edge_serve.scheduling.queued import QueuedScheduler
+
+
+@dataclass(slots=True)
+class Hold:
+    """Why the whole queue, one batch that may still grow, is not sent; saves looking at it again.
+
+    Attributes:
+        until_ns: then the delay of the oldest entry is over.
+        rows: a queue of so many rows is looked at again.
+        shape_key: that of all entries; another one ends the batch.
+    """
+
+    until_ns: int
+    rows: int
+    shape_key: Hashable
+
+
+class DynamicScheduler(QueuedScheduler):
+    """`dynamic_batching` of the configuration, for models with and without a batch dimension."""
+
+    def __init__(self, batching: DynamicBatching, instances: int, passive: Collection[int] = ()) -> None:
+        policies = batching.policies if batching.priority_levels else {}
+        super().__init__(PriorityQueue(batching.default_policy, policies), instances, passive)
+        self._max_rows = max(1, batching.max_batch_size)
+        self._preferred = sorted(set(batching.preferred_batch_sizes)) or [self._max_rows]
+        self._delay_ns = batching.max_queue_delay_us * 1000
+        self._levels = batching.priority_levels
+        self._default_level = batching.default_priority_level if batching.priority_levels else 0
+        self._hold: Hold | None = None
+
+    def add(self, entry: Entry, now_ns: int) -> None:
+        """See `core.Scheduler`."""
+        level = entry.request.priority
+        if not 0 < level <= self._levels:
+            level = self._default_level
+        self._enqueue(entry, level, now_ns)
+        hold = self._hold
+        if hold is not None and (self._queue.rows >= hold.rows or entry.shape_key != hold.shape_key):
+            self._hold = None
+
+    def cancel(self, entry: Entry) -> bool:
+        """See `core.Scheduler`."""
+        self._hold = None
+        return super().cancel(entry)
+
+    def drain(self) -> list[Entry]:
+        """See `core.Scheduler`."""
+        self._hold = None
+        return super().drain()
+
+    def next(self, now_ns: int) -> Decision:
+        """See `core.Scheduler`."""
+        refused = self._queue.expire(now_ns)
+        if refused is not None:
+            self._hold = None
+            return refused
+        if not self._queue or not self._instances.idle:
+            return self._wait(0)
+        if self._hold is None or self._hold.until_ns <= now_ns:
+            count = self._ready(now_ns)
+            if count:
+                return Run(self._instances.take(), self._queue.take(count))
+        return self._wait(self._hold.until_ns if self._hold else 0)
+
+    def _ready(self, now_ns: int) -> int:
+        """How many entries to send now; 0 sets `_hold`."""
+        largest, preferred, max_rows = self._preferred[-1], self._preferred, self._max_rows
+        count = rows = best = 0
+        oldest_ns, shape_key, can_grow = now_ns, None, True
+        for entry in self._queue.walk():
+            total = rows + (entry.rows or 1)
+            if count:
+                if total > largest and not best:
+                    best = count
+                if total > max_rows or entry.shape_key != shape_key:
+                    can_grow = False
+                    break
+            else:
+                shape_key = entry.shape_key
+            rows = total
+            count += 1
+            if entry.arrival_ns < oldest_ns:
+                oldest_ns = entry.arrival_ns
+            if rows in preferred:
+                best = count
+            if rows >= largest and not self._delay_ns:
+                break
+        self._hold = None
+        due_ns = oldest_ns + self._delay_ns
+        if best and (now_ns < due_ns or not self._delay_ns):
+            return best
+        if not can_grow or rows >= largest or due_ns <= now_ns:
+            return count
+        self._hold = Hold(due_ns, preferred[bisect_right(preferred, rows)], shape_key)
+        return 0
+
+    def _check(self) -> None:
+        super()._check()
+        if self._hold is not None:
+            waiting = list(self._queue.walk())
+            assert {entry.shape_key for entry in waiting} == {self._hold.shape_key}
+            assert self._queue.rows < self._hold.rows <= self._max_rows
+            assert self._hold.until_ns == min(entry.arrival_ns for entry in waiting) + self._delay_ns

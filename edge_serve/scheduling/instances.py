@@ -1,0 +1,66 @@
+"""Which instances of a model are idle.
+
+Triton wakes any of the threads that wait for a batch, so no order is visible from outside; here the one used last
+comes first, because its caches are warm, and an unused one is woken only under load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+
+
+class State(Enum):
+    """What an instance is doing; a PASSIVE one (`instance_group.passive`) never gets work."""
+
+    IDLE = 0
+    BUSY = 1
+    LOST = 2
+    PASSIVE = 3
+
+
+class Instances:
+    """The instances of one model by number.
+
+    Attributes:
+        idle: numbers of the idle ones, the next to be used last.
+    """
+
+    __slots__ = ("_state", "idle")
+
+    def __init__(self, count: int, passive: Collection[int] = ()) -> None:
+        self._state = [State.PASSIVE if n in passive else State.IDLE for n in range(count)]
+        self.idle = [n for n in reversed(range(count)) if self._state[n] is State.IDLE]
+
+    def take(self) -> int:
+        """The number of an idle instance, which is busy from now on.
+
+        Raises:
+            IndexError: none is idle.
+        """
+        number = self.idle.pop()
+        self._state[number] = State.BUSY
+        return number
+
+    def done(self, number: int) -> None:
+        """It finished; no effect on an instance that was lost meanwhile."""
+        if self._state[number] is State.BUSY:
+            self._state[number] = State.IDLE
+            self.idle.append(number)
+
+    def lost(self, number: int) -> None:
+        """Its worker died, whatever it was doing."""
+        state = self._state[number]
+        if state is State.IDLE:
+            self.idle.remove(number)
+        if state is not State.PASSIVE:
+            self._state[number] = State.LOST
+
+    def back(self, number: int) -> None:
+        """It is there and idle; queued behind the warm ones."""
+        if self._state[number] is State.LOST:
+            self._state[number] = State.IDLE
+            self.idle.insert(0, number)
+
+    def _check(self) -> None:
+        assert sorted(self.idle) == [n for n, state in enumerate(self._state) if state is State.IDLE]

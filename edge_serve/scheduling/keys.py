@@ -1,0 +1,54 @@
+"""Which requests may share a batch: those whose shape keys are equal.
+
+Rules: triton-inference-server/core src/backend_model.cc (SetConfiguredScheduler) and src/scheduler_utils.cc
+(RequiredEqualInputs). Inputs with variable dimensions must agree in shape unless `allow_ragged_batch`; shape tensors
+must agree in their values too; with optional inputs the same ones must be given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.signature import Signature
+from edge_serve.tensors import Tensor
+
+ShapeKey = Callable[[InferRequest], Hashable]
+
+
+def shape_key_for(signature: Signature) -> ShapeKey:
+    """The function that computes the keys for a model; for most models all keys are None."""
+    if signature.max_batch_size <= 1:
+        return _none
+    specs = signature.inputs.values()
+    parts: dict[str, Callable[[Tensor], Hashable]] = {}
+    for spec in specs:
+        if spec.is_shape_tensor:
+            parts[spec.name] = _values
+        elif -1 in spec.dims and not spec.allow_ragged_batch:
+            parts[spec.name] = _item_shape
+    if any(spec.optional for spec in specs):
+        return lambda request: frozenset(
+            (tensor.name, parts.get(tensor.name, _given)(tensor)) for tensor in request.inputs
+        )
+    if not parts:
+        return _none
+    return lambda request: frozenset(
+        (tensor.name, parts[tensor.name](tensor)) for tensor in request.inputs if tensor.name in parts
+    )
+
+
+def _none(request: InferRequest) -> Hashable:
+    return None
+
+
+def _given(tensor: Tensor) -> Hashable:
+    return None
+
+
+def _item_shape(tensor: Tensor) -> Hashable:
+    return tensor.shape[1:]
+
+
+def _values(tensor: Tensor) -> Hashable:
+    return tensor.shape[1:], bytes(tensor.data)

@@ -1,0 +1,54 @@
+"""`preserve_ordering`: responses leave in the order in which their requests arrived."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class ResponseOrder(Generic[T]):
+    """Holds back what is ready too early. A request may have any number of responses; the last one is marked final.
+
+    A place whose request needs no answer any more is given up with `drop`; each place must see one `final` or `drop`.
+    """
+
+    __slots__ = ("_early", "_first", "_next")
+
+    def __init__(self) -> None:
+        self._next = 0
+        #: the place whose responses may leave now
+        self._first = 0
+        #: place -> (its responses, whether the last one is among them)
+        self._early: dict[int, tuple[list[T], bool]] = {}
+
+    def enter(self) -> int:
+        """A place for a request that arrived just now."""
+        place = self._next
+        self._next += 1
+        return place
+
+    def ready(self, place: int, response: T, final: bool = True) -> list[T]:
+        """The responses that may leave now, in order."""
+        return self._put(place, [response], final)
+
+    def drop(self, place: int) -> list[T]:
+        """Nothing (more) comes for this place; the responses that may leave now."""
+        return self._put(place, [], True)
+
+    def held(self) -> int:
+        """Responses that wait for an earlier one."""
+        return sum(len(responses) for responses, _ in self._early.values())
+
+    def _put(self, place: int, responses: list[T], final: bool) -> list[T]:
+        if place != self._first:
+            earlier, _ = self._early.get(place, ([], False))
+            earlier.extend(responses)
+            self._early[place] = (earlier, final)
+            return []
+        leaving = responses
+        while final:
+            self._first += 1
+            following, final = self._early.pop(self._first, ([], False))
+            leaving.extend(following)
+        return leaving

@@ -1,0 +1,53 @@
+"""From a model's configuration to the scheduler that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.errors import Unsupported
+from edge_serve.scheduling.core import DynamicBatching, QueuePolicy, Scheduler
+from edge_serve.scheduling.direct import DirectScheduler
+from edge_serve.scheduling.dynamic import DynamicScheduler
+
+
+def scheduler_for(config: pb.ModelConfig, instances: int, passive: Collection[int] = ()) -> Scheduler:
+    """The scheduler of a completed configuration for `instances` instances, of which the `passive` ones get no work.
+
+    Raises:
+        Unsupported: the configuration asks for a way of scheduling that is not offered.
+    """
+    match config.WhichOneof("scheduling_choice"):
+        case "dynamic_batching":
+            return DynamicScheduler(dynamic_batching(config), instances, passive)
+        case None:
+            return DirectScheduler(instances, passive)
+        case choice:
+            raise Unsupported(
+                f"model '{config.name}' asks for '{choice}', which this server does not offer; remove it from its"
+                " configuration to have each request run alone, or use 'dynamic_batching'"
+            )
+
+
+def dynamic_batching(config: pb.ModelConfig) -> DynamicBatching:
+    """`dynamic_batching` and `max_batch_size` as a plain value."""
+    batching = config.dynamic_batching
+    return DynamicBatching(
+        max_batch_size=max(1, config.max_batch_size),
+        preferred_batch_sizes=tuple(batching.preferred_batch_size),
+        max_queue_delay_us=batching.max_queue_delay_microseconds,
+        preserve_ordering=batching.preserve_ordering,
+        priority_levels=batching.priority_levels,
+        default_priority_level=batching.default_priority_level,
+        default_policy=_queue_policy(batching.default_queue_policy),
+        policies={level: _queue_policy(policy) for level, policy in batching.priority_queue_policy.items()},
+    )
+
+
+def _queue_policy(policy: pb.ModelQueuePolicy) -> QueuePolicy:
+    return QueuePolicy(
+        delay_on_timeout=policy.timeout_action == pb.ModelQueuePolicy.DELAY,
+        default_timeout_us=policy.default_timeout_microseconds,
+        allow_timeout_override=policy.allow_timeout_override,
+        max_queue_size=policy.max_queue_size,
+    )

@@ -1,0 +1,195 @@
+"""The queue in front of a model: priority levels, each with its own policy, and the clocks of what waits in it.
+
+Rules: triton-inference-server/core src/scheduler_utils.cc (PriorityQueue, PolicyQueue). Level 1 is served first; within
+a level the order is arrival, and entries whose timeout ran out under the policy DELAY come after the others.
+
+Everything is O(1) amortised, but for the clocks, which are O(log n) when timeouts are not handed in in the order in
+which they end. Nothing that left the queue is still referred to: a request may hold megabytes.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from heapq import heapify, heappop, heappush
+from itertools import chain
+
+from edge_serve.errors import EdgeServeError, Unavailable
+from edge_serve.messages.infer import InferRequest
+from edge_serve.scheduling.core import Entry, QueuePolicy, Refuse, label
+
+#: clocks of entries that left are swept when this many more than could be needed have piled up
+_SLACK = 64
+
+
+class Level:
+    """One priority level: entries by ticket, in the order in which they are served."""
+
+    __slots__ = ("delayed", "fresh", "number", "policy")
+
+    def __init__(self, number: int, policy: QueuePolicy) -> None:
+        self.number = number
+        self.policy = policy
+        self.fresh: OrderedDict[int, Entry] = OrderedDict()
+        self.delayed: OrderedDict[int, Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self.fresh) + len(self.delayed)
+
+    def get(self, ticket: int) -> Entry | None:
+        """The entry with this ticket, if it is still here."""
+        return self.fresh.get(ticket) or self.delayed.get(ticket)
+
+
+class PriorityQueue:
+    """Entries that wait for an instance.
+
+    Attributes:
+        rows: their batch sizes together; an empty batch counts as one row, as in Triton.
+    """
+
+    def __init__(self, default_policy: QueuePolicy, policies: Mapping[int, QueuePolicy] | None = None) -> None:
+        self.rows = 0
+        self._default_policy = default_policy
+        self._policies = policies or {}
+        self._count = 0
+        self._last_ticket = 0
+        self._levels: dict[int, Level] = {}
+        #: levels with something in them, the first to be served first
+        self._active: list[Level] = []
+        #: heap of (when, ticket, level); those of entries that left are dropped when they surface
+        self._clocks: list[tuple[int, int, Level]] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, entry: Entry, number: int, now_ns: int) -> None:
+        """Queue an entry at priority level `number`; sets its ticket, level and timeout.
+
+        Raises:
+            Unavailable: the level is full.
+        """
+        level = self._levels.get(number) or self._open(number)
+        waiting, policy = len(level), level.policy
+        if policy.max_queue_size and waiting >= policy.max_queue_size:
+            raise Unavailable(f"{label(entry.request)}Exceeds maximum queue size")
+        if not waiting:
+            insort(self._active, level, key=_number)
+        entry.ticket = self._last_ticket = ticket = self._last_ticket + 1
+        entry.level = number
+        level.fresh[ticket] = entry
+        self.rows += entry.rows or 1
+        self._count += 1
+        timeout_us = _timeout_us(policy, entry.request) if policy.default_timeout_us else 0
+        entry.timeout_at_ns = now_ns + timeout_us * 1000 if timeout_us else 0
+        if timeout_us or entry.request.deadline_ns:
+            self._start_clocks(entry, level)
+
+    def walk(self) -> Iterator[Entry]:
+        """Entries in the order in which they are served. The queue must not change meanwhile."""
+        if len(self._active) == 1 and not self._active[0].delayed:
+            return iter(self._active[0].fresh.values())
+        return chain.from_iterable(part.values() for level in self._active for part in (level.fresh, level.delayed))
+
+    def take(self, count: int) -> list[Entry]:
+        """Remove and return the first `count` entries, or all when there are fewer."""
+        taken: list[Entry] = []
+        rows = 0
+        while self._active and len(taken) < count:
+            level = self._active[0]
+            part = level.fresh or level.delayed
+            for _ in range(min(len(part), count - len(taken))):
+                entry = part.popitem(last=False)[1]
+                rows += entry.rows or 1
+                taken.append(entry)
+            if not level:
+                del self._active[0]
+        self.rows -= rows
+        self._count -= len(taken)
+        return taken
+
+    def cancel(self, entry: Entry) -> bool:
+        """Remove an entry. False when it is not queued."""
+        level = self._levels.get(entry.level)
+        if level is None or level.get(entry.ticket) is not entry:
+            return False
+        self._remove(entry, level)
+        return True
+
+    def expire(self, now_ns: int) -> Refuse | None:
+        """Take out one entry whose time is over; delay those whose policy says so. Call again until None."""
+        while self._clocks and self._clocks[0][0] <= now_ns:
+            at_ns, ticket, level = heappop(self._clocks)
+            entry = level.get(ticket)
+            if entry is None:
+                continue
+            if at_ns != entry.request.deadline_ns and level.policy.delay_on_timeout:
+                level.delayed[ticket] = level.fresh.pop(ticket)
+                entry.timeout_at_ns = 0
+                continue
+            self._remove(entry, level)
+            return Refuse(entry, _expired(entry.request, at_ns))
+        return None
+
+    def next_expiry_ns(self) -> int:
+        """When `expire` has something to do next; 0 = never, as things stand."""
+        while self._clocks:
+            at_ns, ticket, level = self._clocks[0]
+            if level.get(ticket) is not None:
+                return at_ns
+            heappop(self._clocks)
+        return 0
+
+    def _open(self, number: int) -> Level:
+        level = self._levels[number] = Level(number, self._policies.get(number, self._default_policy))
+        return level
+
+    def _remove(self, entry: Entry, level: Level) -> None:
+        if level.fresh.pop(entry.ticket, None) is None:
+            del level.delayed[entry.ticket]
+        if not level:
+            self._active.remove(level)
+        self.rows -= entry.rows or 1
+        self._count -= 1
+
+    def _start_clocks(self, entry: Entry, level: Level) -> None:
+        clocks = self._clocks
+        if len(clocks) > 4 * self._count + _SLACK:  # an entry has two at most: more than half are of entries that left
+            clocks[:] = [clock for clock in clocks if clock[2].get(clock[1]) is not None]
+            heapify(clocks)
+        if entry.timeout_at_ns:
+            heappush(clocks, (entry.timeout_at_ns, entry.ticket, level))
+        if entry.request.deadline_ns and entry.request.deadline_ns != entry.timeout_at_ns:
+            heappush(clocks, (entry.request.deadline_ns, entry.ticket, level))
+
+    def _check(self) -> None:
+        waiting = list(self.walk())
+        assert len(waiting) == self._count == len({entry.ticket for entry in waiting})
+        assert self.rows == sum(max(1, entry.rows) for entry in waiting)
+        assert [level.number for level in self._active] == sorted(n for n, level in self._levels.items() if level)
+        clocks = set(self._clocks)
+        assert all(self._clocks[(i - 1) // 2][0] <= self._clocks[i][0] for i in range(1, len(self._clocks)))
+        for number, level in self._levels.items():
+            assert list(level.fresh) == sorted(level.fresh)
+            for ticket, entry in chain(level.fresh.items(), level.delayed.items()):
+                assert (entry.ticket, entry.level) == (ticket, number)
+                for at_ns in (entry.timeout_at_ns, entry.request.deadline_ns):
+                    assert not at_ns or (at_ns, ticket, level) in clocks
+
+
+def _number(level: Level) -> int:
+    return level.number
+
+
+def _timeout_us(policy: QueuePolicy, request: InferRequest) -> int:
+    """A request may shorten its timeout where that is allowed, never lengthen it."""
+    if policy.allow_timeout_override and 0 < request.timeout_us < policy.default_timeout_us:
+        return request.timeout_us
+    return policy.default_timeout_us
+
+
+def _expired(request: InferRequest, at_ns: int) -> EdgeServeError:
+    if at_ns == request.deadline_ns:
+        return Unavailable(f"{label(request)}Request deadline expired: not started within its 'timeout-ms'")
+    return Unavailable("Request timeout expired")
