@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Union
 
 from edge_serve.errors import EdgeServeError
+from edge_serve.messages.signature import Signature
 from edge_serve.tensors import Buffer, Tensor
 
 Parameter = Union[str, int, bool, float]
@@ -56,6 +57,8 @@ class InferRequest:
         deadline_ns: from the `timeout-ms` header, on the monotonic clock; 0 = none.
         binary_default: `binary_data_output`, for outputs when none are listed.
         lease: the arena slot that the tensors are views of, released when the backend is done with them.
+        rows: its batch size (1 when the model has no batch dimension), set by protocol/validate.py.
+        validated: the signature it was checked against; None = not yet.
     """
 
     model_name: str
@@ -71,6 +74,8 @@ class InferRequest:
     deadline_ns: int = 0
     binary_default: bool = False
     lease: Lease | None = None
+    rows: int = 1
+    validated: Signature | None = None
 
 
 @dataclass(slots=True)
