@@ -1,0 +1,133 @@
+"""ModelConfig <-> Triton's JSON: the `/config` endpoint, load overrides, and what a worker is told.
+
+Protobuf's JSON with the original field names, all scalar fields printed, and 64-bit integers as numbers where Triton
+has made them numbers (core src/model_config_utils.cc, ModelConfigToJson); elsewhere they stay strings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.text import reword
+from edge_serve.errors import InvalidArgument
+
+#: 64-bit fields which Triton leaves as protobuf prints them: strings
+_STAY_STRINGS = frozenset(
+    {
+        "inference.ModelInstanceGroup.SecondaryDevice.device_id",
+        "inference.ModelOptimizationPolicy.Cuda.GraphSpec.Shape.dim",
+        "inference.ModelSequenceBatching.InitialState.dims",
+    }
+)
+_LONG = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT64)
+
+#: what protobuf's JSON reader raises on values of the wrong shape
+_READER_ERRORS = (json_format.Error, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
+
+#: floats beyond are not printed as integers
+_EXACT = 2.0**53
+
+
+def model_config_to_json(config: pb.ModelConfig) -> dict[str, Any]:
+    """`config` as Triton's JSON object."""
+    document: dict[str, Any] = json_format.MessageToDict(
+        config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    _numbers_in_place(document, pb.ModelConfig.DESCRIPTOR)
+    ensemble = document.get("ensemble_scheduling")
+    # newer than the Triton releases most clients know: printed only where it says something
+    if ensemble and not ensemble["max_inflight_requests"]:
+        del ensemble["max_inflight_requests"]
+    return document
+
+
+def model_config_from_json(document: bytes | str | dict[str, Any]) -> pb.ModelConfig:
+    """The configuration in Triton's JSON, text or already parsed. Enum names in any case, quoted integers accepted.
+
+    Raises:
+        InvalidArgument: not JSON, not an object, an unknown field, or a value of the wrong type.
+    """
+    if not isinstance(document, dict):
+        document = _parse(document)
+    try:
+        spelt = _spell_enums(document, pb.ModelConfig.DESCRIPTOR)
+        return json_format.ParseDict(spelt, pb.ModelConfig(), ignore_unknown_fields=False)
+    except _READER_ERRORS as error:
+        raise InvalidArgument(f"not a model configuration: {reword(str(error))}") from error
+
+
+def _parse(text: bytes | str) -> dict[str, Any]:
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        document = _parse_loosely(text)
+    if not isinstance(document, dict):
+        raise InvalidArgument(f"found a JSON {type(document).__name__}, expected an object with a model configuration")
+    return document
+
+
+def _parse_loosely(text: bytes | str) -> Any:
+    """The standard library's reader, which takes NaN and Infinity (histogram buckets)."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"not JSON: {error}") from error
+
+
+def _numbers_in_place(document: dict[str, Any], message: Descriptor) -> None:
+    """Turn the strings that protobuf prints for 64-bit integers into numbers, and integral floats into integers."""
+    fields = message.fields_by_name
+    for name, value in document.items():
+        field = fields[name]
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            _each_message(field, value, _numbers_in_place)
+        elif field.type in _LONG and field.full_name not in _STAY_STRINGS:
+            document[name] = [int(item) for item in value] if isinstance(value, list) else int(value)
+        elif isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+            document[name] = int(value)
+
+
+def _spell_enums(document: dict[str, Any], message: Descriptor) -> dict[str, Any]:
+    """A copy of `document` in which enum names are spelt as in the .proto: protobuf's Python reader wants that."""
+    result = dict(document)
+    for name, value in document.items():
+        field = message.fields_by_name.get(name) or message.fields_by_camelcase_name.get(name)
+        if field is None:
+            continue
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            result[name] = _each_message(field, value, _spell_enums)
+        elif field.type == FieldDescriptor.TYPE_ENUM and isinstance(value, list):
+            result[name] = [_spell(item, field.enum_type) for item in value]
+        elif field.type == FieldDescriptor.TYPE_ENUM:
+            result[name] = _spell(value, field.enum_type)
+    return result
+
+
+def _spell(value: Any, enum: EnumDescriptor) -> Any:
+    if isinstance(value, str) and value not in enum.values_by_name:
+        upper = value.upper().replace("-", "_")
+        return upper if upper in enum.values_by_name else value
+    return value
+
+
+def _each_message(field: FieldDescriptor, value: Any, act: Callable[[dict[str, Any], Descriptor], Any]) -> Any:
+    """`act` on each message object in the JSON of a message field, a map's values included; the results in its form.
+
+    What is not an object is left for protobuf's reader to refuse.
+    """
+    kind = field.message_type
+    if not kind.GetOptions().map_entry:
+        parts = value if isinstance(value, list) else [value]
+        done = [act(part, kind) if isinstance(part, dict) else part for part in parts]
+        return done if isinstance(value, list) else done[0]
+    values = kind.fields_by_name["value"].message_type
+    if values is None or not isinstance(value, dict):
+        return value
+    return {key: act(part, values) if isinstance(part, dict) else part for key, part in value.items()}
