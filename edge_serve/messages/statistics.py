@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 @dataclass(slots=True)
@@ -54,6 +56,33 @@ class Histogram:
     sum_ns: int = 0
 
 
+#: upper bounds in milliseconds of nv_inference_first_response_histogram_ms, unless `model_metrics` gives others
+FIRST_RESPONSE_BUCKETS = (100.0, 500.0, 2000.0, 5000.0)
+
+
+@dataclass(slots=True)
+class FirstResponse:
+    """Milliseconds from a request to its first response, with `--metrics-config=histogram_latencies=true`."""
+
+    bounds: tuple[float, ...] = FIRST_RESPONSE_BUCKETS
+    counts: list[int] = field(default_factory=list)
+    sum_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
+
+
+class Recent(NamedTuple):
+    """One successful request for the quantiles of `--metrics-config=summary_latencies=true`, all in nanoseconds."""
+
+    end_ns: int
+    request_ns: int
+    queue_ns: int
+    compute_input_ns: int
+    compute_infer_ns: int
+    compute_output_ns: int
+
+
 @dataclass(slots=True)
 class ModelStatistics:
     """Everything /stats and /metrics say about one version.
@@ -63,6 +92,7 @@ class ModelStatistics:
         inference_count: batch items; execution_count: executions.
         failures: reason -> requests.
         pending: requests accepted and not yet executing.
+        recent, first_response: None unless `--metrics-config` asks for summaries, for histograms.
     """
 
     last_inference_ms: int = 0
@@ -83,3 +113,5 @@ class ModelStatistics:
     request_seconds: Histogram = field(default_factory=Histogram)
     queue_seconds: Histogram = field(default_factory=Histogram)
     compute_seconds: Histogram = field(default_factory=Histogram)
+    recent: deque[Recent] | None = None
+    first_response: FirstResponse | None = None

@@ -1,4 +1,4 @@
-"""What the exposition reads at scrape time. `models/registry.py` and `server.py` implement it; a request pays nothing."""
+"""What a scrape reads; `models/registry.py` and `server.py` implement it, and a request pays nothing for it."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class ModelSeries:
     Attributes:
         tags: metric_tags of the configuration.
         memory_bytes: resident memory of its workers (its share where a worker is shared).
+        gpu_uuid: the GPU of its instances when it is one; namespace: with `--model-namespacing`.
     """
 
     name: str
@@ -47,6 +48,8 @@ class ModelSeries:
     decoupled: bool = False
     worker_restarts: int = 0
     memory_bytes: int = 0
+    gpu_uuid: str = ""
+    namespace: str | None = None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,138 @@
+"""Every exported metric: name, type, labels, where it is read, its help text, and when it is there.
+
+Names and texts marked `nv_` are Triton's (triton-inference-server/core src/metrics.cc); the others are ours.
+docs/metrics.md is made from this table (`python -m edge_serve.metrics.document`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edge_serve.metrics.readers import (
+    Reader,
+    cache_count,
+    counted,
+    each,
+    failures,
+    first_response,
+    gpu,
+    http_requests,
+    latency,
+    micros,
+    one,
+    summary,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One family.
+
+    Attributes:
+        labels: what its series carry; `model` stands for model, version and what `model_labels` adds.
+        when: the condition under which it is there, for the docs; "" = always.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    read: Reader
+    help: str
+    when: str = ""
+
+
+_MODEL = ("model",)
+_GPU = ("gpu_uuid",)
+_COUNT = "counter_latencies=true (default)"
+_CACHE = "response cache on for the model"
+_SUMMARY = "summary_latencies=true"
+_SUMMARY_UNCACHED = "summary_latencies=true, response cache off"
+_CPU = "--allow-cpu-metrics=true (default)"
+_NVML = "a GPU is found and --allow-gpu-metrics=true (default)"
+
+# fmt: off
+CATALOGUE: tuple[Metric, ...] = (
+    Metric("nv_inference_request_success", "counter", _MODEL, counted(lambda s: s.success.count),
+           "Number of successful inference requests, all batch sizes"),
+    Metric("nv_inference_request_failure", "counter", (*_MODEL, "reason"), failures,
+           "Number of failed inference requests, all batch sizes"),
+    Metric("nv_inference_count", "counter", _MODEL, counted(lambda s: s.inference_count),
+           "Number of inferences performed (does not include cached requests)"),
+    Metric("nv_inference_exec_count", "counter", _MODEL, counted(lambda s: s.execution_count),
+           "Number of model executions performed (does not include cached requests)"),
+    Metric("nv_inference_request_duration_us", "counter", _MODEL, micros(lambda s: s.success),
+           "Cumulative inference request duration in microseconds (includes cached requests)", _COUNT),
+    Metric("nv_inference_queue_duration_us", "counter", _MODEL, micros(lambda s: s.queue),
+           "Cumulative inference queuing duration in microseconds (includes cached requests)", _COUNT),
+    Metric("nv_inference_compute_input_duration_us", "counter", _MODEL, micros(lambda s: s.compute_input),
+           "Cumulative compute input duration in microseconds (does not include cached requests)", _COUNT),
+    Metric("nv_inference_compute_infer_duration_us", "counter", _MODEL, micros(lambda s: s.compute_infer),
+           "Cumulative compute inference duration in microseconds (does not include cached requests)", _COUNT),
+    Metric("nv_inference_compute_output_duration_us", "counter", _MODEL, micros(lambda s: s.compute_output),
+           "Cumulative inference compute output duration in microseconds (does not include cached requests)", _COUNT),
+    Metric("nv_inference_pending_request_count", "gauge", _MODEL, each(lambda m: m.stats.pending),
+           "Instantaneous number of pending requests awaiting execution per-model."),
+    Metric("nv_model_load_duration_secs", "gauge", _MODEL, each(lambda m: m.series.load_seconds),
+           "Model load time in seconds"),
+    Metric("nv_cache_num_hits_per_model", "counter", _MODEL, cache_count(lambda s: s.cache_hit),
+           "Number of cache hits per model", _CACHE),
+    Metric("nv_cache_num_misses_per_model", "counter", _MODEL, cache_count(lambda s: s.cache_miss),
+           "Number of cache misses per model", _CACHE),
+    Metric("nv_cache_hit_duration_per_model", "counter", _MODEL, micros(lambda s: s.cache_hit, cache=True),
+           "Total cache hit duration per model, in microseconds", _CACHE),
+    Metric("nv_cache_miss_duration_per_model", "counter", _MODEL, micros(lambda s: s.cache_miss, cache=True),
+           "Total cache miss (insert+lookup) duration per model, in microseconds", _CACHE),
+    # there is no pinned pool here: Triton on a machine without a GPU says 0 too, and dashboards expect the names
+    Metric("nv_pinned_memory_pool_total_bytes", "gauge", (), one(lambda _: 0),
+           "Pinned memory pool total memory size, in bytes"),
+    Metric("nv_pinned_memory_pool_used_bytes", "gauge", (), one(lambda _: 0),
+           "Pinned memory pool used memory size, in bytes"),
+    Metric("nv_inference_first_response_histogram_ms", "histogram", _MODEL, first_response,
+           "Duration from request to first response in milliseconds", "histogram_latencies=true"),
+    Metric("nv_inference_request_summary_us", "summary", _MODEL, summary(1, lambda s: s.success, unless_cached=True),
+           "Summary of inference request duration in microseconds (includes cached requests)", _SUMMARY_UNCACHED),
+    Metric("nv_inference_queue_summary_us", "summary", _MODEL, summary(2, lambda s: s.queue),
+           "Summary of inference queuing duration in microseconds (includes cached requests)", _SUMMARY),
+    Metric("nv_inference_compute_input_summary_us", "summary", _MODEL, summary(3, lambda s: s.compute_input),
+           "Cumulative compute input duration in microseconds (does not include cached requests)", _SUMMARY),
+    Metric("nv_inference_compute_infer_summary_us", "summary", _MODEL, summary(4, lambda s: s.compute_infer),
+           "Cumulative compute inference duration in microseconds (does not include cached requests)", _SUMMARY),
+    Metric("nv_inference_compute_output_summary_us", "summary", _MODEL, summary(5, lambda s: s.compute_output),
+           "Cumulative inference compute output duration in microseconds (does not include cached requests)", _SUMMARY),
+    Metric("nv_gpu_utilization", "gauge", _GPU, gpu(lambda g: g.utilization),
+           "GPU utilization rate [0.0 - 1.0)", _NVML),
+    Metric("nv_gpu_memory_total_bytes", "gauge", _GPU, gpu(lambda g: g.memory_total),
+           "GPU total memory, in bytes", _NVML),
+    Metric("nv_gpu_memory_used_bytes", "gauge", _GPU, gpu(lambda g: g.memory_used),
+           "GPU used memory, in bytes", _NVML),
+    Metric("nv_gpu_power_usage", "gauge", _GPU, gpu(lambda g: g.power_usage),
+           "GPU power usage in watts", _NVML),
+    Metric("nv_gpu_power_limit", "gauge", _GPU, gpu(lambda g: g.power_limit),
+           "GPU power management limit in watts", _NVML),
+    Metric("nv_energy_consumption", "counter", _GPU, gpu(lambda g: g.energy),
+           "GPU energy consumption in joules since the Triton Server started", _NVML),
+    Metric("nv_cpu_utilization", "gauge", (), one(lambda s: s.machine.cpu_utilization),
+           "CPU utilization rate [0.0 - 1.0]", _CPU),
+    Metric("nv_cpu_memory_total_bytes", "gauge", (), one(lambda s: s.machine.memory_total),
+           "CPU total memory (RAM), in bytes", _CPU),
+    Metric("nv_cpu_memory_used_bytes", "gauge", (), one(lambda s: s.machine.memory_used),
+           "CPU used memory (RAM), in bytes", _CPU),
+    # ours
+    Metric("edge_serve_request_duration_seconds", "histogram", _MODEL, latency(lambda s: s.request_seconds),
+           "Time from the arrival of a successful request to its response"),
+    Metric("edge_serve_queue_duration_seconds", "histogram", _MODEL, latency(lambda s: s.queue_seconds),
+           "Time that a successful request waited before its execution"),
+    Metric("edge_serve_compute_duration_seconds", "histogram", _MODEL, latency(lambda s: s.compute_seconds),
+           "Time that the execution of a successful request took, its inputs and outputs included"),
+    Metric("edge_serve_worker_restarts_total", "counter", _MODEL, each(lambda m: m.series.worker_restarts),
+           "Restarts of the model's worker processes after a crash or a hang"),
+    Metric("edge_serve_model_memory_bytes", "gauge", _MODEL, each(lambda m: m.series.memory_bytes),
+           "Memory of the model's worker processes, its share where a worker is shared"),
+    Metric("edge_serve_http_connections", "gauge", (), one(lambda s: s.http.connections),
+           "Open HTTP connections"),
+    Metric("edge_serve_http_requests_total", "counter", ("code",), http_requests,
+           "HTTP requests answered, by status code"),
+    Metric("edge_serve_gpu_temperature_celsius", "gauge", _GPU, gpu(lambda g: g.temperature),
+           "GPU temperature in degrees Celsius", _NVML),
+)
+# fmt: on

@@ -1,0 +1,74 @@
+"""CPU and memory gauges of the whole machine, from /proc (the fields that Triton's src/metrics.cc takes)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class MachineReading:
+    """None: could not be read, so the family is left out."""
+
+    cpu_utilization: float | None = None
+    memory_total: int | None = None
+    memory_used: int | None = None
+
+
+class Machine:
+    """Reads at scrape time, at most once per interval.
+
+    Args:
+        interval_ns: how old a reading may be; CPU utilization is the average since the reading before.
+        proc: stands in for /proc in tests.
+    """
+
+    def __init__(self, interval_ns: int, now_ns: int, proc: Path = Path("/proc")) -> None:
+        self._interval_ns = interval_ns
+        self._proc = proc
+        self._busy, self._total = self._cpu_ticks() or (0, 0)
+        self._read_ns = now_ns
+        self._reading: MachineReading | None = None
+
+    def read(self, now_ns: int) -> MachineReading:
+        """The gauges as of now, or as of the last reading if that is younger than the interval."""
+        if self._reading is None or now_ns - self._read_ns >= self._interval_ns:
+            total, used = self._memory()
+            self._reading = MachineReading(self._cpu_utilization(), total, used)
+            self._read_ns = now_ns
+        return self._reading
+
+    def _cpu_utilization(self) -> float | None:
+        ticks = self._cpu_ticks()
+        if ticks is None:
+            return None
+        busy, total = ticks[0] - self._busy, ticks[1] - self._total
+        self._busy, self._total = ticks
+        return max(0.0, busy / total) if total > 0 else 0.0
+
+    def _cpu_ticks(self) -> tuple[int, int] | None:
+        """(busy, all) ticks of all CPUs since boot; idle and iowait are not busy, guest time is within user time."""
+        try:
+            with (self._proc / "stat").open() as file:
+                name, *fields = file.readline().split()
+            user, nice, system, idle, iowait, irq, softirq, steal = map(int, fields[:8])
+        except (OSError, ValueError):
+            return None
+        busy = user + nice + system + irq + softirq + steal
+        return (busy, busy + idle + iowait) if name == "cpu" else None
+
+    def _memory(self) -> tuple[int | None, int | None]:
+        return read_memory(self._proc)
+
+
+def read_memory(proc: Path) -> tuple[int | None, int | None]:
+    """(total, used) bytes of RAM; used is what is not available. (None, None) when /proc/meminfo does not say."""
+    found: dict[str, int] = {}
+    try:
+        for line in (proc / "meminfo").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name in ("MemTotal", "MemAvailable"):
+                found[name] = int(rest.split()[0]) * 1024
+        return found["MemTotal"], found["MemTotal"] - found["MemAvailable"]
+    except (OSError, ValueError, KeyError, IndexError):
+        return None, None

@@ -1,0 +1,135 @@
+"""Keeps the statistics of one model version: what counts as what is Triton's (core src/infer_stats.cc).
+
+Called by the driver on the hot path, once per request and once per batch: attribute arithmetic, no objects.
+All times are CLOCK_MONOTONIC nanoseconds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+
+from edge_serve.errors import Cancelled, EdgeServeError
+from edge_serve.messages.statistics import LATENCY_BUCKETS, BatchStatistics, FirstResponse, ModelStatistics, Recent
+
+#: failure reasons (messages.statistics.FAILURE_REASONS)
+REJECTED, CANCELED, BACKEND, OTHER = "REJECTED", "CANCELED", "BACKEND", "OTHER"
+
+#: requests kept for the quantiles of summaries
+RECENT_REQUESTS = 4096
+
+_BOUNDS_NS = tuple(round(bound * 1e9) for bound in LATENCY_BUCKETS)
+
+
+def new_statistics(
+    *, summaries: bool = False, histograms: bool = False, first_response_bounds: tuple[float, ...] = ()
+) -> ModelStatistics:
+    """Statistics of a version that was just loaded.
+
+    Args:
+        summaries, histograms: as in `--metrics-config`.
+        first_response_bounds: of the configuration's `model_metrics`, milliseconds; empty = Triton's default.
+    """
+    stats = ModelStatistics()
+    if summaries:
+        stats.recent = deque(maxlen=RECENT_REQUESTS)
+    if histograms:
+        stats.first_response = FirstResponse(first_response_bounds) if first_response_bounds else FirstResponse()
+    return stats
+
+
+def record_success(
+    stats: ModelStatistics,
+    rows: int,
+    request_start_ns: int,
+    queue_start_ns: int,
+    compute_start_ns: int,
+    input_end_ns: int,
+    output_start_ns: int,
+    compute_end_ns: int,
+    request_end_ns: int,
+) -> None:
+    """A request was executed. `rows` is its batch size, 1 for a model that does not batch.
+
+    Compute marks belong to its batch, so each of the requests of one batch counts the whole of it, as in Triton.
+    """
+    request_ns = request_end_ns - request_start_ns
+    queue_ns = compute_start_ns - queue_start_ns
+    compute_ns = compute_end_ns - compute_start_ns
+    stats.inference_count += rows
+    total = stats.success
+    total.count += 1
+    total.ns += request_ns
+    total = stats.queue
+    total.count += 1
+    total.ns += queue_ns
+    total = stats.compute_input
+    total.count += 1
+    total.ns += input_end_ns - compute_start_ns
+    total = stats.compute_infer
+    total.count += 1
+    total.ns += output_start_ns - input_end_ns
+    total = stats.compute_output
+    total.count += 1
+    total.ns += compute_end_ns - output_start_ns
+    histogram = stats.request_seconds
+    histogram.counts[bisect_left(_BOUNDS_NS, request_ns)] += 1
+    histogram.sum_ns += request_ns
+    histogram = stats.queue_seconds
+    histogram.counts[bisect_left(_BOUNDS_NS, queue_ns)] += 1
+    histogram.sum_ns += queue_ns
+    histogram = stats.compute_seconds
+    histogram.counts[bisect_left(_BOUNDS_NS, compute_ns)] += 1
+    histogram.sum_ns += compute_ns
+    if stats.recent is not None:
+        parts = (input_end_ns - compute_start_ns, output_start_ns - input_end_ns, compute_end_ns - output_start_ns)
+        stats.recent.append(Recent(request_end_ns, request_ns, queue_ns, *parts))
+
+
+def record_failure(stats: ModelStatistics, reason: str, ns: int) -> None:
+    """A request failed `ns` nanoseconds after it came. Requests refused at validation are not counted at all."""
+    stats.fail.count += 1
+    stats.fail.ns += ns
+    stats.failures[reason] += 1
+
+
+def record_batch(
+    stats: ModelStatistics,
+    rows: int,
+    compute_start_ns: int,
+    input_end_ns: int,
+    output_start_ns: int,
+    compute_end_ns: int,
+    now_ms: int,
+) -> None:
+    """A batch was executed; also when its requests failed.
+
+    Args:
+        rows: of all its requests together.
+        now_ms: milliseconds since the epoch.
+    """
+    if now_ms > stats.last_inference_ms:
+        stats.last_inference_ms = now_ms
+    stats.execution_count += 1
+    batch = stats.batches.get(rows)
+    if batch is None:
+        batch = stats.batches[rows] = BatchStatistics()
+    batch.compute_input.add(input_end_ns - compute_start_ns)
+    batch.compute_infer.add(output_start_ns - input_end_ns)
+    batch.compute_output.add(compute_end_ns - output_start_ns)
+
+
+def record_first_response(stats: ModelStatistics, ns: int) -> None:
+    """A decoupled model sent its first response, `ns` after the request came. Nothing unless histograms are on."""
+    histogram = stats.first_response
+    if histogram is not None:
+        milliseconds = ns / 1e6
+        histogram.counts[bisect_left(histogram.bounds, milliseconds)] += 1
+        histogram.sum_ms += milliseconds
+
+
+def failure_reason(error: EdgeServeError, *, executed: bool) -> str:
+    """The reason under which a failure counts: the model's own, a client that left, or a queue that refused."""
+    if isinstance(error, Cancelled):
+        return CANCELED
+    return BACKEND if executed else REJECTED
