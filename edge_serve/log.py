@@ -1,0 +1,97 @@
+"""The server's log: one readable line per event, in Triton's layout, ISO 8601 or JSON.
+
+Control characters are escaped, so nothing that a client sends can start a line of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import TextIO
+
+_LETTERS = {logging.DEBUG: "V", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "E"}
+_ESCAPES = {code: f"\\x{code:02x}" for code in range(32) if code != 10} | {10: "\\n", 127: "\\x7f"}
+
+
+def one_line(text: str) -> str:
+    """`text` with control characters escaped."""
+    return text.translate(_ESCAPES)
+
+
+class TritonFormatter(logging.Formatter):
+    """`I1121 11:33:06.034685 3516 registry.py:345] text` (glog's header, as Triton writes it)."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%m%d %H:%M:%S", time.localtime(record.created))
+        return self.line(record, f"{_letter(record)}{stamp}.{int(record.msecs * 1000):06d}")
+
+    def line(self, record: logging.LogRecord, head: str) -> str:
+        """The line behind its head."""
+        return f"{head} {record.process} {record.filename}:{record.lineno}] {one_line(_text(self, record))}"
+
+
+class Iso8601Formatter(TritonFormatter):
+    """`2026-11-21T11:33:06Z I 3516 registry.py:345] text`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+        return self.line(record, f"{stamp} {_letter(record)}")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, pid, source, message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps(
+            {
+                "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+                "level": record.levelname.lower(),
+                "pid": record.process,
+                "source": f"{record.filename}:{record.lineno}",
+                "message": _text(self, record),
+            }
+        )
+
+
+FORMATTERS: dict[str, type[logging.Formatter]] = {
+    "default": TritonFormatter,
+    "ISO8601": Iso8601Formatter,
+    "json": JsonFormatter,
+}
+
+
+def _letter(record: logging.LogRecord) -> str:
+    return _LETTERS.get(record.levelno, "I")
+
+
+def _text(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    text = record.getMessage()
+    return f"{text}\n{formatter.formatException(record.exc_info)}" if record.exc_info else text
+
+
+class LevelFilter(logging.Filter):
+    """Triton's switches: each level can be turned off alone (`--log-info=false`), verbose is a number."""
+
+    def __init__(self, *, info: bool = True, warning: bool = True, error: bool = True, verbose: int = 0) -> None:
+        super().__init__()
+        self.info, self.warning, self.error, self.verbose = info, warning, error, verbose
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            return self.error
+        if record.levelno >= logging.WARNING:
+            return self.warning
+        return self.info if record.levelno >= logging.INFO else self.verbose > 0
+
+
+def configure(format_name: str, levels: LevelFilter, stream: TextIO | None = None) -> None:
+    """Send the log of every room to `stream` (standard error when None)."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(FORMATTERS[format_name]())
+    handler.addFilter(levels)
+    root = logging.getLogger("edge_serve")
+    root.handlers[:] = [handler]
+    root.propagate = False
+    root.setLevel(logging.DEBUG if levels.verbose else logging.INFO)

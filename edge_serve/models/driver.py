@@ -1,0 +1,235 @@
+"""The shell around a scheduler: owns the clock and the wake-ups, and hands what was decided to the workers.
+
+One driver per served version. Everything runs on the event loop's thread, in callbacks; a request costs no task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+from edge_serve.backends.base import Reply
+from edge_serve.clock import Clock
+from edge_serve.errors import Cancelled, EdgeServeError
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.models import statistics as record
+from edge_serve.scheduling.core import Entry, Refuse, Run, Scheduler, Wait
+from edge_serve.scheduling.ordering import ResponseOrder
+from edge_serve.workers.pool import BatchReply, OpenedModel
+
+OnResponse = Callable[[InferResponse], None]
+
+
+class Ticket(Protocol):
+    """A submitted request."""
+
+    def cancel(self) -> None:
+        """The client does not want the answer any more. Its callback is still called exactly once."""
+
+
+class Job(Entry):
+    """A request on its way: what the scheduler sees, and whom to answer."""
+
+    __slots__ = ("batch_id", "driver", "on_response", "place", "position")
+
+    def __init__(
+        self, driver: Driver, request: InferRequest, rows: int, shape_key: Hashable, now_ns: int, on_response: OnResponse
+    ) -> None:
+        super().__init__(request, rows, shape_key, now_ns)
+        self.driver = driver
+        self.on_response = on_response
+        self.batch_id = 0
+        self.position = 0
+        self.place = 0
+
+    def cancel(self) -> None:
+        self.driver.cancel(self)
+
+
+class SharedLease:
+    """One output slot that holds the answers of several requests: given back when the last of them is sent."""
+
+    __slots__ = ("_lease", "_shares")
+
+    def __init__(self, lease: Lease, shares: int) -> None:
+        self._lease = lease
+        self._shares = shares
+
+    @property
+    def view(self) -> memoryview:
+        return self._lease.view
+
+    @property
+    def offset(self) -> int:
+        return self._lease.offset
+
+    def release(self) -> None:
+        self._shares -= 1
+        if self._shares == 0:
+            self._lease.release()
+
+
+class Driver:
+    """Runs one version. It is the `ModelListener` of its opened model.
+
+    Args:
+        order: holds answers back until their turn, when the configuration asks for `preserve_ordering`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        scheduler: Scheduler,
+        statistics: ModelStatistics,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = None,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.statistics = statistics
+        self.model: OpenedModel
+        self._scheduler = scheduler
+        self._order = order
+        self._clock = clock
+        self._loop = loop
+        self._batches: dict[int, tuple[int, list[Job]]] = {}
+        self._next_batch = 1
+        self._timer: asyncio.TimerHandle | None = None
+        self._on_idle: Callable[[], None] | None = None
+
+    def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Job:
+        """Queue a request. `on_response` is called exactly once, possibly before this returns."""
+        now = self._clock.now_ns()
+        job = Job(self, request, rows, shape_key, now, on_response)
+        if self._order is not None:
+            job.place = self._order.enter()
+        try:
+            self._scheduler.add(job, now)
+        except EdgeServeError as error:
+            self._fail(job, error, record.REJECTED)
+            return job
+        self.statistics.pending += 1
+        self._pump()
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """Drop a queued request, or tell the worker of a running one."""
+        if self._scheduler.cancel(job):
+            self.statistics.pending -= 1
+            self._fail(job, Cancelled(""), record.CANCELED)
+            self._pump()
+        elif job.batch_id in self._batches:
+            self.model.cancel(job.batch_id, job.position)
+
+    def stop(self, on_idle: Callable[[], None]) -> None:
+        """Accept nothing more; `on_idle` is called once everything accepted is answered."""
+        self._scheduler.stop()
+        self._on_idle = on_idle
+        self._check_idle()
+
+    def in_flight(self) -> int:
+        """Requests accepted and not answered."""
+        return self.statistics.pending + sum(len(jobs) for _, jobs in self._batches.values())
+
+    # ---- what the worker says -----------------------------------------------------------------------------------
+
+    def on_reply(self, instance: int, reply: BatchReply) -> None:
+        """A batch is done: first give the instance its next one, then answer."""
+        jobs = self._batches.pop(reply.batch_id)[1]
+        self._scheduler.done(instance)
+        self._pump()
+        self._answer(jobs, reply)
+        self._check_idle()
+
+    def on_lost(self, instance: int, error: EdgeServeError) -> None:
+        """The worker died: its batch failed, and the instance rests until `on_back`."""
+        lost = [key for key, (where, _) in self._batches.items() if where == instance]
+        self._scheduler.lost(instance)
+        for key in lost:
+            for job in self._batches.pop(key)[1]:
+                self._fail(job, error, record.BACKEND)
+        self._check_idle()
+
+    def on_back(self, instance: int) -> None:
+        """The instance serves again."""
+        self._scheduler.back(instance)
+        self._pump()
+
+    # ---- acting on decisions ------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        now = self._clock.now_ns()
+        decide = self._scheduler.next
+        while True:
+            match decide(now):
+                case Run(instance, entries):
+                    self._run(instance, entries)  # type: ignore[arg-type]  # every entry added here is a Job
+                case Refuse(entry, error):
+                    self.statistics.pending -= 1
+                    self._fail(entry, error, record.REJECTED)  # type: ignore[arg-type]
+                case Wait(until_ns):
+                    self._wake_at(until_ns, now)
+                    return
+
+    def _run(self, instance: int, jobs: list[Job]) -> None:
+        batch_id = self._next_batch
+        self._next_batch += 1
+        for position, job in enumerate(jobs):
+            job.batch_id = batch_id
+            job.position = position
+        self.statistics.pending -= len(jobs)
+        self._batches[batch_id] = (instance, jobs)
+        self.model.execute(instance, batch_id, [job.request for job in jobs])
+
+    def _wake_at(self, until_ns: int | None, now_ns: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if until_ns is not None:
+            self._timer = self._loop.call_later(max(0, until_ns - now_ns) / 1e9, self._pump)
+
+    def _check_idle(self) -> None:
+        if self._on_idle is not None and not self._batches and not self.statistics.pending:
+            on_idle, self._on_idle = self._on_idle, None
+            self._loop.call_soon(on_idle)
+
+    # ---- answering ----------------------------------------------------------------------------------------------
+
+    def _answer(self, jobs: list[Job], reply: BatchReply) -> None:
+        stats = self.statistics
+        now = self._clock.now_ns()
+        marks = (reply.compute_start_ns, reply.input_end_ns, reply.output_start_ns, reply.end_ns)
+        record.record_batch(stats, sum([job.rows for job in jobs]), *marks, int(time.time() * 1000))
+        lease = reply.lease
+        if lease is not None and len(jobs) > 1:
+            lease = SharedLease(lease, len(jobs))
+        for job, result in zip(jobs, reply.replies, strict=True):
+            arrival = job.arrival_ns
+            if result.error is None:
+                record.record_success(stats, job.rows, arrival, arrival, *marks, now)
+            else:
+                record.record_failure(stats, record.failure_reason(result.error, executed=True), now - arrival)
+            self._deliver(job, result, lease)
+
+    def _deliver(self, job: Job, reply: Reply, lease: Lease | None) -> None:
+        request = job.request
+        if request.lease is not None:
+            request.lease.release()
+        response = InferResponse(
+            self.name, self.version, request.id, reply.outputs, reply.parameters, reply.error, True, lease
+        )
+        if self._order is None:
+            job.on_response(response)
+            return
+        for on_response, ready in self._order.ready(job.place, (job.on_response, response)):
+            on_response(ready)
+
+    def _fail(self, job: Job, error: EdgeServeError, reason: str) -> None:
+        record.record_failure(self.statistics, reason, self._clock.now_ns() - job.arrival_ns)
+        self._deliver(job, Reply(error=error), None)
+

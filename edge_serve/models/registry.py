@@ -1,0 +1,359 @@
+"""What is loaded: load, unload, swap, readiness, lookup and the index.
+
+Texts follow triton-inference-server/core src/model_repository_manager/ (model_repository_manager.cc,
+model_lifecycle.cc). A failed load leaves what served before it untouched; a version's successor is loaded and warmed
+beside it, then takes over, and the old one answers what it accepted before it goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
+from edge_serve.messages.metadata import IndexEntry
+from edge_serve.metrics.source import ModelSeries
+from edge_serve.models.lifecycle import Event, State, after
+from edge_serve.models.loading import Loader, Override, Plan
+from edge_serve.models.repository import Found, Repository
+from edge_serve.models.served import Served
+
+log = logging.getLogger(__name__)
+
+#: how long an unloaded or replaced version may take to answer what it accepted
+DRAIN_SECONDS = 300.0
+
+
+@dataclass(slots=True)
+class VersionRecord:
+    """A version that was asked for at least once; `served` while it answers."""
+
+    version: int
+    state: State = State.LOADING
+    reason: str = ""
+    served: Served | None = None
+
+    def move(self, event: Event, reason: str = "") -> None:
+        """One step through the table."""
+        self.state = after(self.state, event)
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class ModelRecord:
+    """A model that was asked for at least once. `plan` is what the serving versions were loaded from."""
+
+    name: str
+    versions: dict[int, VersionRecord] = field(default_factory=dict)
+    plan: Plan | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def ready(self) -> list[VersionRecord]:
+        """Versions that serve, ascending."""
+        return [record for _, record in sorted(self.versions.items()) if record.state is State.READY]
+
+
+class Registry:
+    """Every model of the server.
+
+    Args:
+        required: names of the models without which the server is not ready; empty = all that were asked for.
+        at_once: how many versions may be loading at the same time (`--model-load-thread-count`).
+    """
+
+    def __init__(self, repository: Repository, loader: Loader, required: Iterable[str] = (), at_once: int = 4) -> None:
+        self._repository = repository
+        self._loader = loader
+        self._required = frozenset(required)
+        self._models: dict[str, ModelRecord] = {}
+        self._slots = asyncio.Semaphore(at_once)
+        self._highest: dict[str, Served] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    # ---- asking -------------------------------------------------------------------------------------------------
+
+    def lookup(self, name: str, version: str) -> Served:
+        """The version to use for a request; "" is the highest one that is ready.
+
+        Raises:
+            InvalidArgument: `version` is not a number.
+            NotFound: the model or version was never loaded.
+            Unavailable: it was, and is not ready.
+        """
+        if not version:
+            served = self._highest.get(name)
+            if served is not None:
+                return served
+        record = self._models.get(name)
+        if record is None:
+            raise NotFound(f"Request for unknown model: '{name}' is not found")
+        if not version:
+            raise NotFound(f"Request for unknown model: '{name}' has no available versions")
+        known = record.versions.get(parse_version(version))
+        if known is None:
+            raise NotFound(f"Request for unknown model: '{name}' version {int(version)} is not found")
+        if known.served is None or known.state is not State.READY:
+            raise Unavailable(f"Request for unknown model: '{name}' version {int(version)} is not at ready state")
+        return known.served
+
+    def ready_versions(self, name: str) -> tuple[str, ...]:
+        """Versions that serve, ascending."""
+        record = self._models.get(name)
+        return tuple(str(version.version) for version in record.ready()) if record else ()
+
+    def served(self) -> list[Served]:
+        """Everything that serves, by name and version."""
+        return [
+            version.served
+            for _, record in sorted(self._models.items())
+            for version in record.ready()
+            if version.served is not None
+        ]
+
+    def series(self) -> list[ModelSeries]:
+        """What the metrics page shows of each served version."""
+        return [served.series() for served in self.served()]
+
+    def is_ready(self) -> bool:
+        """Strict readiness: every version of every model that counts serves and is healthy, or was unloaded."""
+        if any(name not in self._highest for name in self._required):
+            return False
+        counted = (record for name, record in self._models.items() if not self._required or name in self._required)
+        return all(_settled(version) for record in counted for version in record.versions.values())
+
+    def index(self, *, ready_only: bool) -> list[IndexEntry]:
+        """The repository index: what is on disk and what was loaded, by name."""
+        found = {} if ready_only else self._repository.scan()
+        entries: list[IndexEntry] = []
+        for name in sorted(found.keys() | self._models.keys()):
+            if name in found and found[name].ambiguous:
+                entries.append(IndexEntry(name, state="UNAVAILABLE", reason="model appears in two or more repositories"))
+            elif name not in self._models or not self._models[name].versions:
+                if not ready_only:
+                    entries.append(self._unversioned(name))
+            else:
+                entries += _index_entries(self._models[name], ready_only)
+        return entries
+
+    def _unversioned(self, name: str) -> IndexEntry:
+        return IndexEntry(name)
+
+    # ---- loading ------------------------------------------------------------------------------------------------
+
+    async def load_all(self, names: Iterable[str] | None = None) -> list[str]:
+        """Load models beside each other at the start: all of the repository, or `names`.
+
+        Returns:
+            One text per model that failed.
+        """
+        wanted = sorted(self._repository.scan()) if names is None else list(names)
+        results = await asyncio.gather(*(self._try_load(name) for name in wanted))
+        return [text for text in results if text]
+
+    async def _try_load(self, name: str) -> str:
+        try:
+            await self.load(name, own_worker=False)
+        except EdgeServeError as error:
+            return error.message
+        return ""
+
+    async def load(self, name: str, override: Override | None = None, *, own_worker: bool = True) -> None:
+        """Load or reload a model.
+
+        Raises:
+            InvalidArgument: a bad name, or a version failed to load (its reason is in the text).
+            Internal: the model or its configuration could not be read.
+        """
+        check_name(name)
+        record = self._models.get(name) or ModelRecord(name)
+        async with record.lock:
+            plan = self._plan(name, override)
+            self._models.setdefault(name, record)
+            if record.plan is not None and plan.same_as(record.plan) and record.ready():
+                log.info("model %s is unchanged, nothing to load", name)
+                return
+            if not plan.versions:
+                raise InvalidArgument(
+                    f"load failed for model '{name}': at least one version must be available under the version policy "
+                    f"of model '{name}'\n"
+                )
+            await self._swap(record, plan, own_worker=own_worker)
+
+    def _plan(self, name: str, override: Override | None) -> Plan:
+        found = self._repository.find(name)
+        try:
+            if found is None:
+                raise NotFound(f"no directory '{name}' in {', '.join(map(str, self._repository.roots))}")
+            if found.ambiguous:
+                raise InvalidArgument(f"model '{name}' appears in two or more repositories")
+            return self._loader.plan(found, override)
+        except EdgeServeError as error:
+            log.error("failed to load '%s': %s", name, error.message)
+            raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
+
+    async def _swap(self, record: ModelRecord, plan: Plan, *, own_worker: bool) -> None:
+        """Load every version of `plan`; when all are there, they take over. When one fails, none does."""
+        for version in plan.versions:
+            known = record.versions.setdefault(version, VersionRecord(version))
+            if known.state in (State.GONE, State.DRAINING):
+                known.move(Event.RELOADED)
+        opened = await asyncio.gather(*(self._open(plan, version, own_worker) for version in plan.versions))
+        failures = {v: r for v, r in zip(plan.versions, opened, strict=True) if isinstance(r, EdgeServeError)}
+        if failures:
+            await self._abandon(record, opened, failures)
+            raise InvalidArgument(_load_failure(record.name, failures))
+        self._take_over(record, plan, [served for served in opened if isinstance(served, Served)])
+
+    async def _open(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
+        async with self._slots:
+            try:
+                return await self._loader.open(plan, version, own_worker=own_worker)
+            except EdgeServeError as error:
+                log.error("failed to load '%s' version %d: %s", plan.name, version, error.as_triton())
+                return error
+            except Exception as error:  # a fault of ours must not look like a model that is still loading
+                log.exception("failed to load '%s' version %d", plan.name, version)
+                return Internal(f"{type(error).__name__}: {error}")
+
+    async def _abandon(
+        self, record: ModelRecord, opened: list[Served | EdgeServeError], failures: dict[int, EdgeServeError]
+    ) -> None:
+        for version in record.versions.values():
+            if version.state is State.LOADING:
+                error = failures.get(version.version)
+                version.move(Event.FAILED, error.as_triton() if error else "unloaded")
+        await asyncio.gather(*(self._loader.close(served) for served in opened if isinstance(served, Served)))
+
+    def _take_over(self, record: ModelRecord, plan: Plan, fresh: list[Served]) -> None:
+        replaced = [known for known in record.ready() if known.version not in plan.versions]
+        for served in fresh:
+            known = record.versions[int(served.version)]
+            if known.state is State.READY and known.served is not None:
+                self._retire_quietly(known.served)
+            else:
+                known.move(Event.LOADED)
+            known.served = served
+            log.info("model %s version %s ready in %.2f s", served.name, served.version, served.load_seconds)
+        for known in replaced:
+            self._retire(known)
+        record.plan = plan
+        self._refresh(record)
+
+    # ---- unloading ----------------------------------------------------------------------------------------------
+
+    async def unload(self, name: str) -> None:
+        """Unload a model; an unknown one is fine. Returns once nothing of it answers any more."""
+        record = self._models.get(name)
+        if record is None:
+            return
+        async with record.lock:
+            tasks = [self._retire(version) for version in record.ready()]
+            record.plan = None
+            self._refresh(record)
+            if tasks:
+                await asyncio.wait(tasks)
+
+    async def close(self, timeout: float) -> int:
+        """Unload everything, at most `timeout` seconds.
+
+        Returns:
+            The number of versions that were still busy.
+        """
+        for record in self._models.values():
+            for version in record.ready():
+                self._retire(version)
+            self._refresh(record)
+        if not self._retiring:
+            return 0
+        _, busy = await asyncio.wait(self._retiring, timeout=timeout)
+        return len(busy)
+
+    def _retire(self, known: VersionRecord) -> asyncio.Task[None]:
+        served, known.served = known.served, None
+        assert served is not None, "only a version that serves is retired"
+        known.move(Event.RETIRED)
+        task = self._retire_quietly(served)
+        task.add_done_callback(lambda _: known.state is State.DRAINING and known.move(Event.DRAINED, "unloaded"))
+        return task
+
+    def _retire_quietly(self, served: Served) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._drain(served), name=f"drain {served.name}")
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+        return task
+
+    async def _drain(self, served: Served) -> None:
+        started = time.monotonic()
+        idle = asyncio.Event()
+        served.runner.stop(idle.set)
+        try:
+            await asyncio.wait_for(idle.wait(), DRAIN_SECONDS)
+        except asyncio.TimeoutError:
+            log.warning("model %s version %s still has %d requests after %.0f s", served.name, served.version,
+                        served.runner.in_flight(), DRAIN_SECONDS)  # fmt: skip
+        await self._loader.close(served)
+        log.info("model %s version %s unloaded in %.2f s", served.name, served.version, time.monotonic() - started)
+
+    def _refresh(self, record: ModelRecord) -> None:
+        ready = record.ready()
+        if ready and ready[-1].served is not None:
+            self._highest[record.name] = ready[-1].served
+        else:
+            self._highest.pop(record.name, None)
+
+
+def parse_version(text: str) -> int:
+    """The version number of an URL.
+
+    Raises:
+        InvalidArgument: not a number.
+    """
+    try:
+        version = int(text)
+        if version <= 0 or version >= 1 << 63:
+            raise ValueError("out of range")
+    except ValueError:
+        raise InvalidArgument(
+            f"failed to get model version from specified version string '{text}' (details: stoll), version should be an "
+            "integral value > 0"
+        ) from None
+    return version
+
+
+def check_name(name: str) -> None:
+    """Refuse names that could leave the repository.
+
+    Raises:
+        InvalidArgument: empty, or with path characters.
+    """
+    if not name.strip():
+        raise InvalidArgument("Model name cannot be empty. Please enter a valid name to deploy.")
+    if "/" in name or "\\" in name or ".." in name or "\x00" in name:
+        raise InvalidArgument(f"invalid model name '{name}', model name must not contain path traversal characters")
+
+
+def _settled(version: VersionRecord) -> bool:
+    if version.state is State.READY:
+        return version.served is not None and version.served.healthy
+    return version.state is State.GONE and version.reason == "unloaded"
+
+
+def _index_entries(record: ModelRecord, ready_only: bool) -> list[IndexEntry]:
+    return [
+        IndexEntry(record.name, str(version.version), version.state.index_word, version.reason)
+        for _, version in sorted(record.versions.items())
+        if not ready_only or version.state is State.READY
+    ]
+
+
+def _load_failure(name: str, failures: dict[int, EdgeServeError]) -> str:
+    texts = "".join(
+        f"version {version} is at UNAVAILABLE state: {error.as_triton()};" for version, error in failures.items()
+    )
+    return f"load failed for model '{name}': {texts}\n"
+
+
+__all__ = ["Found", "Registry", "check_name", "parse_version"]

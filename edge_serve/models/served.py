@@ -1,0 +1,105 @@
+"""One version that is there: its completed configuration, its face, its driver and its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edge_serve.config.model_config_pb2 import ModelConfig
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease
+from edge_serve.messages.signature import Signature
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.metrics.source import ModelSeries
+from edge_serve.models.driver import OnResponse, Ticket
+from edge_serve.models.reshape import reshape_inputs, reshape_outputs
+from edge_serve.scheduling.keys import ShapeKey
+from edge_serve.workers.arena import Arena
+from edge_serve.workers.pool import OpenedModel
+
+#: bodies below this ride in the message to the worker rather than in the arena
+INLINE_BYTES = 32 * 1024
+
+
+class Runner(Protocol):
+    """What executes a version's requests: a driver over workers (or, for an ensemble, over other models)."""
+
+    def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket: ...
+
+    def stop(self, on_idle: Callable[[], None]) -> None: ...
+
+    def in_flight(self) -> int: ...
+
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """A loaded version.
+
+    Attributes:
+        shape_key: requests with equal keys may share a batch.
+        healthy: every instance's worker is alive and the model's own `is_ready` agrees.
+    """
+
+    name: str
+    version: str
+    config: ModelConfig
+    signature: Signature
+    runner: Runner
+    statistics: ModelStatistics
+    opened: OpenedModel | None
+    arena: Arena | None
+    load_seconds: float
+    shape_key: ShapeKey
+    healthy: bool = True
+    _reshapes_inputs: bool = field(init=False)
+    _reshapes_outputs: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._reshapes_inputs = any(spec.reshape is not None for spec in self.signature.inputs.values())
+        self._reshapes_outputs = any(spec.reshape is not None for spec in self.signature.outputs.values())
+
+    def submit(self, request: InferRequest, on_response: OnResponse) -> Ticket:
+        """Queue a request that was validated against this version's signature."""
+        if request.lease is not None:
+            self._adopt(request)
+        key = self.shape_key(request)
+        if self._reshapes_inputs:
+            reshape_inputs(request, self.signature)
+        if self._reshapes_outputs:
+            on_response = self._reshaped(on_response)
+        return self.runner.submit(request, request.rows, key, on_response)
+
+    def lease(self, nbytes: int) -> Lease | None:
+        """Memory for a body, which the worker sees without a copy; None when the body is small or the arena is full."""
+        if nbytes < INLINE_BYTES or self.arena is None:
+            return None
+        return self.arena.allocate(nbytes)
+
+    def series(self) -> ModelSeries:
+        """What the metrics page shows."""
+        opened = self.opened
+        return ModelSeries(
+            self.name,
+            self.version,
+            dict(self.config.metric_tags),
+            self.statistics,
+            self.load_seconds,
+            cache_enabled=self.config.response_cache.enable,
+            decoupled=self.signature.decoupled,
+            worker_restarts=opened.restarts if opened else 0,
+            memory_bytes=opened.memory_bytes() if opened else 0,
+        )
+
+    def _adopt(self, request: InferRequest) -> None:
+        """A body received for a version that was swapped meanwhile lies in another arena: send it as plain bytes."""
+        if getattr(request.lease, "arena", None) is not self.arena:
+            for tensor in request.inputs:
+                tensor.offset = -1
+
+    def _reshaped(self, on_response: OnResponse) -> OnResponse:
+        def deliver(response: InferResponse) -> None:
+            reshape_outputs(response, self.signature)
+            on_response(response)
+
+        return deliver
+

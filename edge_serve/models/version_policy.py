@@ -1,0 +1,18 @@
+"""Which versions are served (ModelVersionPolicy of model_config.proto)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edge_serve.config.model_config_pb2 import ModelVersionPolicy
+
+
+def choose(policy: ModelVersionPolicy, available: Sequence[int]) -> list[int]:
+    """The versions to serve, ascending; a specific version that does not exist is left out."""
+    match policy.WhichOneof("policy_choice"):
+        case "all":
+            return sorted(available)
+        case "specific":
+            return sorted(set(policy.specific.versions) & set(available))
+        case _:
+            return sorted(available)[-(policy.latest.num_versions or 1) :]

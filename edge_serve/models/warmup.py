@@ -1,0 +1,151 @@
+"""`model_warmup`: requests that run on every instance before the model is ready.
+
+Rules: triton-inference-server/core src/backend_model_instance.cc (GenerateWarmupData, WarmUp): a sample runs
+`batch_size` one-row requests together, `count` times, on each instance, past the scheduler; 0 rows = skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from edge_serve.config.model_config_pb2 import ModelConfig, ModelWarmup
+from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.messages.infer import InferRequest
+from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Tensor, element_count, from_array, join_bytes, split_bytes
+from edge_serve.workers.pool import BatchReply, OpenedModel
+
+log = logging.getLogger(__name__)
+
+
+class WarmupListener:
+    """Waits for one batch of one instance; listens in the driver's place until the model is ready."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, asyncio.Future[BatchReply]] = {}
+
+    def expect(self, instance: int) -> asyncio.Future[BatchReply]:
+        """The reply to the batch that this instance is given next."""
+        future: asyncio.Future[BatchReply] = asyncio.get_running_loop().create_future()
+        self._waiting[instance] = future
+        return future
+
+    def on_reply(self, instance: int, reply: BatchReply) -> None:
+        """The batch is done."""
+        self._waiting.pop(instance).set_result(reply)
+
+    def on_lost(self, instance: int, error: EdgeServeError) -> None:
+        """The worker died over it."""
+        future = self._waiting.pop(instance, None)
+        if future is not None:
+            future.set_exception(error)
+
+    def on_back(self, instance: int) -> None:
+        """A restarted worker; the load has failed already."""
+
+
+async def warm_up(
+    config: ModelConfig, model_directory: Path, opened: OpenedModel, listener: WarmupListener, seed: int = 0
+) -> None:
+    """Run every sample on every instance.
+
+    Raises:
+        InvalidArgument: a sample cannot be made, or its data file is too small.
+        EdgeServeError: the model failed on a sample.
+    """
+    for sample in config.model_warmup:
+        try:
+            requests = make_requests(config, sample, model_directory, np.random.default_rng(seed))
+            if requests:
+                await asyncio.gather(
+                    *(_run(sample, requests, opened, listener, i) for i in range(opened.instances))
+                )
+        except EdgeServeError as error:
+            raise type(error)(f"failed to run warmup sample '{sample.name}': {error.message}") from error
+
+
+async def _run(
+    sample: ModelWarmup, requests: list[InferRequest], opened: OpenedModel, listener: WarmupListener, instance: int
+) -> None:
+    for _ in range(sample.count or 1):
+        log.info("model %s is running warmup sample '%s' on instance %d", requests[0].model_name, sample.name, instance)
+        reply = listener.expect(instance)
+        opened.execute(instance, -1, requests)
+        done = await reply
+        if done.lease is not None:
+            done.lease.release()
+        for one in done.replies:
+            if one.error is not None:
+                raise one.error
+
+
+def make_requests(
+    config: ModelConfig, sample: ModelWarmup, model_directory: Path, random: np.random.Generator
+) -> list[InferRequest]:
+    """The `batch_size` requests of a sample, each with one row (a model without batches gets one request)."""
+    if config.max_batch_size and sample.batch_size > config.max_batch_size:
+        raise InvalidArgument(
+            f"warmup sample '{sample.name}' has batch_size {sample.batch_size}, but '{config.name}' allows at most "
+            f"{config.max_batch_size}"
+        )
+    batch = (1,) if config.max_batch_size else ()
+    inputs = [
+        _tensor(name, spec, batch, model_directory, random) for name, spec in sorted(sample.inputs.items())
+    ]
+    order = {spec.name: i for i, spec in enumerate(config.input)}
+    inputs.sort(key=lambda tensor: order.get(tensor.name, len(order)))
+    return [InferRequest(config.name, inputs=inputs) for _ in range(sample.batch_size)]
+
+
+def _tensor(
+    name: str, spec: ModelWarmup.Input, batch: tuple[int, ...], model_directory: Path, random: np.random.Generator
+) -> Tensor:
+    if any(dim < 0 for dim in spec.dims):
+        raise InvalidArgument(
+            f"warmup setting expects all variable-size dimensions are specified for input '{name}', found "
+            f"{list(spec.dims)}"
+        )
+    datatype = BY_NUMBER[spec.data_type]
+    shape = batch + tuple(spec.dims)
+    match spec.WhichOneof("input_data_type"):
+        case "random_data":
+            data = _random(datatype, shape, random)
+        case "input_data_file":
+            data = _from_file(model_directory / "warmup" / spec.input_data_file, name, datatype, shape)
+        case _:
+            data = join_bytes([b""] * element_count(shape)) if datatype is DataType.BYTES else bytes(
+                element_count(shape) * datatype.size
+            )
+    return Tensor(name, datatype, shape, data)
+
+
+def _random(datatype: DataType, shape: tuple[int, ...], random: np.random.Generator) -> Buffer:
+    count = element_count(shape)
+    if datatype is DataType.BYTES:
+        return join_bytes(random.bytes(8).hex() for _ in range(count))
+    if datatype is DataType.BOOL:
+        return from_array(random.integers(0, 2, count).astype(bool), datatype)
+    if datatype in (DataType.FP16, DataType.FP32, DataType.FP64):
+        return from_array(random.random(count).astype(datatype.numpy), datatype)
+    return bytes(random.bytes(count * datatype.size)) if datatype is not DataType.BF16 else bytes(count * 2)
+
+
+def _from_file(path: Path, name: str, datatype: DataType, shape: tuple[int, ...]) -> Buffer:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"unable to read warmup data for input '{name}' from '{path}': {error.strerror}") from error
+    if datatype is DataType.BYTES:
+        elements = split_bytes(data)
+        if len(elements) < element_count(shape):
+            raise InvalidArgument(f"warmup data in '{path}' has {len(elements)} strings, expected {element_count(shape)}")
+        return join_bytes(elements[: element_count(shape)])
+    expected = element_count(shape) * datatype.size
+    if len(data) < expected:
+        raise InvalidArgument(
+            f"lack of warmup data for input '{name}' in '{path}': expected {expected} bytes, found {len(data)}"
+        )
+    return data[:expected]

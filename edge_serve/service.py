@@ -1,0 +1,229 @@
+"""Every operation of the protocol once, on plain values; what the doors in `transport/` call.
+
+Arguments hold no socket and no loop. Long operations take a `done` callback; inference takes `on_response`, called
+exactly once (an error is inside the response), so that a request costs no task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from edge_serve.config.model_config_pb2 import ModelConfig
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease
+from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata, TensorMetadata
+from edge_serve.messages.signature import TensorSpec
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.models.driver import OnResponse, Ticket
+from edge_serve.models.loading import Override
+from edge_serve.models.registry import Registry, check_name, parse_version
+from edge_serve.models.served import Served
+from edge_serve.protocol.validate import validate
+
+log = logging.getLogger(__name__)
+
+#: TRITON.md 1.11; fixed at start
+EXTENSIONS = (
+    "classification", "sequence", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
+    "model_configuration", "system_shared_memory", "cuda_shared_memory", "binary_tensor_data", "parameters",
+    "statistics", "trace", "logging",
+)  # fmt: skip
+
+#: the version of Triton whose protocol this server speaks, as clients read it from the server metadata
+TRITON_VERSION = "2.51.0"
+
+Done = Callable[["EdgeServeError | None"], None]
+Parameter = "str | int | bool | float | bytes"
+
+
+class Answered:
+    """The ticket of a request that was answered at once."""
+
+    def cancel(self) -> None:
+        """Nothing is left to cancel."""
+
+
+_ANSWERED = Answered()
+
+
+@dataclass(slots=True)
+class ServiceOptions:
+    """What the operations need to know of the settings."""
+
+    server_id: str = "triton"
+    explicit: bool = False
+    strict_readiness: bool = True
+
+
+@dataclass(slots=True)
+class Service:
+    """The operations.
+
+    Attributes:
+        started: the initial models are loaded, or failed to.
+        stopping: SIGTERM came; nothing new is accepted.
+    """
+
+    registry: Registry
+    options: ServiceOptions = field(default_factory=ServiceOptions)
+    started: bool = False
+    stopping: bool = False
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    # ---- health and metadata ------------------------------------------------------------------------------------
+
+    def live(self) -> bool:
+        """The process answers and is not on its way out."""
+        return not self.stopping
+
+    def ready(self) -> bool:
+        """All models that count can answer."""
+        if not self.started or self.stopping:
+            return False
+        return not self.options.strict_readiness or self.registry.is_ready()
+
+    def exiting(self) -> bool:
+        """The server is draining."""
+        return self.stopping
+
+    def server_metadata(self) -> ServerMetadata:
+        """GET /v2"""
+        return ServerMetadata(self.options.server_id, TRITON_VERSION, EXTENSIONS)
+
+    def lookup(self, name: str, version: str) -> Served:
+        """The version that a request means; errors as in `Registry.lookup`, and Unavailable while starting."""
+        self._check_running()
+        return self.registry.lookup(name, version)
+
+    def model_ready(self, name: str, version: str) -> bool:
+        """A version can answer.
+
+        Raises:
+            InvalidArgument, NotFound, Unavailable: as `lookup`.
+        """
+        return self.lookup(name, version).healthy
+
+    def model_metadata(self, name: str, version: str) -> ModelMetadata:
+        """GET /v2/models/{m}; errors as `lookup`."""
+        served = self.lookup(name, version)
+        signature = served.signature
+        batched = signature.max_batch_size > 0
+        return ModelMetadata(
+            served.name,
+            (served.version,) if version else self.registry.ready_versions(name),
+            signature.platform,
+            tuple(_tensor_metadata(spec, batched) for spec in signature.inputs.values()),
+            tuple(_tensor_metadata(spec, batched) for spec in signature.outputs.values()),
+        )
+
+    def model_config(self, name: str, version: str) -> ModelConfig:
+        """The completed configuration; errors as `lookup`."""
+        return self.lookup(name, version).config
+
+    def model_statistics(self, name: str, version: str) -> list[tuple[str, str, ModelStatistics]]:
+        """(name, version, statistics) of one version, of all of a model, or of every model when `name` is "".
+
+        Raises:
+            InvalidArgument: the model or version does not serve.
+        """
+        self._check_running()
+        if version:
+            parse_version(version)
+        rows = [
+            (served.name, served.version, served.statistics)
+            for served in self.registry.served()
+            if (not name or served.name == name) and (not version or int(served.version) == int(version))
+        ]
+        if name and not rows:
+            raise InvalidArgument(
+                f"requested model version is not available for model '{name}'"
+                if version and self.registry.ready_versions(name)
+                else f"requested model '{name}' is not available"
+            )
+        return rows
+
+    def repository_index(self, ready_only: bool) -> list[IndexEntry]:
+        """POST /v2/repository/index"""
+        self._check_running()
+        return self.registry.index(ready_only=ready_only)
+
+    # ---- model control ------------------------------------------------------------------------------------------
+
+    def load_model(self, name: str, parameters: Mapping[str, Any], done: Done) -> None:
+        """Load or reload; `done` gets None or the error."""
+        self._start(self._load(name, parameters), done)
+
+    def unload_model(self, name: str, unload_dependents: bool, done: Done) -> None:
+        """Unload; `done` gets None or the error."""
+        self._start(self._unload(name, unload_dependents), done)
+
+    async def _load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        self._check_control(name)
+        await self.registry.load(name, Override.parse(name, parameters))
+
+    async def _unload(self, name: str, unload_dependents: bool) -> None:
+        self._check_control(name)
+        await self.registry.unload(name)
+
+    def _check_control(self, name: str) -> None:
+        self._check_running()
+        check_name(name)
+        if not self.options.explicit:
+            raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
+
+    def _start(self, work: Coroutine[Any, Any, None], done: Done) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except EdgeServeError as error:
+                done(error)
+            except Exception as error:  # a fault of ours still answers the client
+                log.exception("model control failed")
+                done(Internal(f"{type(error).__name__}: {error}"))
+            else:
+                done(None)
+
+        task = asyncio.get_running_loop().create_task(run(), name="model control")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- inference ----------------------------------------------------------------------------------------------
+
+    def lease(self, name: str, version: str, nbytes: int) -> Lease | None:
+        """Memory for a request body, or None for ordinary memory (a small body, or a model that does not serve).
+
+        Raises:
+            Unavailable: the server's tensor memory is used up.
+        """
+        try:
+            served = self.lookup(name, version)
+        except EdgeServeError:
+            return None
+        return served.lease(nbytes)
+
+    def infer(self, request: InferRequest, on_response: OnResponse) -> Ticket:
+        """Run one request. `on_response` is called exactly once for an ordinary model; never raises."""
+        try:
+            served = self.lookup(request.model_name, request.model_version)
+            if request.validated is not served.signature:
+                validate(request, served.signature)
+        except EdgeServeError as error:
+            if request.lease is not None:
+                request.lease.release()
+            on_response(InferResponse(request.model_name, request.model_version, request.id, error=error))
+            return _ANSWERED
+        return served.submit(request, on_response)
+
+    def _check_running(self) -> None:
+        if self.stopping:
+            raise Unavailable("Server exiting")
+        if not self.started:
+            raise Unavailable("Server not ready")
+
+
+def _tensor_metadata(spec: TensorSpec, batched: bool) -> TensorMetadata:
+    return TensorMetadata(spec.name, spec.datatype.name, (-1, *spec.dims) if batched else spec.dims)
