@@ -26,6 +26,7 @@ _STAY_STRINGS = frozenset(
         "inference.ModelSequenceBatching.InitialState.dims",
     }
 )
+_ROOT = pb.DESCRIPTOR.message_types_by_name["ModelConfig"]
 _LONG = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT64)
 
 #: what protobuf's JSON reader raises on values of the wrong shape
@@ -40,7 +41,7 @@ def model_config_to_json(config: pb.ModelConfig) -> dict[str, Any]:
     document: dict[str, Any] = json_format.MessageToDict(
         config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    _numbers_in_place(document, pb.ModelConfig.DESCRIPTOR)
+    _numbers_in_place(document, _ROOT)
     ensemble = document.get("ensemble_scheduling")
     # newer than the Triton releases most clients know: printed only where it says something
     if ensemble and not ensemble["max_inflight_requests"]:
@@ -57,7 +58,7 @@ def model_config_from_json(document: bytes | str | dict[str, Any]) -> pb.ModelCo
     if not isinstance(document, dict):
         document = _parse(document)
     try:
-        spelt = _spell_enums(document, pb.ModelConfig.DESCRIPTOR)
+        spelt = _spell_enums(document, _ROOT)
         return json_format.ParseDict(spelt, pb.ModelConfig(), ignore_unknown_fields=False)
     except _READER_ERRORS as error:
         raise InvalidArgument(f"not a model configuration: {reword(str(error))}") from error
@@ -86,8 +87,8 @@ def _numbers_in_place(document: dict[str, Any], message: Descriptor) -> None:
     fields = message.fields_by_name
     for name, value in document.items():
         field = fields[name]
-        if field.type == FieldDescriptor.TYPE_MESSAGE:
-            _each_message(field, value, _numbers_in_place)
+        if field.message_type is not None:
+            _each_message(field.message_type, value, _numbers_in_place)
         elif field.type in _LONG and field.full_name not in _STAY_STRINGS:
             document[name] = [int(item) for item in value] if isinstance(value, list) else int(value)
         elif isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
@@ -101,28 +102,27 @@ def _spell_enums(document: dict[str, Any], message: Descriptor) -> dict[str, Any
         field = message.fields_by_name.get(name) or message.fields_by_camelcase_name.get(name)
         if field is None:
             continue
-        if field.type == FieldDescriptor.TYPE_MESSAGE:
-            result[name] = _each_message(field, value, _spell_enums)
-        elif field.type == FieldDescriptor.TYPE_ENUM and isinstance(value, list):
-            result[name] = [_spell(item, field.enum_type) for item in value]
-        elif field.type == FieldDescriptor.TYPE_ENUM:
+        if field.message_type is not None:
+            result[name] = _each_message(field.message_type, value, _spell_enums)
+        elif field.enum_type is not None:
             result[name] = _spell(value, field.enum_type)
     return result
 
 
 def _spell(value: Any, enum: EnumDescriptor) -> Any:
+    if isinstance(value, list):
+        return [_spell(item, enum) for item in value]
     if isinstance(value, str) and value not in enum.values_by_name:
         upper = value.upper().replace("-", "_")
         return upper if upper in enum.values_by_name else value
     return value
 
 
-def _each_message(field: FieldDescriptor, value: Any, act: Callable[[dict[str, Any], Descriptor], Any]) -> Any:
-    """`act` on each message object in the JSON of a message field, a map's values included; the results in its form.
+def _each_message(kind: Descriptor, value: Any, act: Callable[[dict[str, Any], Descriptor], Any]) -> Any:
+    """`act` on each object in the JSON of a field of type `kind`, a map's values included; the results in its form.
 
     What is not an object is left for protobuf's reader to refuse.
     """
-    kind = field.message_type
     if not kind.GetOptions().map_entry:
         parts = value if isinstance(value, list) else [value]
         done = [act(part, kind) if isinstance(part, dict) else part for part in parts]

@@ -31,12 +31,7 @@ def parse_model_config(text: bytes | str, source: str = "config.pbtxt") -> pb.Mo
         InvalidArgument: not protobuf text format, or fields and values that ModelConfig does not have.
     """
     if isinstance(text, bytes):
-        try:
-            text = text.decode()
-        except UnicodeDecodeError as error:
-            line = text.count(b"\n", 0, error.start) + 1
-            found = f"found byte 0x{text[error.start]:02x}, expected UTF-8 text"
-            raise InvalidArgument(f"{source}:{line}: {found}") from error
+        text = _decode(text, source)
     try:
         return text_format.Parse(text, pb.ModelConfig())
     except _READER_ERRORS as error:
@@ -46,6 +41,15 @@ def parse_model_config(text: bytes | str, source: str = "config.pbtxt") -> pb.Mo
 def to_text(config: pb.ModelConfig) -> str:
     """`config` as config.pbtxt."""
     return text_format.MessageToString(config, as_utf8=True)
+
+
+def _decode(raw: bytes, source: str) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        found = f"found byte 0x{raw[error.start]:02x}, expected UTF-8 text"
+        raise InvalidArgument(f"{source}:{line}: {found}") from error
 
 
 def _explain(message: str, text: str, source: str) -> str:
@@ -64,8 +68,8 @@ def reword(complaint: str) -> str:
         message, field = match.groups()
         hint = _did_you_mean(field, [f.name for f in _message(message).fields])
         return (
-            f"unknown field '{field}' in {_short(message)}{hint}; if the name is right, the file was written for a newer "
-            "Triton than this server knows: remove the field"
+            f"unknown field '{field}' in {_short(message)}{hint}; if the name is right, the configuration is newer than "
+            "this server: remove the field"
         )
     if match := _UNKNOWN_VALUE.search(complaint):
         enum, value = match.groups()

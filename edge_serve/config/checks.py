@@ -1,0 +1,78 @@
+"""What a model configuration may not say, in Triton's words (core src/model_config_utils.cc, ValidateModelConfig).
+
+Pure functions: a configuration in, an EdgeServeError out. Two moments of a load ask for them: `check_model_config` when
+the file has been read, and `check_inputs_and_outputs` (checks_io) when the model itself has filled in what was missing.
+"""
+
+from __future__ import annotations
+
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.checks_batching import check_dynamic_batching
+from edge_serve.config.checks_ensemble import ENSEMBLE, check_ensemble
+from edge_serve.config.checks_sequence import check_sequence_batching
+from edge_serve.errors import InvalidArgument
+
+#: backends that stand for certain platforms only; every other backend takes any platform
+PLATFORMS_OF: dict[str, frozenset[str]] = {
+    "onnxruntime": frozenset({"onnxruntime_onnx"}),
+    "tensorrt": frozenset({"tensorrt_plan"}),
+    "pytorch": frozenset({"pytorch_libtorch", "torch_aoti"}),
+    "tensorflow": frozenset({"tensorflow_graphdef", "tensorflow_savedmodel"}),
+}
+
+
+def check_model_config(config: pb.ModelConfig) -> None:
+    """Everything but inputs, outputs and instance groups; `config` is normalised.
+
+    Raises:
+        InvalidArgument: with Triton's text.
+    """
+    if not config.name:
+        raise InvalidArgument("model configuration must specify 'name'")
+    _check_backend(config)
+    if config.max_batch_size < 0:
+        raise InvalidArgument(f"'max_batch_size' must be non-negative value for {config.name}")
+    if not config.HasField("version_policy"):
+        raise InvalidArgument(f"must specify 'version policy' for {config.name}")
+    if config.HasField("dynamic_batching"):
+        check_dynamic_batching(config.dynamic_batching, config.name, config.max_batch_size)
+    if config.HasField("sequence_batching"):
+        if config.response_cache.enable:
+            raise InvalidArgument(_no_cache(config.name, "with sequence batching scheduler"))
+        check_sequence_batching(config.sequence_batching, config.name, config.max_batch_size)
+    if config.HasField("ensemble_scheduling"):
+        check_ensemble(config)
+    elif config.platform == ENSEMBLE:
+        text = f"ensemble scheduling must be set for ensemble {config.name} whose platform is {ENSEMBLE}"
+        raise InvalidArgument(text)
+    if config.model_transaction_policy.decoupled and config.response_cache.enable:
+        raise InvalidArgument(_no_cache(config.name, "with 'decoupled' transaction policy"))
+    _check_metrics(config.model_metrics)
+
+
+def _check_backend(config: pb.ModelConfig) -> None:
+    backend, platform, name = config.backend, config.platform, config.name
+    if not backend and platform != ENSEMBLE:
+        if not platform:
+            raise InvalidArgument(f"must specify 'platform' or 'backend' for '{name}'")
+        raise InvalidArgument(f"unexpected platform type '{platform}' for {name}")
+    if backend and platform == ENSEMBLE:
+        raise InvalidArgument(f"Ensemble model '{name}' must have platform type '{ENSEMBLE}' and empty backend type")
+    if backend in PLATFORMS_OF and platform not in PLATFORMS_OF[backend]:
+        raise InvalidArgument(f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}")
+
+
+def _no_cache(name: str, why: str) -> str:
+    return f"Response Cache does not currently support model {name} {why}. Please disable the response cache."
+
+
+def _check_metrics(metrics: pb.ModelMetrics) -> None:
+    for control in metrics.metric_control:
+        if not control.HasField("metric_identifier"):
+            raise InvalidArgument("metric control must specify 'metric_identifier'")
+        if not control.metric_identifier.family:
+            raise InvalidArgument("metric identifier must specify non-empty 'family'")
+        if not control.HasField("histogram_options"):
+            raise InvalidArgument("metric control must specify 'histogram_options'")
+        if not control.histogram_options.buckets:
+            raise InvalidArgument("histogram options must specify non-empty 'buckets'")

@@ -1,0 +1,76 @@
+"""Checks of `instance_group`, after normalise.normalise_instance_groups (ValidateInstanceGroup)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.checks_io import TENSORRT
+from edge_serve.errors import Internal, InvalidArgument
+
+_KIND = pb.ModelInstanceGroup.Kind
+
+
+def check_instance_groups(
+    config: pb.ModelConfig, gpus: Sequence[int] | None = None, min_compute_capability: float = 0.0
+) -> None:
+    """Every group can have its instances on this machine, under a name of its own.
+
+    Args:
+        gpus: ids of the usable GPUs; None = this server has no GPU support at all.
+
+    Raises:
+        InvalidArgument: with Triton's text. Group names used twice pass in Triton; metrics and logs then mix them up.
+        Internal: a group's kind was never settled.
+    """
+    if config.HasField("ensemble_scheduling"):
+        return
+    if not config.instance_group:
+        raise InvalidArgument(f"must specify one or more 'instance group's for {config.name}")
+    seen: set[str] = set()
+    for group in config.instance_group:
+        where = f"instance group {group.name} of model {config.name}"
+        _check_kind(group, where, gpus, min_compute_capability)
+        _check_profiles(group, where, config.platform)
+        if group.name in seen:
+            raise InvalidArgument(f"{where} has the name of another group of the model")
+        seen.add(group.name)
+
+
+def _check_kind(group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | None, capability: float) -> None:
+    match group.kind:
+        case pb.ModelInstanceGroup.KIND_GPU:
+            _check_gpus(group, where, gpus, capability)
+        case pb.ModelInstanceGroup.KIND_CPU | pb.ModelInstanceGroup.KIND_MODEL:
+            if group.gpus:
+                raise InvalidArgument(f"{where} has kind {_KIND.Name(group.kind)} but specifies one or more GPUs")
+        case _:
+            kind = _KIND.Name(group.kind) if group.kind in _KIND.values() else str(group.kind)
+            raise Internal(f"{where} has unexpected kind {kind}")
+
+
+def _check_gpus(group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | None, capability: float) -> None:
+    if gpus is None:
+        raise InvalidArgument(f"{where} has kind KIND_GPU but server does not support GPUs")
+    if not group.gpus:
+        lack = "specifies no GPUs" if gpus else "no GPUs are available"
+        raise InvalidArgument(f"{where} has kind KIND_GPU but {lack}")
+    for gpu in group.gpus:
+        if gpu not in gpus:
+            raise InvalidArgument(
+                f"{where} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required CUDA "
+                f"compute compatibility of {capability:f} are: {', '.join(map(str, gpus))}"
+            )
+
+
+def _check_profiles(group: pb.ModelInstanceGroup, where: str, platform: str) -> None:
+    if group.profile and platform != TENSORRT:
+        raise InvalidArgument(
+            f"{where} and platform {platform} specifies profile field which is only supported for TensorRT models"
+        )
+    for profile in group.profile:
+        if not profile.isascii() or not profile.isdigit():
+            raise InvalidArgument(
+                f"{where} and platform {platform} specifies invalid profile {profile}. The field should contain the "
+                "string representation of a non-negative integer."
+            )
