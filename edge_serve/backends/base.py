@@ -51,6 +51,7 @@ class BackendRequest:
         inputs: in the order of the configuration; tensors are views of the arena or of the message.
         requested_outputs: names; all outputs of the model when the client listed none.
         is_cancelled: asks whether the client has gone; cheap enough to call in a loop.
+        send: decoupled models only: one of several replies, and whether it is the last; callable from any thread.
     """
 
     id: str
@@ -62,6 +63,7 @@ class BackendRequest:
     priority: int
     timeout_us: int
     is_cancelled: Callable[[], bool]
+    send: Callable[[Reply, bool], None] | None = None
 
 
 @dataclass(slots=True)
@@ -85,7 +87,7 @@ class BackendInstance(Protocol):
     """One executor, used by one thread at a time."""
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
-        """One reply per request, in order. An exception fails every request of the batch."""
+        """One reply per request, in order (none for a decoupled model). An exception fails the whole batch."""
 
     def is_ready(self) -> bool:
         """False when the instance is alive and cannot serve."""

@@ -1,0 +1,133 @@
+"""What a backend may ask of the process that hosts it: log lines, metrics, other models.
+
+The worker's main installs a `Host` that forwards over the channel; without one, log lines go to stderr, metrics go
+nowhere, and calls to other models are refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edge_serve.backends.base import Reply
+from edge_serve.errors import Unsupported
+from edge_serve.messages.infer import Parameter
+from edge_serve.tensors import Tensor
+
+#: log levels, as Triton names them
+LEVELS = ("INFO", "WARNING", "ERROR", "VERBOSE")
+
+
+@dataclass(slots=True)
+class MetricUpdate:
+    """One change of a series of a model's own metric.
+
+    Attributes:
+        kind: counter, gauge or histogram.
+        operation: create, increment, set, observe or remove. Increments are deltas, so that instances of a model
+            that count in the same series add up; a removed series leaves the page.
+        bounds: of a histogram.
+    """
+
+    name: str
+    description: str
+    kind: str
+    labels: Mapping[str, str]
+    operation: str
+    value: float = 0.0
+    bounds: tuple[float, ...] = ()
+
+
+@dataclass(slots=True)
+class Call:
+    """An inference that a model asks of another model (business logic scripting)."""
+
+    model_name: str
+    model_version: int
+    inputs: Sequence[Tensor]
+    requested_outputs: Sequence[str]
+    id: str = ""
+    correlation_id: int | str = 0
+    flags: int = 0
+    timeout_us: int = 0
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+
+
+class Host(Protocol):
+    """The worker's side of the channel, as backends see it. Any thread may call it."""
+
+    def log(self, level: str, message: str) -> None:
+        """One line for the server's log; `level` is one of LEVELS."""
+
+    def metric(self, update: MetricUpdate) -> None:
+        """Forward a change of a metric."""
+
+    def infer(self, call: Call) -> Reply:
+        """Run another model and wait.
+
+        Raises:
+            EdgeServeError: the call could not be made; errors of the called model come in the reply.
+        """
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        """As the repository API. Raises EdgeServeError."""
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        """As the repository API. Raises EdgeServeError."""
+
+    def is_model_ready(self, name: str, version: str) -> bool:
+        """Whether a request would be taken; version "" is the highest. Raises EdgeServeError."""
+
+
+class Alone:
+    """The host of a process without a channel: tests and tools."""
+
+    def log(self, level: str, message: str) -> None:
+        """To stderr."""
+        print(f"{level} {message}", file=sys.stderr, flush=True)
+
+    def metric(self, update: MetricUpdate) -> None:
+        """Nobody reads it."""
+
+    def infer(self, call: Call) -> Reply:
+        """Refused."""
+        raise Unsupported(f"calling model '{call.model_name}' from a model is not supported yet")
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        """Refused."""
+        raise Unsupported(f"loading model '{name}' from a model is not supported yet")
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        """Refused."""
+        raise Unsupported(f"unloading model '{name}' from a model is not supported yet")
+
+    def is_model_ready(self, name: str, version: str) -> bool:
+        """Refused."""
+        raise Unsupported(f"asking from a model whether '{name}' is ready is not supported yet")
+
+
+_host: Host = Alone()
+
+
+def install(host: Host) -> Host:
+    """Make `host` the one that `current` returns; returns the one before."""
+    global _host
+    before, _host = _host, host
+    return before
+
+
+def current() -> Host:
+    """The host of this process."""
+    return _host
+
+
+def log(level: str, message: str) -> None:
+    """One line for the server's log."""
+    _host.log(level, message)
+
+
+def metric(update: MetricUpdate) -> None:
+    """Forward a change of a metric."""
+    _host.metric(update)

@@ -1,0 +1,93 @@
+"""The file of a Python model: where it is, and how it is imported.
+
+As Triton's stub (python_backend src/pb_stub.cc, ModelContext): the file is the submodule `<version>.model` of a package
+made of its directory, so relative imports and models of several files work; its directory and the one above are
+appended to `sys.path`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from edge_serve.backends.base import ModelSpec
+from edge_serve.backends.python_errors import describe
+from edge_serve.errors import Internal
+
+#: holds triton_python_backend_utils.py
+UTILS_DIRECTORY = Path(__file__).parent / "python_path"
+
+_model_directory = ""
+
+
+def get_model_dir() -> str:
+    """The directory of the model's file."""
+    return _model_directory
+
+
+def find(spec: ModelSpec) -> Path:
+    """The model's file.
+
+    Raises:
+        Internal: it is missing, or is not named *.py.
+    """
+    path = spec.version_directory / (spec.config.get("default_model_filename") or "model.py")
+    if not path.is_file():
+        raise Internal(f"Python model file not found in '{path}'")
+    if path.suffix != ".py":
+        raise Internal(f"Model name must end with '.py'. Model name is \"{path.name}\".")
+    return path
+
+
+class PythonModel:
+    """An imported model file, until `forget`.
+
+    Attributes:
+        model_class: its `TritonPythonModel`.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        """Import it.
+
+        Raises:
+            Internal: no such file, its code fails, or it has no class `TritonPythonModel` with a method `execute`.
+        """
+        global _model_directory
+        path = find(spec)
+        self._package = str(spec.version)
+        self._paths = [str(path.parent), str(path.parent.parent), str(UTILS_DIRECTORY)]
+        _model_directory = str(path.parent)
+        sys.path.extend(self._paths)
+        package = ModuleType(self._package)
+        package.__path__ = [str(path.parent)]
+        sys.modules[self._package] = package
+        try:
+            self.model_class = self._import(path)
+        except BaseException:
+            self.forget()
+            raise
+
+    def _import(self, path: Path) -> type[Any]:
+        name = f"{self._package}.{path.stem}"
+        try:
+            __import__(name)
+        # A model may leave by sys.exit() too: that is a failed load, not the end of the worker.
+        except BaseException as error:
+            raise Internal(describe(error, sys._getframe())) from error
+        module = sys.modules[name]
+        model_class = getattr(module, "TritonPythonModel", None)
+        if not isinstance(model_class, type):
+            raise Internal(f"AttributeError: module '{name}' has no attribute 'TritonPythonModel'")
+        if not callable(getattr(model_class, "execute", None)):
+            raise Internal(f"Python model {path} does not implement `execute` method.")
+        return model_class
+
+    def forget(self) -> None:
+        """Take its modules and directories out of the interpreter again."""
+        for name in [n for n in sys.modules if n == self._package or n.startswith(self._package + ".")]:
+            del sys.modules[name]
+        for path in self._paths:
+            if path in sys.path:
+                sys.path.remove(path)

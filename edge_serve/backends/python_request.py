@@ -1,0 +1,288 @@
+"""`InferenceRequest`: a request that came in, or one that a model makes to call another model.
+
+Contract and texts: triton-inference-server/python_backend src/infer_request.cc and src/pb_stub.cc.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Any
+
+from edge_serve.backends import host
+from edge_serve.backends.base import BackendRequest, Reply
+from edge_serve.backends.python_errors import MODULE, TritonModelException
+from edge_serve.backends.python_response import InferenceResponse, InferenceResponseSender, check_parameters
+from edge_serve.backends.python_tensor import Tensor
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import Parameter
+
+REQUEST_RELEASE_ALL = 1
+REQUEST_RELEASE_RESCHEDULE = 2
+
+
+class MemoryType(IntEnum):
+    """Where a model would like the outputs of a call."""
+
+    TRITONSERVER_MEMORY_GPU = 0
+    TRITONSERVER_MEMORY_CPU = 1
+
+
+class PreferredMemory:
+    """A wish for the memory of a call's outputs; this server always answers in CPU memory."""
+
+    __slots__ = ("_device_id", "_memory_type")
+
+    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        """Raises TypeError unless the type is TRITONSERVER_MEMORY_CPU or _GPU."""
+        if not isinstance(preferred_memory_type, MemoryType):
+            raise TypeError("PreferredMemory(preferred_memory_type): pb_utils.TRITONSERVER_MEMORY_CPU or _GPU")
+        self._memory_type = preferred_memory_type
+        self._device_id = preferred_device_id
+
+
+class InferenceTrace:
+    """The trace that a request belongs to."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: str = "") -> None:
+        self._context = context
+
+    def get_context(self) -> str | None:
+        """The OpenTelemetry context, or None."""
+        return self._context or None
+
+
+_NO_TRACE = InferenceTrace()
+
+
+def _never() -> bool:
+    return False
+
+
+class InferenceRequest:
+    """A request."""
+
+    __slots__ = (
+        "_answer", "_cancelled", "_correlation_id", "_flags", "_id", "_inputs", "_model_name", "_model_version",
+        "_parameters", "_preferred_memory", "_release_flags", "_requested", "_sender", "_timeout", "_trace", "_wire",
+    )  # fmt: skip
+
+    _inputs: list[Tensor] | None
+    #: None until the model asks for it; requests of ordinary models rarely need one
+    _sender: InferenceResponseSender | None
+    #: what the instance keeps for a request with a sender
+    _answer: object
+    _requested: set[str] | None
+    _wire: tuple[BackendRequest, Callable[[InferenceRequest, BackendRequest], InferenceResponseSender]] | None
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] | None = None,
+        requested_output_names: Sequence[str] | None = None,
+        model_name: str | None = None,
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: PreferredMemory | None = None,
+        trace: InferenceTrace = _NO_TRACE,
+        parameters: Mapping[str, Parameter] | None = None,
+    ) -> None:
+        """A request to another model, for `exec` and `async_exec`.
+
+        Raises:
+            TypeError: no inputs, output names or model name.
+            TritonModelException: an empty input, output name, or a value of the wrong type.
+        """
+        if inputs is None or requested_output_names is None or model_name is None:
+            raise TypeError("InferenceRequest() needs inputs, requested_output_names and model_name")
+        about = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
+        if any(tensor is None for tensor in inputs):
+            raise TritonModelException(f"Input tensor {about}")
+        if not all(requested_output_names):
+            raise TritonModelException(f"Requested output name {about}")
+        if not isinstance(correlation_id, (int, str)):
+            raise TritonModelException("Correlation ID must be integer or string")
+        self._id = request_id
+        self._correlation_id = correlation_id
+        self._inputs = list(inputs)
+        self._requested = set(requested_output_names)
+        self._model_name = model_name
+        self._model_version = model_version
+        self._flags = flags
+        self._timeout = timeout
+        self._preferred_memory = preferred_memory
+        self._trace = trace
+        self._parameters: Mapping[str, Parameter] = {} if parameters is None else check_parameters(parameters)
+        self._cancelled = _never
+        self._release_flags = REQUEST_RELEASE_ALL
+        self._sender = None
+        self._answer = None
+        self._wire = None
+
+    @classmethod
+    def received(
+        cls,
+        request: BackendRequest,
+        model_name: str,
+        model_version: int,
+        make_sender: Callable[[InferenceRequest, BackendRequest], InferenceResponseSender],
+    ) -> InferenceRequest:
+        """A request that came in; tensors, names and sender are made when the model asks for them."""
+        self = cls.__new__(cls)
+        self._id = request.id
+        self._correlation_id = request.correlation_id
+        self._inputs = None
+        self._requested = None
+        self._model_name = model_name
+        self._model_version = model_version
+        self._flags = request.flags
+        self._timeout = request.timeout_us
+        self._preferred_memory = None
+        self._trace = _NO_TRACE
+        self._parameters = request.parameters
+        self._cancelled = request.is_cancelled
+        self._release_flags = REQUEST_RELEASE_ALL
+        self._sender = None
+        self._answer = None
+        self._wire = (request, make_sender)
+        return self
+
+    def inputs(self) -> list[Tensor]:
+        """The inputs, in the order of the configuration."""
+        if self._inputs is None:
+            assert self._wire is not None
+            self._inputs = [Tensor.received(tensor) for tensor in self._wire[0].inputs]
+        return self._inputs
+
+    def request_id(self) -> str:
+        """The client's id for the request."""
+        return self._id
+
+    def correlation_id(self) -> int | str:
+        """The sequence it belongs to; 0 for none."""
+        return self._correlation_id
+
+    def requested_output_names(self) -> set[str]:
+        """The outputs that the client wants."""
+        if self._requested is None:
+            assert self._wire is not None
+            self._requested = set(self._wire[0].requested_outputs)
+        return self._requested
+
+    def model_name(self) -> str:
+        """The model asked."""
+        return self._model_name
+
+    def model_version(self) -> int:
+        """Its version; -1 for the highest."""
+        return self._model_version
+
+    def flags(self) -> int:
+        """Sequence flags."""
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        """Set the sequence flags."""
+        self._flags = flags
+
+    def timeout(self) -> int:
+        """The request's timeout in microseconds; 0 for none."""
+        return self._timeout
+
+    def preferred_memory(self) -> PreferredMemory:
+        """Where the outputs of this call should lie."""
+        return self._preferred_memory or PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU)
+
+    def parameters(self) -> str:
+        """The parameters as a JSON object."""
+        return json.dumps(dict(self._parameters), separators=(",", ":"), ensure_ascii=False)
+
+    def trace(self) -> InferenceTrace:
+        """The trace it belongs to."""
+        return self._trace
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone or cancelled."""
+        return self._cancelled()
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        """The way back, always the same object."""
+        if self._sender is None:
+            if self._wire is None:
+                self._sender = InferenceResponseSender(None, (), _never, several=False)
+            else:
+                self._sender = self._wire[1](self, self._wire[0])
+        return self._sender
+
+    def set_release_flags(self, flags: int) -> None:
+        """TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: put the request back into the queue."""
+        self._release_flags = flags
+
+    def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
+        """Call the model and wait. An error of the called model comes as a response.
+
+        Raises:
+            TritonModelException: not during `execute`, or calls to other models are not possible here.
+        """
+        if not _executing.allowed:
+            raise TritonModelException("BLS is only supported during the 'execute' function.")
+        if decoupled:
+            raise TritonModelException("calls with decoupled=True are not supported yet")
+        return InferenceResponse.of(self._call())
+
+    def _call(self) -> Reply:
+        call = host.Call(
+            self._model_name, self._model_version, [tensor.as_wire() for tensor in self.inputs()],
+            sorted(self.requested_output_names()), self._id, self._correlation_id, self._flags, self._timeout,
+            self._parameters,
+        )  # fmt: skip
+        try:
+            return host.current().infer(call)
+        except EdgeServeError as error:
+            raise TritonModelException(error.message) from error
+
+    def async_exec(self, decoupled: bool = False) -> asyncio.Future[InferenceResponse | ResponseIterator]:
+        """`exec` in a thread, to be awaited."""
+        return asyncio.get_running_loop().run_in_executor(None, self.exec, decoupled)
+
+
+class ResponseIterator:
+    """The responses of a decoupled call, in order."""
+
+    def __init__(self, responses: Iterator[InferenceResponse]) -> None:
+        self._responses = responses
+
+    def __iter__(self) -> ResponseIterator:
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        return next(self._responses)
+
+    def cancel(self) -> None:
+        """Ask for no more."""
+        raise TritonModelException("cancelling a call is not supported yet")
+
+
+class _Executing:
+    """Calls to other models are for `execute` only: before and after, the caller may hold up its own load."""
+
+    allowed = False
+
+
+_executing = _Executing()
+
+
+def allow_calls(allowed: bool) -> None:
+    """Set by the instance: after `initialize`, until `finalize`."""
+    _executing.allowed = allowed
+
+
+_PUBLIC: tuple[type[Any], ...] = (InferenceRequest, InferenceTrace, MemoryType, PreferredMemory, ResponseIterator)
+for _class in _PUBLIC:
+    _class.__module__ = MODULE
