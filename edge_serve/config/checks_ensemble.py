@@ -123,7 +123,8 @@ def check_ensemble_members(config: pb.ModelConfig, members: Mapping[str, pb.Mode
         InvalidArgument: with Triton's text.
     """
     tensors: dict[str, _Known] = {}
-    for tensor in [*config.input, *config.output]:
+    own: list[pb.ModelInput | pb.ModelOutput] = [*config.input, *config.output]
+    for tensor in own:
         dims = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
         tensors.setdefault(tensor.name, _known(config.name, config, tensor.data_type, dims))
     for step in config.ensemble_scheduling.step:

@@ -25,8 +25,8 @@ def check_inputs_and_outputs(config: pb.ModelConfig) -> None:
     try:
         for tensor in config.input:
             _check_input(tensor, config)
-        for tensor in config.output:
-            _check_tensor(tensor, "output", config)
+        for output in config.output:
+            _check_output(output, config)
         _check_unique("input", (tensor.name for tensor in config.input))
         _check_unique("output", (tensor.name for tensor in config.output))
         _check_batch_inputs(config)
@@ -50,9 +50,9 @@ def _check_input(tensor: pb.ModelInput, config: pb.ModelConfig) -> None:
     _check_tensorrt_only(tensor, "input", config.platform)
 
 
-def _check_tensor(tensor: pb.ModelOutput, side: str, config: pb.ModelConfig) -> None:
-    _check_shape(tensor, f"model {side}", config.max_batch_size)
-    _check_tensorrt_only(tensor, side, config.platform)
+def _check_output(tensor: pb.ModelOutput, config: pb.ModelConfig) -> None:
+    _check_shape(tensor, "model output", config.max_batch_size)
+    _check_tensorrt_only(tensor, "output", config.platform)
 
 
 def _check_tensorrt_only(tensor: pb.ModelInput | pb.ModelOutput, side: str, platform: str) -> None:

@@ -68,8 +68,8 @@ def reword(complaint: str) -> str:
         message, field = match.groups()
         hint = _did_you_mean(field, [f.name for f in _message(message).fields])
         return (
-            f"unknown field '{field}' in {_short(message)}{hint}; if the name is right, the configuration is newer than "
-            "this server: remove the field"
+            f"unknown field '{field}' in {_short(message)}{hint}; if the name is right, the configuration is newer "
+            "than this server: remove the field"
         )
     if match := _UNKNOWN_VALUE.search(complaint):
         enum, value = match.groups()

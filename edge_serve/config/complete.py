@@ -1,0 +1,246 @@
+"""Auto-completion from an ONNX model's own inputs and outputs, and the check that model and configuration agree.
+
+On Triton's JSON as plain dicts, because this runs on the worker's side: the standard library only. Follows
+onnxruntime_backend src/onnxruntime.cc; a batch dimension is taken only from a first dimension that is variable in the
+model, never guessed from a fixed one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edge_serve.errors import Internal, InvalidArgument
+
+DEFAULT_MAX_BATCH_SIZE = 4
+_WHAT_BATCHES = "batching needs a variable first dimension in every input and output of the model"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTensor:
+    """An input or output as the model's file declares it.
+
+    Attributes:
+        data_type: in the words of config.pbtxt, `TYPE_FP32`; "" for a type that cannot be served.
+        dims: with the batch dimension, -1 for a variable one; () for a scalar.
+    """
+
+    name: str
+    data_type: str
+    dims: tuple[int, ...]
+
+
+def complete_onnx(
+    config: Mapping[str, Any],
+    found_inputs: Sequence[FoundTensor],
+    found_outputs: Sequence[FoundTensor],
+    default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE,
+) -> dict[str, Any]:
+    """A copy of `config` with absent inputs, outputs, `max_batch_size` and `dynamic_batching` filled in.
+
+    A configuration that lists inputs and outputs is left as it is: its author has decided.
+
+    Raises:
+        InvalidArgument: `max_batch_size` is given and the model cannot batch.
+        Internal: a tensor has a type that cannot be served.
+    """
+    result = copy.deepcopy(dict(config))
+    have_inputs = bool(result.get("input") or result.get("batch_input"))
+    have_outputs = bool(result.get("output"))
+    if have_inputs and have_outputs:
+        return result
+    _complete_batching(result, found_inputs, found_outputs, default_max_batch_size)
+    batching = result.get("max_batch_size", 0) > 0
+    if not have_inputs:
+        result["input"] = [_describe(tensor, "input", batching, result) for tensor in found_inputs]
+    if not have_outputs:
+        result["output"] = [_describe(tensor, "output", batching, result) for tensor in found_outputs]
+    return result
+
+
+def _complete_batching(
+    config: dict[str, Any], inputs: Sequence[FoundTensor], outputs: Sequence[FoundTensor], default: int
+) -> None:
+    given = config.get("max_batch_size", 0)
+    if not all(tensor.dims[:1] == (-1,) for tensor in [*inputs, *outputs]):
+        if given:
+            raise InvalidArgument(
+                f"autofill failed for model '{config.get('name', '')}': model does not support batching while non-zero "
+                f"max_batch_size is specified ({_WHAT_BATCHES})"
+            )
+        return
+    if not given and not _spells_out_batch(config, inputs, outputs):
+        config["max_batch_size"] = max(default, 0)
+    if config.get("max_batch_size", 0) > 1 and not ("sequence_batching" in config or "dynamic_batching" in config):
+        config["dynamic_batching"] = {}
+
+
+def _spells_out_batch(config: Mapping[str, Any], inputs: Sequence[FoundTensor], outputs: Sequence[FoundTensor]) -> bool:
+    """Whether a tensor that the configuration does list has as many dims as the model's: written for no batching."""
+    ranks = {("input", t.name): len(t.dims) for t in inputs} | {("output", t.name): len(t.dims) for t in outputs}
+    return any(
+        ranks.get((side, tensor.get("name", ""))) == len(_dims(tensor))
+        for side in ("input", "output")
+        for tensor in config.get(side, ())
+    )
+
+
+def _describe(tensor: FoundTensor, side: str, batching: bool, config: Mapping[str, Any]) -> dict[str, Any]:
+    """One entry of `input` or `output`; a scalar is dims [1], and under batching has an empty reshape."""
+    if not tensor.data_type:
+        raise Internal(_unsupported("", side, tensor.name, config))
+    entry: dict[str, Any] = {"name": tensor.name, "data_type": tensor.data_type}
+    dims = list(tensor.dims[1:] if batching else tensor.dims)
+    entry["dims"] = dims or [1]
+    if not dims and batching:
+        entry["reshape"] = {"shape": []}
+    return entry
+
+
+def check_onnx(
+    config: Mapping[str, Any],
+    found_inputs: Sequence[FoundTensor],
+    found_outputs: Sequence[FoundTensor],
+    overridable: Sequence[FoundTensor] = (),
+) -> None:
+    """The configuration names the model's own tensors, with their types and shapes.
+
+    Args:
+        overridable: initialisers that a request may replace: allowed as inputs, not required.
+
+    Raises:
+        InvalidArgument, Internal: with the text of Triton's ONNX Runtime backend.
+    """
+    model = config.get("name", "")
+    inputs = {tensor.name: tensor for tensor in found_inputs}
+    outputs = {tensor.name: tensor for tensor in found_outputs}
+    _check_input_count(config, len(inputs), {tensor.name for tensor in overridable})
+    inputs |= {tensor.name: tensor for tensor in overridable}
+    for entry in config.get("input", ()):
+        _check_optional(entry, model, config.get("max_batch_size", 0))
+        found = _check_named_and_typed(entry, "input", inputs, config)
+        if entry.get("allow_ragged_batch"):
+            _check_ragged(found, model)
+        else:
+            _check_dims(entry, found, model, config.get("max_batch_size", 0), exact=False)
+    scattered = {name for batch in config.get("batch_output", ()) for name in batch.get("target_name", ())}
+    for entry in config.get("output", ()):
+        found = _check_named_and_typed(entry, "output", outputs, config)
+        # a scattered output's shape comes from the inputs of each request
+        if entry["name"] not in scattered:
+            _check_dims(entry, found, model, config.get("max_batch_size", 0), exact=True)
+
+
+def _check_input_count(config: Mapping[str, Any], provided: int, overridable: set[str]) -> None:
+    """Inputs, batch inputs, control tensors and states together are the model's inputs."""
+    named = [entry["name"] for entry in config.get("input", ()) if entry["name"] not in overridable]
+    named += [name for batch in config.get("batch_input", ()) for name in batch.get("target_name", ())]
+    sequence = config.get("sequence_batching", {})
+    named += [tensor.get("name", "") for tensor in sequence.get("control_input", ())]
+    named += [state.get("input_name", "") for state in sequence.get("state", ())]
+    if len(named) != provided:
+        raise InvalidArgument(
+            f"unable to load model '{config.get('name', '')}', configuration expects {len(named)} inputs, model "
+            f"provides {provided}"
+        )
+
+
+def _check_optional(entry: Mapping[str, Any], model: str, max_batch_size: int) -> None:
+    if not entry.get("optional"):
+        return
+    if max_batch_size:
+        raise InvalidArgument(
+            f"unable to load model '{model}', optional input '{entry['name']}' is not supported for models that "
+            "support batching"
+        )
+    if entry.get("allow_ragged_batch"):
+        raise InvalidArgument(
+            f"unable to load model '{model}', configuration expects model provides input with shape [-1] for ragged "
+            f"input '{entry['name']}', which is not supported for optional input"
+        )
+
+
+def _check_named_and_typed(
+    entry: Mapping[str, Any], side: str, found: Mapping[str, FoundTensor], config: Mapping[str, Any]
+) -> FoundTensor:
+    name, data_type = entry["name"], entry["data_type"]
+    if name not in found:
+        raise InvalidArgument(f"unexpected inference {side} '{name}', allowed {side}s are: {', '.join(sorted(found))}")
+    tensor = found[name]
+    if not tensor.data_type:
+        raise Internal(_unsupported(data_type, side, name, config))
+    if data_type != tensor.data_type:
+        # Triton says TYPE_BYTES here, after the wire's name of the type
+        provided = "TYPE_BYTES" if tensor.data_type == "TYPE_STRING" else tensor.data_type
+        raise InvalidArgument(
+            f"unable to load model '{config.get('name', '')}', configuration expects datatype {data_type} for {side} "
+            f"'{name}', model provides {provided}"
+        )
+    return tensor
+
+
+def _unsupported(data_type: str, side: str, name: str, config: Mapping[str, Any]) -> str:
+    words = f"unsupported datatype {data_type}" if data_type else "unsupported datatype"
+    return f"{words} for {side} '{name}' for model '{config.get('name', '')}'"
+
+
+def _check_ragged(found: FoundTensor, model: str) -> None:
+    if found.dims != (-1,):
+        raise InvalidArgument(
+            f"unable to load model '{model}', configuration expects model provides input with shape [-1]  for ragged "
+            f"input '{found.name}', model provides {_shape(found.dims)}"
+        )
+
+
+def _check_dims(entry: Mapping[str, Any], found: FoundTensor, model: str, max_batch_size: int, *, exact: bool) -> None:
+    """Compare shapes; a variable dimension of an input may be narrowed by the configuration, an output's must not."""
+    dims = _dims(entry)
+    if not found.dims:
+        _check_scalar(found.name, dims, model)
+        return
+    where = f"model '{model}', tensor '{found.name}'"
+    if max_batch_size > 0 and found.dims[0] != -1:
+        raise InvalidArgument(
+            f"{where}: for the model to support batching the shape should have at least 1 dimension and the first "
+            f"dimension must be -1; but shape expected by the model is {_shape(found.dims)}"
+        )
+    full = (-1, *dims) if max_batch_size > 0 else dims
+    if _fits(found.dims, full, exact):
+        return
+    expected = f"{where}: the model expects {len(found.dims)} dimensions (shape {_shape(found.dims)})"
+    if max_batch_size > 0:
+        raise InvalidArgument(
+            f"{expected} but the model configuration specifies {len(full)} dimensions (an initial batch dimension "
+            "because max_batch_size > 0 followed by the explicit tensor shape, making complete shape "
+            f"{_shape(full)})"
+        )
+    raise InvalidArgument(
+        f"{expected} but the model configuration specifies {len(full)} dimensions (shape {_shape(full)})"
+    )
+
+
+def _check_scalar(name: str, dims: tuple[int, ...], model: str) -> None:
+    if any(dim != 1 for dim in dims):
+        raise InvalidArgument(
+            f"unable to load model '{model}', scalar tensor '{name}', should only provide 1 in the model configuration "
+            f"when the model doesn't support batching. Model configuration provided: {_shape(dims)}."
+        )
+
+
+def _fits(found: tuple[int, ...], dims: tuple[int, ...], exact: bool) -> bool:
+    if len(found) != len(dims):
+        return False
+    return all(have == want or (have == -1 and not exact) for have, want in zip(found, dims, strict=True))
+
+
+def _dims(entry: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape that the backend sees: `reshape` where it is given."""
+    reshape = entry.get("reshape")
+    dims = entry.get("dims", ()) if reshape is None else reshape.get("shape", ())
+    return tuple(int(dim) for dim in dims)
+
+
+def _shape(dims: Sequence[int]) -> str:
+    return f"[{','.join(map(str, dims))}]"

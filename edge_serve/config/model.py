@@ -1,0 +1,140 @@
+"""From a model directory to a configuration that can be served: the stages of a load, in order.
+
+1. `load_model_config`: read config.pbtxt (or a load request's override), fill in defaults, refuse what cannot work.
+   Its errors are Triton's "failed to poll from model repository".
+2. `settle_instances`: instance groups on this machine. From here on errors belong to the version that is loading.
+3. `merge_completed`: what the worker's backend said about the model itself; checks inputs and outputs too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.checks import check_model_config
+from edge_serve.config.checks_instances import check_instance_groups
+from edge_serve.config.checks_io import check_inputs_and_outputs
+from edge_serve.config.json_form import model_config_from_json
+from edge_serve.config.normalise import normalise, normalise_instance_groups
+from edge_serve.config.text import parse_model_config
+from edge_serve.errors import Internal, InvalidArgument
+
+CONFIG_FILE = "config.pbtxt"
+
+
+def load_model_config(
+    model_directory: Path,
+    *,
+    auto_complete: bool,
+    config_name: str | None = None,
+    override: bytes | str | None = None,
+) -> pb.ModelConfig:
+    """The configuration of the model in `model_directory`, as far as it can be told without loading the model.
+
+    Args:
+        auto_complete: a missing file is an empty one, and inputs and outputs are checked only by `merge_completed`.
+        config_name: `--model-config-name`: `configs/<name>.pbtxt` goes before config.pbtxt.
+        override: JSON from a load request, in place of the file.
+
+    Raises:
+        EdgeServeError: with Triton's text where it has one.
+    """
+    name = model_directory.name
+    if override is None:
+        config = _read(_config_file(model_directory, config_name), auto_complete)
+    else:
+        config = _from_override(override)
+    config = normalise(config, name, first_version_files(model_directory))
+    check_model_config(config)
+    if not auto_complete:
+        check_inputs_and_outputs(config)
+    if config.name != name:
+        raise InvalidArgument(
+            f"unexpected directory name '{name}' for model '{config.name}', directory name must equal model name"
+        )
+    return config
+
+
+def settle_instances(
+    config: pb.ModelConfig, gpus: Sequence[int] | None = None, min_compute_capability: float = 0.0
+) -> pb.ModelConfig:
+    """`config` with its instance groups filled in for this machine.
+
+    Args:
+        gpus: ids of the usable GPUs; None = this server has no GPU support.
+
+    Raises:
+        InvalidArgument: a group asks for what the machine does not have.
+    """
+    settled = normalise_instance_groups(config, gpus or ())
+    check_instance_groups(settled, gpus, min_compute_capability)
+    return settled
+
+
+def merge_completed(config: pb.ModelConfig, document: dict[str, Any] | None) -> pb.ModelConfig:
+    """The final configuration: `document` (the worker's word, Triton's JSON) in place of `config`, checked in full.
+
+    Args:
+        document: None when the backend had nothing to say.
+
+    Raises:
+        EdgeServeError: the model and its configuration do not agree with Triton's rules.
+    """
+    completed = config if document is None else normalise(model_config_from_json(document), config.name)
+    if completed.name != config.name:
+        raise Internal(f"model '{config.name}' renamed itself to '{completed.name}' while it was auto-completed")
+    check_model_config(completed)
+    check_inputs_and_outputs(completed)
+    return completed
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a file that a model's configuration names.
+
+    Raises:
+        Internal: with Triton's text.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise Internal(f"failed to open text file for read {path}: not a file")
+        return path.read_bytes()
+    except OSError as error:
+        raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise Internal(f"failed to open text file for read {str(path)!r}: {error}") from error
+
+
+def first_version_files(model_directory: Path) -> frozenset[str]:
+    """Entries of the lowest version's directory, directories with a `/` at the end; empty without versions."""
+    try:
+        versions = [d for d in model_directory.iterdir() if d.name.isascii() and d.name.isdigit() and d.is_dir()]
+        if not versions:
+            return frozenset()
+        first = min(versions, key=lambda directory: int(directory.name))
+        return frozenset(f"{entry.name}/" if entry.is_dir() else entry.name for entry in first.iterdir())
+    except OSError as error:
+        raise Internal(f"failed to open directory {model_directory}: {error.strerror}") from error
+
+
+def _config_file(model_directory: Path, config_name: str | None) -> Path:
+    if config_name:
+        custom = model_directory / "configs" / f"{config_name}.pbtxt"
+        if custom.exists():
+            return custom
+    return model_directory / CONFIG_FILE
+
+
+def _read(path: Path, may_be_missing: bool) -> pb.ModelConfig:
+    if may_be_missing and not path.exists():
+        return pb.ModelConfig()
+    # the model's and the file's name are enough to find it, and keep the reply free of the device's paths
+    return parse_model_config(read_file(path), f"{path.parent.name}/{path.name}")
+
+
+def _from_override(override: bytes | str) -> pb.ModelConfig:
+    try:
+        return model_config_from_json(override)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"Invalid config override: {error.message}") from error

@@ -1,0 +1,97 @@
+"""What a loaded model accepts and returns, and the class labels of its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.model import read_file
+from edge_serve.errors import Unsupported
+from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.tensors import BY_NUMBER, DataType, Shape
+
+
+def signature_of(
+    config: pb.ModelConfig, model_name: str, version: int | str, labels: Mapping[str, tuple[str, ...]] | None = None
+) -> Signature:
+    """The face of one version of a model.
+
+    Args:
+        config: completed and checked.
+        labels: class labels by output, from `read_labels`.
+    """
+    labels = labels or {}
+    inputs = {tensor.name: _input(tensor) for tensor in config.input}
+    return Signature(
+        model_name=model_name,
+        model_version=str(version),
+        platform=config.platform or config.backend,
+        max_batch_size=config.max_batch_size,
+        inputs=inputs,
+        outputs={tensor.name: _output(tensor, labels.get(tensor.name, ())) for tensor in config.output},
+        decoupled=config.model_transaction_policy.decoupled,
+        has_sequence_batching=config.HasField("sequence_batching"),
+        correlation_id_type=_correlation_id_type(config.sequence_batching),
+        required=sum(not tensor.optional for tensor in inputs.values()),
+    )
+
+
+def read_labels(config: pb.ModelConfig, model_directory: Path) -> dict[str, tuple[str, ...]]:
+    """Class labels by output, one a line of `label_filename`.
+
+    Raises:
+        Unsupported: the file lies outside the model directory.
+        EdgeServeError: it cannot be read.
+    """
+    root = model_directory.resolve()
+    labels = {}
+    for tensor in config.output:
+        if not tensor.label_filename:
+            continue
+        path = model_directory / tensor.label_filename
+        if not path.resolve().is_relative_to(root):
+            where = f"for output '{tensor.name}' in model '{config.name}'"
+            raise Unsupported(f"label file path '{path}' {where} is outside model directory")
+        lines = read_file(path).decode(errors="replace").split("\n")
+        if not lines[-1]:
+            lines.pop()
+        labels[tensor.name] = tuple(line.removesuffix("\r") for line in lines)
+    return labels
+
+
+def _reshape(tensor: pb.ModelInput | pb.ModelOutput) -> Shape | None:
+    return tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None
+
+
+def _input(tensor: pb.ModelInput) -> TensorSpec:
+    return TensorSpec(
+        name=tensor.name,
+        datatype=BY_NUMBER[tensor.data_type],
+        dims=tuple(tensor.dims),
+        reshape=_reshape(tensor),
+        optional=tensor.optional,
+        allow_ragged_batch=tensor.allow_ragged_batch,
+        is_shape_tensor=tensor.is_shape_tensor,
+    )
+
+
+def _output(tensor: pb.ModelOutput, labels: tuple[str, ...]) -> TensorSpec:
+    return TensorSpec(
+        name=tensor.name,
+        datatype=BY_NUMBER[tensor.data_type],
+        dims=tuple(tensor.dims),
+        reshape=_reshape(tensor),
+        is_shape_tensor=tensor.is_shape_tensor,
+        labels=labels,
+    )
+
+
+def _correlation_id_type(batching: pb.ModelSequenceBatching) -> DataType | None:
+    """The type of the CORRID control tensor, if the model has one."""
+    wanted = pb.ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
+    for tensor in batching.control_input:
+        for control in tensor.control:
+            if control.kind == wanted:
+                return BY_NUMBER[control.data_type]
+    return None
