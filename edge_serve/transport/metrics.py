@@ -1,0 +1,47 @@
+"""The metrics door: GET /metrics, and Triton's answers to everything else (server src/http_server.cc)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from edge_serve.messages.infer import Lease
+from edge_serve.metrics.exposition import CONTENT_TYPE
+from edge_serve.protocol.http1 import Head
+from edge_serve.transport.exchange import Exchange
+from edge_serve.transport.replies import error_body
+
+log = logging.getLogger(__name__)
+
+
+class MetricsApplication:
+    """Answers scrapes.
+
+    Args:
+        render: the page, `metrics.page.Page.render`; read anew for each scrape.
+    """
+
+    def __init__(self, render: Callable[[], bytes]) -> None:
+        self._render = render
+
+    def place(self, head: Head, length: int) -> Lease | None:
+        """Nothing here reads a body: ordinary memory, within the connection's own limit."""
+        return None
+
+    def handle(self, exchange: Exchange) -> None:
+        """405 for other methods, the page for its path, and 200 with nothing for any other path, as Triton does."""
+        if exchange.head.method != "GET":
+            exchange.reply(405, (error_body("Method Not Allowed"),), content_type="text/plain")
+        elif exchange.head.path in ("/metrics", "/metrics/"):
+            self._scrape(exchange)
+        else:
+            exchange.reply(200, content_type=CONTENT_TYPE)
+
+    def _scrape(self, exchange: Exchange) -> None:
+        try:
+            page = self._render()
+        except Exception:
+            log.exception("the metrics page could not be made")
+            exchange.reply(500, (error_body("the metrics page could not be made, the server's log says why"),))
+            return
+        exchange.reply(200, (page,), content_type=CONTENT_TYPE)

@@ -1,0 +1,34 @@
+"""Every committed configuration passes our own checks and names its own files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge_serve.config.checks import check_model_config
+from edge_serve.config.normalise import normalise
+from edge_serve.config.signature import read_labels
+from edge_serve.config.text import parse_model_config
+
+REPOSITORY = Path(__file__).parents[2] / "model_repository"
+MODELS = sorted(path.parent.name for path in REPOSITORY.glob("*/config.pbtxt"))
+
+
+def test_the_repository_has_its_eleven_models() -> None:
+    assert len(MODELS) == 11
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_configuration_is_valid_and_complete(name: str) -> None:
+    folder = REPOSITORY / name
+    config = normalise(parse_model_config((folder / "config.pbtxt").read_bytes()), name)
+    check_model_config(config)
+    assert (folder / "1").is_dir()
+    assert read_labels(config, folder).keys() == {output.name for output in config.output if output.label_filename}
+    (sample,) = config.model_warmup
+    controls = [control.name for control in config.sequence_batching.control_input]
+    assert set(sample.inputs) == {tensor.name for tensor in config.input} | set(controls)
+    for tensor in sample.inputs.values():
+        assert -1 not in tensor.dims
+        assert not tensor.input_data_file or (folder / "warmup" / tensor.input_data_file).is_file()

