@@ -64,7 +64,7 @@ class MessageLimits:
     body: int = 256 * 1024 * 1024
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Head:
     """Request line and header fields. Shared between requests with equal bytes: never change one.
 

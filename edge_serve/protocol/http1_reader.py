@@ -139,6 +139,8 @@ class RequestReader:
         if self._head is not None:
             return self._continue_body(self._head)
         data, pos = self._data, self._pos
+        if pos == self._end:
+            return None
         at = data.find(END_OF_HEAD, max(pos, self._scanned - 3), self._end)
         if at < 0 or data[pos] == 13:
             at = self._begin_head(at)

@@ -1,0 +1,5 @@
+"""The doors: HTTP on asyncio. Decode, call the service, encode; errors become replies here and nowhere else.
+
+May import everything below: protocol, service, messages, errors, tensors, clock, metrics.
+Start with `exchange.py`, the seam between connections and what answers them; `http.py` serves, `v2.py` answers.
+"""

@@ -1,0 +1,152 @@
+"""The HTTP server: accepts connections, sweeps their timeouts, drains.
+
+`HttpConnection` does the work of one connection; what is answered is the application's matter (transport/exchange.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import logging
+import socket
+from collections.abc import Iterable
+
+from edge_serve.clock import Clock, MonotonicClock
+from edge_serve.errors import Unavailable
+from edge_serve.protocol.http1_response import CLOSE, response_head
+from edge_serve.transport.exchange import Application
+from edge_serve.transport.http_connection import HttpConnection, HttpCounters, Shared
+from edge_serve.transport.http_limits import HttpLimits
+from edge_serve.transport.listeners import Listener
+from edge_serve.transport.replies import error_body
+
+_log = logging.getLogger(__name__)
+
+#: Connections accepted before others get their turn.
+_ACCEPTS_PER_TURN = 64
+
+#: `accept` fails and goes on failing for as long as these last: wait, or the loop would spin.
+_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+_ACCEPT_AGAIN_AFTER = 1.0
+
+
+class HttpServer:
+    """Serves one application on any number of listeners, on the running loop."""
+
+    def __init__(self, application: Application, limits: HttpLimits | None = None, clock: Clock | None = None) -> None:
+        self._application = application
+        self._limits = limits or HttpLimits()
+        self._clock = clock or MonotonicClock()
+        self._listeners: list[Listener] = []
+        self._shared: Shared | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._accept_timers: dict[socket.socket, asyncio.TimerHandle] = {}
+
+    @property
+    def counters(self) -> HttpCounters:
+        """Read at scrape time."""
+        return self._shared.counters if self._shared is not None else HttpCounters()
+
+    async def start(self, listeners: Iterable[Listener]) -> None:
+        """Accept from now on; `drain` closes the listeners."""
+        loop = asyncio.get_running_loop()
+        if self._shared is None:
+            self._shared = Shared(loop, self._application, self._limits)
+            self._sweep_timer = loop.call_later(self._limits.sweep_interval(), self._sweep_and_again)
+        for listener in listeners:
+            self._listeners.append(listener)
+            self._accept_from(listener.sock)
+
+    async def drain(self, timeout: float) -> None:
+        """Stop accepting, answer what is in flight, close what is idle; after `timeout` seconds close the rest."""
+        self._stop_accepting()
+        shared = self._shared
+        if shared is None:
+            return
+        for connection in list(shared.connections):
+            connection.drain()
+        if shared.connections:
+            emptied = shared.loop.create_future()
+            shared.emptied = functools.partial(_resolve, emptied)
+            await asyncio.wait([emptied], timeout=timeout)
+        for connection in list(shared.connections):
+            connection.close()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+
+    def sweep(self) -> None:
+        """Close the connections that have waited too long."""
+        if self._shared is not None:
+            now_ns = self._clock.now_ns()
+            for connection in list(self._shared.connections):
+                connection.check_time(now_ns)
+
+    def _sweep_and_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweep_timer = loop.call_later(self._limits.sweep_interval(), self._sweep_and_again)
+        self.sweep()
+
+    def _accept_from(self, listener: socket.socket) -> None:
+        self._accept_timers.pop(listener, None)
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._on_acceptable, listener)
+
+    def _stop_accepting(self) -> None:
+        loop = asyncio.get_running_loop()
+        for timer in self._accept_timers.values():
+            timer.cancel()
+        for listener in self._listeners:
+            loop.remove_reader(listener.sock.fileno())
+            listener.close()
+        self._listeners.clear()
+
+    def _on_acceptable(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, _address = listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                self._pause_accepting(listener, error)
+                return
+            self._admit(sock)
+
+    def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
+        if error.errno in _EXHAUSTED:
+            _log.warning("no descriptor for a further connection (%s), trying again", error.strerror)
+        else:
+            _log.warning("cannot accept a connection: %s", error)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener.fileno())
+        self._accept_timers[listener] = loop.call_later(_ACCEPT_AGAIN_AFTER, self._accept_from, listener)
+
+    def _admit(self, sock: socket.socket) -> None:
+        shared = self._shared
+        assert shared is not None
+        sock.setblocking(False)
+        counters = shared.counters
+        counters.connections_total += 1
+        if len(shared.connections) >= shared.limits.connections:
+            counters.connections_refused += 1
+            _turn_away(sock, shared.limits.connections)
+            return
+        counters.connections += 1
+        shared.connections.add(HttpConnection(sock, shared))
+
+
+def _turn_away(sock: socket.socket, limit: int) -> None:
+    error = Unavailable(f"the server has {limit} connections open, which is its limit; try again later")
+    body = error_body(error.message)
+    with sock:
+        try:
+            sock.send(response_head(error.http_status, "application/json", len(body), (), CLOSE) + body)
+            sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,435 @@
+"""One client's connection: a socket on the event loop, a reader, a send queue, and the requests between them.
+
+The sockets are registered with `loop.add_reader` rather than wrapped in asyncio transports: those copy what the kernel
+does not take at once (before Python 3.12), and forbid sending on their socket. There are no tasks and no timers here;
+the server's sweep calls `check_time`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import math
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.protocol.http1 import NO_HEAD, HeadParser
+from edge_serve.protocol.http1_errors import RequestTimeout
+from edge_serve.protocol.http1_reader import RequestReader
+from edge_serve.protocol.http1_response import CONTINUE
+from edge_serve.tensors import Buffer
+from edge_serve.transport.exchange import Application
+from edge_serve.transport.http_exchange import HttpExchange, Progress
+from edge_serve.transport.http_limits import HttpLimits
+from edge_serve.transport.replies import error_body
+from edge_serve.transport.send_queue import SendQueue
+
+_log = logging.getLogger(__name__)
+
+#: Requests of one connection handled before the others get their turn.
+_REQUESTS_PER_TURN = 32
+
+_FAILED = "internal error, see the server's log"
+
+
+class Phase(enum.IntEnum):
+    """A connection only ever moves down this list."""
+
+    OPEN = 0
+    #: no further request is read: the last one said so, or was refused, or the server is draining
+    LAST = 1
+    #: everything is said; bytes are thrown away until the client closes or `linger_timeout` is over, because closing
+    #: with unread bytes would reset the connection and take the reply with it (RFC 9112 9.6)
+    LINGER = 2
+    CLOSED = 3
+
+
+class Wait(enum.IntEnum):
+    """What a connection is waiting for, each with its timeout."""
+
+    IDLE = 0
+    HEAD = 1
+    BODY = 2
+    ANSWER = 3
+    WRITE = 4
+    LINGER = 5
+
+
+@dataclass(slots=True)
+class HttpCounters:
+    """What the metrics page shows of a door."""
+
+    connections: int = 0
+    connections_total: int = 0
+    connections_refused: int = 0
+    requests: dict[int, int] = field(default_factory=dict)
+
+
+class Shared:
+    """What all connections of a server use together."""
+
+    __slots__ = (
+        "application",
+        "buffer",
+        "connections",
+        "counters",
+        "emptied",
+        "limits",
+        "loop",
+        "parser",
+        "timeouts",
+        "view",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, application: Application, limits: HttpLimits) -> None:
+        self.loop = loop
+        self.application = application
+        self.limits = limits
+        self.parser = HeadParser(limits)
+        self.timeouts = {
+            Wait.IDLE: limits.idle_timeout,
+            Wait.HEAD: limits.head_timeout,
+            Wait.BODY: limits.body_timeout,
+            Wait.ANSWER: math.inf,
+            Wait.WRITE: limits.write_timeout,
+            Wait.LINGER: limits.linger_timeout,
+        }
+        self.buffer = bytearray(limits.receive_buffer)
+        self.view = memoryview(self.buffer)
+        self.counters = HttpCounters()
+        self.connections: set[HttpConnection] = set()
+        #: called when the last connection has gone
+        self.emptied: Callable[[], None] | None = None
+
+
+class HttpConnection:
+    """Reads requests, hands them to the application, sends the answers in the order of the requests."""
+
+    __slots__ = (
+        "_busy",
+        "_continued",
+        "_draining",
+        "_eof",
+        "_exchanges",
+        "_fd",
+        "_out",
+        "_phase",
+        "_reader",
+        "_reading",
+        "_refused",
+        "_scheduled",
+        "_shared",
+        "_since",
+        "_sock",
+        "_stalled",
+        "_wait",
+        "_writing",
+    )
+
+    def __init__(self, sock: socket.socket, shared: Shared) -> None:
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._shared = shared
+        self._reader = RequestReader(shared.parser, shared.buffer, shared.view, shared.application.place)
+        self._out = SendQueue(sock)
+        self._exchanges: deque[HttpExchange] = deque()
+        self._phase = Phase.OPEN
+        #: requests are being handled; answers given meanwhile are sent together afterwards
+        self._busy = False
+        self._draining = False
+        self._refused = False
+        #: requests have arrived that must wait until others had their turn, or until answers have been sent
+        self._stalled = False
+        self._scheduled = False
+        self._eof = False
+        #: number of the request that has been told `100 Continue`
+        self._continued = -1
+        self._wait: tuple[Wait, int] | None = None
+        self._since = 0
+        self._writing = False
+        self._reading = True
+        shared.loop.add_reader(self._fd, self._on_readable)
+
+    # From the loop
+
+    def _on_readable(self) -> None:
+        reader = self._reader
+        try:
+            received = self._sock.recv_into(reader.buffer() if self._phase is Phase.OPEN else self._shared.view)
+        except (BlockingIOError, InterruptedError):
+            return
+        except (OSError, MemoryError):
+            self.close()
+            return
+        if received == 0:
+            self._on_eof()
+        elif self._phase is Phase.OPEN:
+            reader.advance(received)
+            self._process()
+
+    def _on_eof(self) -> None:
+        """The client sends no more. As in Triton that means it has gone, and what it asked for is cancelled."""
+        self._eof = True
+        self._set_reading(False)
+        if not self._out.pending:
+            self.close()
+            return
+        self._phase = Phase.LAST
+        self._reader.abandon()
+        self._abandon_exchanges()
+
+    def _on_writable(self) -> None:
+        self._resume()
+
+    # From exchanges
+
+    def is_last(self, exchange: HttpExchange) -> bool:
+        return self._phase is not Phase.OPEN and self._exchanges[-1] is exchange
+
+    def count(self, status: int) -> None:
+        requests = self._shared.counters.requests
+        requests[status] = requests.get(status, 0) + 1
+
+    def send(self, exchange: HttpExchange, parts: Sequence[Buffer], size: int, sent: Callable[[], None] | None) -> bool:
+        limit = self._shared.limits.unsent
+        if self._exchanges[0] is not exchange:
+            exchange.held.append((parts, size, sent))
+            exchange.held_size += size
+            return exchange.held_size <= limit
+        self._out.push(parts, size, sent)
+        if exchange.progress is Progress.DONE:
+            self._finish_front()
+        if not self._busy:
+            self._resume()
+        return self._out.pending <= limit
+
+    def _finish_front(self) -> None:
+        """The first exchange is answered; send what the following ones have been holding."""
+        exchanges = self._exchanges
+        while True:
+            front = exchanges.popleft()
+            front.line = None
+            if front.closes:
+                self._phase = max(self._phase, Phase.LAST)
+                self._abandon_exchanges()
+            if not exchanges:
+                return
+            front = exchanges[0]
+            for held in front.held:
+                self._out.push(*held)
+            front.held.clear()
+            if front.progress is not Progress.DONE:
+                return
+
+    # From the server
+
+    def drain(self) -> None:
+        """Answer what has begun, then close."""
+        self._draining = True
+        if self._phase is Phase.OPEN and not self._reader.in_body and not self._reader.unread:
+            self._phase = Phase.LAST
+            self._resume()
+
+    def check_time(self, now_ns: int) -> None:
+        """Close the connection if it has been waiting for the same thing too long."""
+        wait = self._waiting()
+        if wait != self._wait:
+            self._wait = wait
+            self._since = now_ns
+            return
+        timeout = self._shared.timeouts[wait[0]]
+        if now_ns - self._since < timeout * 1e9:
+            return
+        if wait[0] in (Wait.HEAD, Wait.BODY):
+            self._refuse(RequestTimeout(f"the request was not complete after {timeout:g} seconds without progress"))
+            self._resume()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """End it now, whatever is under way."""
+        if self._phase is Phase.CLOSED:
+            return
+        self._phase = Phase.CLOSED
+        self._set_reading(False)
+        self._set_writing(False)
+        self._sock.close()
+        self._reader.abandon()
+        self._abandon_exchanges()
+        self._out.drop()
+        shared = self._shared
+        shared.connections.discard(self)
+        shared.counters.connections -= 1
+        if not shared.connections and shared.emptied is not None:
+            shared.emptied()
+
+    # Inside
+
+    def _process(self) -> None:
+        """Hand on the requests that have arrived, then send what was answered at once."""
+        reader, exchanges, limits = self._reader, self._exchanges, self._shared.limits
+        handle = self._shared.application.handle
+        turn = _REQUESTS_PER_TURN
+        self._busy = True
+        self._stalled = True
+        try:
+            while turn:
+                head = reader.next()
+                if head is None:
+                    self._stalled = reader.rested
+                    break
+                exchange = HttpExchange(self, head, reader.body, reader.lease)
+                exchanges.append(exchange)
+                if not head.keep_alive or (self._draining and not reader.unread):
+                    self._phase = Phase.LAST
+                try:
+                    handle(exchange)
+                except Exception:
+                    self._fail(exchange)
+                if self._phase is not Phase.OPEN:
+                    break
+                if len(exchanges) >= limits.pipelined or self._out.pending > limits.unsent:
+                    break
+                turn -= 1
+        except EdgeServeError as error:
+            self._refuse(error)
+        except Exception:
+            _log.exception("placing the body of a request failed")
+            self._refuse(Internal(_FAILED))
+        self._busy = False
+        if self._phase is Phase.OPEN:
+            reader.keep()
+        else:
+            reader.abandon()
+        self._resume()
+
+    def _process_again(self) -> None:
+        self._scheduled = False
+        if self._phase is Phase.OPEN and not self._is_full():
+            self._process()
+        else:
+            self._resume()
+
+    def _resume(self) -> None:
+        """Something was answered, or the kernel has taken bytes: send, then see what may go on."""
+        self._flush()
+        if self._phase is Phase.OPEN:
+            full = self._is_full()
+            self._set_reading(not full and not self._stalled)
+            if self._stalled and not full and not self._scheduled:
+                self._scheduled = True
+                self._shared.loop.call_soon(self._process_again)
+            if self._reader.in_body:
+                self._offer_continue()
+        elif self._phase is Phase.LAST and not self._exchanges and not self._out.pending:
+            self._finish()
+
+    def _is_full(self) -> bool:
+        limits = self._shared.limits
+        return len(self._exchanges) >= limits.pipelined or self._out.pending > limits.unsent
+
+    def _flush(self) -> None:
+        out = self._out
+        if out.pending:
+            try:
+                out.flush()
+            except OSError:
+                self.close()
+                return
+            if self._phase is Phase.CLOSED:
+                return
+        self._set_writing(out.pending > 0)
+        exchanges = self._exchanges
+        if exchanges and exchanges[0].blocked and out.pending <= self._shared.limits.unsent // 2:
+            exchanges[0].blocked = False
+            on_drained = exchanges[0].on_drained
+            if on_drained is not None:
+                on_drained()
+
+    def _offer_continue(self) -> None:
+        reader = self._reader
+        if not self._exchanges and self._continued != reader.count and reader.awaits_continue:
+            self._continued = reader.count
+            self._out.push((CONTINUE,), len(CONTINUE))
+            self._flush()
+
+    def _refuse(self, error: EdgeServeError) -> None:
+        """Answer what cannot be read, after the answers that are due before it, and read no more."""
+        self._phase = Phase.LAST
+        self._refused = True
+        self._reader.abandon()
+        exchange = HttpExchange(self, NO_HEAD, b"", None)
+        self._exchanges.append(exchange)
+        busy, self._busy = self._busy, True
+        exchange.reply(error.http_status, (error_body(error.message),))
+        self._busy = busy
+
+    def _fail(self, exchange: HttpExchange) -> None:
+        """The application broke its promise never to raise."""
+        _log.exception("%s %s failed", exchange.head.method, exchange.head.path)
+        if exchange.progress is Progress.WAITING:
+            error = Internal(_FAILED)
+            exchange.reply(error.http_status, (error_body(error.message),))
+        elif exchange.progress is Progress.STREAMING:
+            self.close()
+
+    def _finish(self) -> None:
+        """All is answered and sent: say so, and close as soon as the client has surely read it."""
+        if self._eof:
+            self.close()
+            return
+        try:
+            if not self._refused and self._sock.recv_into(self._shared.view) == 0:
+                self.close()
+                return
+            self._sock.shutdown(socket.SHUT_WR)
+        except (BlockingIOError, InterruptedError):  # nothing unread
+            self.close()
+            return
+        except OSError:
+            self.close()
+            return
+        self._phase = Phase.LINGER
+        self._set_reading(True)
+
+    def _abandon_exchanges(self) -> None:
+        exchanges = self._exchanges
+        while exchanges:
+            exchange = exchanges.popleft()
+            try:
+                exchange.abandon()
+            except Exception:
+                _log.exception("abandoning %s %s failed", exchange.head.method, exchange.head.path)
+
+    def _waiting(self) -> tuple[Wait, int]:
+        """What is waited for, and a number that changes with progress."""
+        reader = self._reader
+        if self._phase is Phase.LINGER:
+            return Wait.LINGER, 0
+        if self._out.pending:
+            return Wait.WRITE, self._out.taken
+        if reader.in_body and not (self._exchanges and reader.awaits_continue):
+            return Wait.BODY, reader.received >> 10
+        if self._exchanges:
+            return Wait.ANSWER, 0
+        return (Wait.HEAD if reader.in_head else Wait.IDLE), reader.count
+
+    def _set_reading(self, wanted: bool) -> None:
+        if wanted is not self._reading:
+            self._reading = wanted
+            if wanted:
+                self._shared.loop.add_reader(self._fd, self._on_readable)
+            else:
+                self._shared.loop.remove_reader(self._fd)
+
+    def _set_writing(self, wanted: bool) -> None:
+        if wanted is not self._writing:
+            self._writing = wanted
+            if wanted:
+                self._shared.loop.add_writer(self._fd, self._on_writable)
+            else:
+                self._shared.loop.remove_writer(self._fd)

@@ -1,0 +1,124 @@
+"""Sockets that wait for clients: TCP, UNIX, or handed over by systemd."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from dataclasses import dataclass
+
+_BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listening socket.
+
+    Attributes:
+        path: the file to remove when it closes; None for TCP, and for a socket that somebody else made.
+    """
+
+    sock: socket.socket
+    path: str | None = None
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.sock.close()
+        if self.path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
+
+
+def listen_tcp(host: str, port: int, *, reuse_port: bool = False, backlog: int = _BACKLOG) -> list[Listener]:
+    """Listen on every address of `host` (a name or an address); with port 0 the kernel chooses one for all of them.
+
+    Raises:
+        OSError: unknown host, or the port is in use.
+    """
+    listeners: list[Listener] = []
+    try:
+        for family, _, _, _, address in _resolve(host, port):
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            listeners.append(Listener(sock))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if reuse_port:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((address[0], port, *address[2:]))
+            port = sock.getsockname()[1]
+            _listen(sock, backlog)
+    except OSError as error:
+        for listener in listeners:
+            listener.close()
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return listeners
+
+
+def listen_unix(path: str, *, mode: int = 0o660, backlog: int = _BACKLOG) -> Listener:
+    """Listen on a UNIX socket. A socket file that nobody listens on any more is replaced.
+
+    Raises:
+        OSError: another process listens there, or the path holds something else.
+    """
+    _remove_stale(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(sock.fileno(), mode)  # on Linux the file is made with the mode of the socket: no moment too open
+        sock.bind(path)
+        os.chmod(path, mode)  # whatever the umask took away
+        _listen(sock, backlog)
+    except OSError:
+        sock.close()
+        raise
+    return Listener(sock, path)
+
+
+def adopt(fd: int) -> Listener:
+    """Take over a socket that listens already (systemd socket activation).
+
+    Raises:
+        OSError: `fd` is no listening stream socket.
+    """
+    sock = socket.socket(fileno=fd)
+    if sock.type != socket.SOCK_STREAM or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        sock.detach()
+        raise OSError(f"descriptor {fd} is not a listening stream socket")
+    sock.set_inheritable(False)
+    _prepare(sock)
+    return Listener(sock)
+
+
+def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int]]]:
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys(found))  # type: ignore[arg-type]  # IPv6 addresses have two more fields
+
+
+def _listen(sock: socket.socket, backlog: int) -> None:
+    sock.listen(backlog)
+    _prepare(sock)
+
+
+def _prepare(sock: socket.socket) -> None:
+    """Options that accepted sockets inherit on Linux, so that they cost nothing per connection."""
+    sock.setblocking(False)
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def _remove_stale(path: str) -> None:
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise FileExistsError(f"{path} exists and is not a socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise OSError(f"another process listens on {path}")
