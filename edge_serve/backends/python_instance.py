@@ -100,20 +100,21 @@ class PythonInstance:
         timing.input_end_ns = time.monotonic_ns()
         try:
             result = self._model.execute(requests)
-            if asyncio.iscoroutine(result):
+            if type(result) is not list and asyncio.iscoroutine(result):
                 result = self._loop.run(result)
             timing.output_start_ns = time.monotonic_ns()
-            replies = self._check(batch, requests, result)
+            replies, complete = self._check(batch, requests, result)
         except BaseException as error:
             failure = self._failed(describe(error, sys._getframe()))
             return None, [self._sent(request) or failure for request in requests]
-        if None not in replies:
+        if complete:
             return None, replies
         return [request._answer for request in requests], replies  # type: ignore[misc]  # made by _make_sender
 
     def _check(
         self, batch: Sequence[BackendRequest], requests: Sequence[InferenceRequest], result: object
-    ) -> list[Reply | None]:
+    ) -> tuple[list[Reply | None], bool]:
+        """A reply or None for each request, and whether there is no None."""
         if result is None:
             result = [None] * len(requests)
         if not isinstance(result, list):
@@ -124,11 +125,13 @@ class PythonInstance:
                 f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(result)}\n"
             )
         replies: list[Reply | None] = []
+        complete = True
         for wire, request, response in zip(batch, requests, result, strict=True):
             if request._release_flags == REQUEST_RELEASE_RESCHEDULE:
                 _refuse_reschedule(response)
             if response is None:
                 replies.append(None)
+                complete = False
             elif not isinstance(response, InferenceResponse):
                 raise Refusal(
                     "Expected an 'InferenceResponse' object in the execute function return list, found type "
@@ -138,7 +141,7 @@ class PythonInstance:
                 replies.append(response.as_reply(wire.requested_outputs))
             else:
                 replies.append(_take(request._sender, response))
-        return replies
+        return replies, complete
 
     def _sent(self, request: InferenceRequest) -> Reply | None:
         """What a request of a failed batch has been answered already; nothing more can be."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -63,21 +63,27 @@ def _never() -> bool:
     return False
 
 
+def _unanswerable(request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
+    """For a request that the model made itself: nobody waits for an answer."""
+    return InferenceResponseSender(None, (), _never, several=False)
+
+
 class InferenceRequest:
     """A request."""
 
     __slots__ = (
-        "_answer", "_cancelled", "_correlation_id", "_flags", "_id", "_inputs", "_model_name", "_model_version",
-        "_parameters", "_preferred_memory", "_release_flags", "_requested", "_sender", "_timeout", "_trace", "_wire",
+        "_answer", "_inputs", "_make_sender", "_model_name", "_model_version", "_preferred_memory", "_release_flags",
+        "_sender", "_trace", "_wire",
     )  # fmt: skip
 
+    _wire: BackendRequest
+    #: None until the model asks for them
     _inputs: list[Tensor] | None
     #: None until the model asks for it; requests of ordinary models rarely need one
     _sender: InferenceResponseSender | None
+    _make_sender: Callable[[InferenceRequest, BackendRequest], InferenceResponseSender]
     #: what the instance keeps for a request with a sender
     _answer: object
-    _requested: set[str] | None
-    _wire: tuple[BackendRequest, Callable[[InferenceRequest, BackendRequest], InferenceResponseSender]] | None
 
     def __init__(
         self,
@@ -91,7 +97,7 @@ class InferenceRequest:
         timeout: int = 0,
         preferred_memory: PreferredMemory | None = None,
         trace: InferenceTrace = _NO_TRACE,
-        parameters: Mapping[str, Parameter] | None = None,
+        parameters: dict[str, Parameter] | None = None,
     ) -> None:
         """A request to another model, for `exec` and `async_exec`.
 
@@ -108,72 +114,54 @@ class InferenceRequest:
             raise TritonModelException(f"Requested output name {about}")
         if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
-        self._id = request_id
-        self._correlation_id = correlation_id
+        parameters = {} if parameters is None else check_parameters(parameters)
+        names = list(requested_output_names)
+        self._wire = BackendRequest(request_id, [], names, parameters, correlation_id, flags, 0, timeout, _never)
         self._inputs = list(inputs)
-        self._requested = set(requested_output_names)
         self._model_name = model_name
         self._model_version = model_version
-        self._flags = flags
-        self._timeout = timeout
         self._preferred_memory = preferred_memory
         self._trace = trace
-        self._parameters: Mapping[str, Parameter] = {} if parameters is None else check_parameters(parameters)
-        self._cancelled = _never
+        self._make_sender = _unanswerable
+        self._sender = self._answer = None
         self._release_flags = REQUEST_RELEASE_ALL
-        self._sender = None
-        self._answer = None
-        self._wire = None
 
     @classmethod
     def received(
         cls,
-        request: BackendRequest,
+        wire: BackendRequest,
         model_name: str,
         model_version: int,
         make_sender: Callable[[InferenceRequest, BackendRequest], InferenceResponseSender],
     ) -> InferenceRequest:
-        """A request that came in; tensors, names and sender are made when the model asks for them."""
+        """A request that came in; tensors and sender are made when the model asks for them."""
         self = cls.__new__(cls)
-        self._id = request.id
-        self._correlation_id = request.correlation_id
-        self._inputs = None
-        self._requested = None
+        self._wire = wire
+        self._inputs = self._sender = self._answer = self._preferred_memory = None
         self._model_name = model_name
         self._model_version = model_version
-        self._flags = request.flags
-        self._timeout = request.timeout_us
-        self._preferred_memory = None
         self._trace = _NO_TRACE
-        self._parameters = request.parameters
-        self._cancelled = request.is_cancelled
+        self._make_sender = make_sender
         self._release_flags = REQUEST_RELEASE_ALL
-        self._sender = None
-        self._answer = None
-        self._wire = (request, make_sender)
         return self
 
     def inputs(self) -> list[Tensor]:
         """The inputs, in the order of the configuration."""
         if self._inputs is None:
-            assert self._wire is not None
-            self._inputs = [Tensor.received(tensor) for tensor in self._wire[0].inputs]
+            self._inputs = [Tensor.received(tensor) for tensor in self._wire.inputs]
         return self._inputs
 
     def request_id(self) -> str:
         """The client's id for the request."""
-        return self._id
+        return self._wire.id
 
     def correlation_id(self) -> int | str:
         """The sequence it belongs to; 0 for none."""
-        return self._correlation_id
+        return self._wire.correlation_id
 
     def requested_output_names(self) -> set[str]:
         """The outputs that the client wants."""
-        if self._requested is None:
-            assert self._wire is not None
-            self._requested = set(self._wire[0].requested_outputs)
-        return self._requested
+        return set(self._wire.requested_outputs)
 
     def model_name(self) -> str:
         """The model asked."""
@@ -185,15 +173,15 @@ class InferenceRequest:
 
     def flags(self) -> int:
         """Sequence flags."""
-        return self._flags
+        return self._wire.flags
 
     def set_flags(self, flags: int) -> None:
         """Set the sequence flags."""
-        self._flags = flags
+        self._wire.flags = flags
 
     def timeout(self) -> int:
         """The request's timeout in microseconds; 0 for none."""
-        return self._timeout
+        return self._wire.timeout_us
 
     def preferred_memory(self) -> PreferredMemory:
         """Where the outputs of this call should lie."""
@@ -201,7 +189,7 @@ class InferenceRequest:
 
     def parameters(self) -> str:
         """The parameters as a JSON object."""
-        return json.dumps(dict(self._parameters), separators=(",", ":"), ensure_ascii=False)
+        return json.dumps(self._wire.parameters, separators=(",", ":"), ensure_ascii=False)
 
     def trace(self) -> InferenceTrace:
         """The trace it belongs to."""
@@ -209,15 +197,12 @@ class InferenceRequest:
 
     def is_cancelled(self) -> bool:
         """Whether the client has gone or cancelled."""
-        return self._cancelled()
+        return self._wire.is_cancelled()
 
     def get_response_sender(self) -> InferenceResponseSender:
         """The way back, always the same object."""
         if self._sender is None:
-            if self._wire is None:
-                self._sender = InferenceResponseSender(None, (), _never, several=False)
-            else:
-                self._sender = self._wire[1](self, self._wire[0])
+            self._sender = self._make_sender(self, self._wire)
         return self._sender
 
     def set_release_flags(self, flags: int) -> None:
@@ -239,8 +224,8 @@ class InferenceRequest:
     def _call(self) -> Reply:
         call = host.Call(
             self._model_name, self._model_version, [tensor.as_wire() for tensor in self.inputs()],
-            sorted(self.requested_output_names()), self._id, self._correlation_id, self._flags, self._timeout,
-            self._parameters,
+            self._wire.requested_outputs, self._wire.id, self._wire.correlation_id, self._wire.flags,
+            self._wire.timeout_us, self._wire.parameters,
         )  # fmt: skip
         try:
             return host.current().infer(call)

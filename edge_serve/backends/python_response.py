@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from edge_serve.backends.base import Reply
 from edge_serve.backends.python_errors import MODULE, TritonError, TritonModelException
@@ -26,7 +26,7 @@ class InferenceResponse:
         self,
         output_tensors: Sequence[Tensor] = (),
         error: TritonError | None = None,
-        parameters: Mapping[str, Parameter] | None = None,
+        parameters: dict[str, Parameter] | None = None,
     ) -> None:
         """Raises TypeError for values of other types, TritonModelException for an empty tensor or odd parameters."""
         self._tensors = list(output_tensors)
@@ -78,7 +78,7 @@ def _refuse_tensor(tensor: object) -> None:
         )
 
 
-def check_parameters(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
+def check_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
     """The parameters as they are.
 
     Raises:
