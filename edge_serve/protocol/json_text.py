@@ -1,0 +1,254 @@
+"""JSON as Triton reads it: RapidJSON's tokens, limits and error texts (common include/triton/common/triton_json.h).
+
+`orjson` does the work; the standard library's parser steps in where the text holds NaN or Infinity, which RapidJSON
+accepts. A syntax or type error is INTERNAL, hence HTTP 500, in Triton: clients compare these texts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import orjson
+
+from edge_serve.errors import Internal
+from edge_serve.tensors import Buffer
+
+INT64_MIN = -(2**63)
+INT64_MAX = 2**63 - 1
+UINT64_MAX = 2**64 - 1
+
+#: a longer text is not searched for the exact place of its error, which takes Python about 1 ms per 20 KB
+_MAX_EXPLAINED = 65_536
+
+
+def parse(text: Buffer) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        Internal: the text is not JSON; the message names the fault and its offset in bytes.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raw = bytes(text)
+        if b"NaN" in raw or b"Inf" in raw:
+            try:
+                return _parse_with_nan(raw)
+            except (ValueError, RecursionError):
+                pass
+        raise Internal("failed to parse the request JSON buffer: " + _explain(raw, error)) from None
+
+
+def _parse_with_nan(raw: bytes) -> Any:
+    text = raw.decode()
+    if "Inf" in text:
+        text = re.sub(r'("(?:[^"\\]|\\.)*")|Inf(?!inity)', lambda m: m[1] or "Infinity", text)
+    value = json.loads(text, parse_int=_bounded_int)
+    if r"\ud" in text.lower():  # may hold half a surrogate pair, which no reply could carry
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _bounded_int(digits: str) -> int | float:
+    """RapidJSON reads what does not fit 64 bits as a double; converting endless digits would take quadratic time."""
+    if len(digits) <= 20:
+        number = int(digits)
+        if INT64_MIN <= number <= UINT64_MAX:
+            return number
+    return float(digits)
+
+
+# What follows finds the fault again, in RapidJSON's words and with its offsets.
+
+_SPACE = re.compile(rb"[ \t\n\r]*")
+_NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]*)?")
+_PLAIN = re.compile(rb'[^"\\\x00-\x1f]*')
+_HEX = re.compile(rb"[0-9a-fA-F]{4}")
+
+
+class _Fault(Exception):
+    pass
+
+
+def _explain(raw: bytes, error: orjson.JSONDecodeError) -> str:
+    if len(raw) > _MAX_EXPLAINED:
+        return f"{error.msg} at {error.pos}"
+    try:
+        _scan(raw)
+    except _Fault as fault:
+        return str(fault)
+    return f"{error.msg} at {error.pos}"
+
+
+def _scan(raw: bytes) -> None:
+    """Walk over one document with a stack of closing brackets in place of recursion."""
+    at = _skip(raw, 0)
+    if at == len(raw):
+        raise _Fault(f"The document is empty. at {at}")
+    stack: list[int] = []
+    while True:
+        at = _scan_opening(raw, at, stack)
+        while stack:  # a value has ended: what follows it?
+            at = _skip(raw, at)
+            closing = stack[-1]
+            if raw[at : at + 1] == b",":
+                at = _skip(raw, at + 1)
+                if closing == 0x7D:
+                    at = _scan_name(raw, at)
+                break
+            if raw[at : at + 1] != bytes((closing,)):
+                what = "'}' after an object member" if closing == 0x7D else "']' after an array element"
+                raise _Fault(f"Missing a comma or {what}. at {at}")
+            stack.pop()
+            at += 1
+        else:
+            break
+    at = _skip(raw, at)
+    if at < len(raw):
+        raise _Fault(f"The document root must not be followed by other values. at {at}")
+
+
+def _skip(raw: bytes, at: int) -> int:
+    found = _SPACE.match(raw, at)
+    return found.end() if found else at
+
+
+def _scan_opening(raw: bytes, at: int, stack: list[int]) -> int:
+    """A scalar, an empty container, or the way into a container down to its first scalar."""
+    while True:
+        char = raw[at : at + 1]
+        if char == b"{":
+            at = _skip(raw, at + 1)
+            if raw[at : at + 1] == b"}":
+                return at + 1
+            at = _scan_name(raw, at)
+            stack.append(0x7D)
+        elif char == b"[":
+            at = _skip(raw, at + 1)
+            if raw[at : at + 1] == b"]":
+                return at + 1
+            stack.append(0x5D)
+        else:
+            return _scan_scalar(raw, at, char)
+
+
+def _scan_name(raw: bytes, at: int) -> int:
+    if raw[at : at + 1] != b'"':
+        raise _Fault(f"Missing a name for object member. at {at}")
+    at = _skip(raw, _scan_string(raw, at))
+    if raw[at : at + 1] != b":":
+        raise _Fault(f"Missing a colon after a name of object member. at {at}")
+    return _skip(raw, at + 1)
+
+
+_WORDS = {b"n": (b"null",), b"t": (b"true",), b"f": (b"false",), b"N": (b"NaN",), b"I": (b"Infinity", b"Inf")}
+
+
+def _scan_scalar(raw: bytes, at: int, char: bytes) -> int:
+    if char == b'"':
+        return _scan_string(raw, at)
+    if char in _WORDS:
+        return _scan_word(raw, at, _WORDS[char])
+    if char == b"-" and raw[at + 1 : at + 2] == b"I":
+        return _scan_word(raw, at + 1, _WORDS[b"I"])
+    number = _NUMBER.match(raw, at)
+    if number is None:
+        raise _Fault(f"Invalid value. at {at + (char == b'-')}")
+    if number[1] == b".":
+        raise _Fault(f"Miss fraction part in number. at {number.end(1)}")
+    if number[2] and not number[2][-1:].isdigit():
+        raise _Fault(f"Miss exponent in number. at {number.end(2)}")
+    if float(number[0]) in (float("inf"), float("-inf")):
+        raise _Fault(f"Number too big to be stored in double. at {at}")
+    return number.end()
+
+
+def _scan_word(raw: bytes, at: int, words: tuple[bytes, ...]) -> int:
+    for word in words:
+        if raw.startswith(word, at):
+            return at + len(word)
+    shared = 0
+    while raw[at + shared : at + shared + 1] == words[0][shared : shared + 1]:
+        shared += 1
+    raise _Fault(f"Invalid value. at {at + shared}")
+
+
+def _scan_string(raw: bytes, at: int) -> int:
+    at += 1
+    while True:
+        found = _PLAIN.match(raw, at)
+        at = found.end() if found else at
+        char = raw[at : at + 1]
+        if char == b'"':
+            return at + 1
+        if char != b"\\":
+            what = "Invalid encoding in string." if char else "Missing a closing quotation mark in string."
+            raise _Fault(f"{what} at {at}")
+        escape = raw[at + 1 : at + 2]
+        if escape == b"u":
+            if _HEX.match(raw, at + 2) is None:
+                raise _Fault(f"Incorrect hex digit after \\u escape in string. at {at}")
+            at += 6
+        elif escape and escape in b'"\\/bfnrt':
+            at += 2
+        else:
+            raise _Fault(f"Invalid escape character in string. at {at}")
+
+
+# Typed access with Triton's texts. `prefix` ends in ": " and is put before the text.
+
+
+def find(value: Any, name: str) -> Any:
+    """Member `name` of an object, None when there is none or `value` is no object (JSON's null reads as `NULL`)."""
+    if type(value) is not dict:
+        return None
+    member = value.get(name)
+    return NULL if member is None and name in value else member
+
+
+class _Null:
+    """JSON's null where None means absent."""
+
+
+NULL = _Null()
+
+
+def member(value: Any, name: str, prefix: str) -> Any:
+    """Member `name` of an object.
+
+    Raises:
+        Internal: there is none.
+    """
+    if type(value) is not dict or name not in value:
+        raise Internal(f"{prefix}attempt to access non-existing object member '{name}'")
+    return value[name]
+
+
+def as_string(value: Any, prefix: str = "") -> str:
+    """Raises: Internal: not a string."""
+    if type(value) is not str:
+        raise Internal(prefix + "attempt to access JSON non-string as string")
+    return value
+
+
+def as_bool(value: Any, prefix: str = "") -> bool:
+    """Raises: Internal: neither true nor false."""
+    if type(value) is not bool:
+        raise Internal(prefix + "attempt to access JSON non-boolean as boolean")
+    return value
+
+
+def as_unsigned(value: Any, prefix: str = "") -> int:
+    """Raises: Internal: not a 64-bit unsigned integer."""
+    if type(value) is not int or not 0 <= value <= UINT64_MAX:
+        raise Internal(prefix + "attempt to access JSON non-unsigned-integer as unsigned-integer")
+    return value
+
+
+def as_array(value: Any, prefix: str = "") -> list[Any]:
+    """Raises: Internal: not an array."""
+    if type(value) is not list:
+        raise Internal(prefix + "attempt to access JSON non-array as array")
+    return value

@@ -1,0 +1,224 @@
+"""Which operation a request asks for: Triton's paths, matched whole (server src/http_server.cc, `Handle`).
+
+No trailing slash, a version is digits only, the query string is ignored. Unlike Triton, percent-encoded names are
+decoded after matching, so `/` inside a name never makes another path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import unquote
+
+from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound
+
+
+class PathNotFound(NotFound):
+    """No operation has this path."""
+
+    def __init__(self) -> None:
+        super().__init__("Not Found")
+
+
+class MethodNotAllowed(EdgeServeError):
+    """The path exists for other methods."""
+
+    http_status, grpc_code, triton_name = 405, "UNIMPLEMENTED", "Unsupported"
+
+    def __init__(self) -> None:
+        super().__init__("Method Not Allowed")
+
+
+class Restricted(EdgeServeError):
+    """The operation is in a group of `--http-restricted-api` and the header is missing or wrong."""
+
+    http_status, grpc_code, triton_name = 403, "UNAVAILABLE", "Unavailable"
+
+    def __init__(self, header: str) -> None:
+        super().__init__(f"This API is restricted, expecting header '{header}'")
+
+
+class Group(Enum):
+    """The groups of `--http-restricted-api` (server src/restricted_features.h)."""
+
+    HEALTH = "health"
+    METADATA = "metadata"
+    INFERENCE = "inference"
+    SHARED_MEMORY = "shared-memory"
+    MODEL_CONFIG = "model-config"
+    MODEL_REPOSITORY = "model-repository"
+    STATISTICS = "statistics"
+    TRACE = "trace"
+    LOGGING = "logging"
+
+
+class Operation(Enum):
+    """Everything the HTTP door can be asked: (group, methods)."""
+
+    SERVER_LIVE = ("live", Group.HEALTH, ("GET",))
+    SERVER_READY = ("ready", Group.HEALTH, ("GET",))
+    SERVER_METADATA = ("server metadata", Group.METADATA, ("GET",))
+    MODEL_READY = ("model ready", Group.HEALTH, ("GET",))
+    MODEL_METADATA = ("model metadata", Group.METADATA, ("GET",))
+    MODEL_CONFIG = ("model config", Group.MODEL_CONFIG, ("GET",))
+    MODEL_STATISTICS = ("model statistics", Group.STATISTICS, ("GET",))
+    INFER = ("infer", Group.INFERENCE, ("POST",))
+    GENERATE = ("generate", Group.INFERENCE, ("POST",))
+    GENERATE_STREAM = ("generate_stream", Group.INFERENCE, ("POST",))
+    TRACE_SETTING = ("trace setting", Group.TRACE, ("GET", "POST"))
+    LOGGING = ("logging", Group.LOGGING, ("GET", "POST"))
+    REPOSITORY_INDEX = ("repository index", Group.MODEL_REPOSITORY, ("POST",))
+    MODEL_LOAD = ("load", Group.MODEL_REPOSITORY, ("POST",))
+    MODEL_UNLOAD = ("unload", Group.MODEL_REPOSITORY, ("POST",))
+    SYSTEM_SHM_STATUS = ("system shared memory status", Group.SHARED_MEMORY, ("GET",))
+    SYSTEM_SHM_REGISTER = ("system shared memory register", Group.SHARED_MEMORY, ("POST",))
+    SYSTEM_SHM_UNREGISTER = ("system shared memory unregister", Group.SHARED_MEMORY, ("POST",))
+    CUDA_SHM_STATUS = ("CUDA shared memory status", Group.SHARED_MEMORY, ("GET",))
+    CUDA_SHM_REGISTER = ("CUDA shared memory register", Group.SHARED_MEMORY, ("POST",))
+    CUDA_SHM_UNREGISTER = ("CUDA shared memory unregister", Group.SHARED_MEMORY, ("POST",))
+
+    def __init__(self, title: str, group: Group, methods: tuple[str, ...]) -> None:
+        self.title = title
+        self.group = group
+        self.methods = methods
+
+    __hash__ = object.__hash__  # Enum's own hashes the name in Python, which the hot path would pay for
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A path that exists.
+
+    Attributes:
+        allowed: the method is one of the operation's; if not, the answer is 405 (after the restricted-API check).
+        version: as digits without leading zeros; "" = none given.
+        repository: the `{r}` of `/v2/repository/{r}/...`.
+        region: the shared memory region; "" = all.
+    """
+
+    operation: Operation
+    allowed: bool
+    model: str = ""
+    version: str = ""
+    repository: str = ""
+    region: str = ""
+
+
+_MODEL = re.compile(
+    r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
+    r"(?:/(infer|generate|generate_stream|ready|config|stats|trace/setting))?"
+)
+_REPOSITORY = re.compile(r"/v2/repository(?:/([^/]+))?/(?:(index)|models/([^/]+)/(load|unload))")
+_SHARED_MEMORY = re.compile(r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(status|register|unregister)")
+
+_MODEL_OPERATIONS = {
+    None: Operation.MODEL_METADATA,
+    "infer": Operation.INFER,
+    "generate": Operation.GENERATE,
+    "generate_stream": Operation.GENERATE_STREAM,
+    "ready": Operation.MODEL_READY,
+    "config": Operation.MODEL_CONFIG,
+    "stats": Operation.MODEL_STATISTICS,
+    "trace/setting": Operation.TRACE_SETTING,
+}
+_FIXED = {
+    "/v2": Operation.SERVER_METADATA,
+    "/v2/health/live": Operation.SERVER_LIVE,
+    "/v2/health/ready": Operation.SERVER_READY,
+    "/v2/models/stats": Operation.MODEL_STATISTICS,
+    "/v2/logging": Operation.LOGGING,
+    "/v2/trace/setting": Operation.TRACE_SETTING,
+}
+_REPOSITORY_OPERATIONS = {"load": Operation.MODEL_LOAD, "unload": Operation.MODEL_UNLOAD}
+_SHARED_MEMORY_OPERATIONS = {
+    ("system", "status"): Operation.SYSTEM_SHM_STATUS,
+    ("system", "register"): Operation.SYSTEM_SHM_REGISTER,
+    ("system", "unregister"): Operation.SYSTEM_SHM_UNREGISTER,
+    ("cuda", "status"): Operation.CUDA_SHM_STATUS,
+    ("cuda", "register"): Operation.CUDA_SHM_REGISTER,
+    ("cuda", "unregister"): Operation.CUDA_SHM_UNREGISTER,
+}
+
+_INT64_MAX = 2**63 - 1
+
+
+def match(method: str, path: str) -> Route | None:
+    """The route of a request, None when the path does not exist. `path` may carry a query string.
+
+    Raises:
+        InvalidArgument: the version is no 64-bit number.
+    """
+    path = path.partition("?")[0]
+    fixed = _FIXED.get(path)
+    if fixed is not None:
+        return Route(fixed, method in fixed.methods)
+    for attempt in (_match_model, _match_repository, _match_shared_memory):
+        route = attempt(method, path)
+        if route is not None:
+            return route
+    return None
+
+
+def _match_model(method: str, path: str) -> Route | None:
+    found = _MODEL.fullmatch(path)
+    if found is None:
+        return None
+    name, version, kind = found.groups()
+    if kind == "trace/setting" and version is not None:
+        return None  # trace settings know no versions
+    operation = _MODEL_OPERATIONS[kind]
+    return Route(operation, method in operation.methods, unquote(name), _version(version))
+
+
+def _version(text: str | None) -> str:
+    if text is None:
+        return ""
+    number = text.lstrip("0") or "0"
+    if len(number) > 19 or int(number) > _INT64_MAX:
+        raise InvalidArgument(
+            f"failed to get model version from specified version string '{text}' (details: out of range), "
+            "version should be an integral value > 0"
+        )
+    return number
+
+
+def _match_repository(method: str, path: str) -> Route | None:
+    found = _REPOSITORY.fullmatch(path)
+    if found is None:
+        return None
+    repository, index, model, action = found.groups()
+    operation = Operation.REPOSITORY_INDEX if index else _REPOSITORY_OPERATIONS[action]
+    return Route(operation, method in operation.methods, unquote(model or ""), repository=unquote(repository or ""))
+
+
+def _match_shared_memory(method: str, path: str) -> Route | None:
+    found = _SHARED_MEMORY.fullmatch(path)
+    if found is None:
+        return None
+    kind, region, action = found.groups()
+    operation = _SHARED_MEMORY_OPERATIONS[kind, action]
+    return Route(operation, method in operation.methods, region=unquote(region or ""))
+
+
+class RouteTable:
+    """`match` with a memory for the paths that clients repeat; bounded in entries and in their length."""
+
+    _MAX_ENTRIES = 1024
+    _MAX_LENGTH = 256
+
+    def __init__(self, matcher: Callable[[str, str], Route | None] = match) -> None:
+        self._match = matcher
+        self._known: dict[tuple[str, str], Route] = {}
+
+    def match(self, method: str, path: str) -> Route | None:
+        """As the function `match`."""
+        route = self._known.get((method, path))
+        if route is None:
+            route = self._match(method, path)
+            if route is not None and len(path) <= self._MAX_LENGTH:
+                if len(self._known) >= self._MAX_ENTRIES:
+                    self._known.clear()
+                self._known[method, path] = route
+        return route

@@ -1,0 +1,259 @@
+"""Does a request fit the model? Triton's checks and texts (core src/infer_request.cc, `InferenceRequest::Normalize`).
+
+Used by every door and by the in-process API. `validate` marks what it has checked (`InferRequest.validated`), so that
+service.infer checks only what no codec has checked for the same signature.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+from edge_serve.errors import InvalidArgument
+from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.tensors import Buffer, DataType, Shape, Tensor, element_count
+
+_BATCH_NOTE = (
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
+    "input shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
+    "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
+)
+_LENGTH = struct.Struct("<I")
+
+
+def prefix(request_id: str) -> str:
+    """How Triton begins a message about one request."""
+    return f"[request id: {request_id or '<id_unknown>'}] "
+
+
+def validate(request: InferRequest, signature: Signature) -> int:
+    """Check `request` and give its batch size (1 when the model has no batch dimension; a leading 0 is legal).
+
+    Inputs with a `reshape` get the shape that the backend sees, in place; `restore_shapes` is the way back. Sets
+    `request.rows` and `request.validated`.
+
+    Raises:
+        InvalidArgument: with Triton's text.
+    """
+    if request.validated is signature:
+        return request.rows
+    for output in request.outputs:
+        if output.name not in signature.outputs:
+            raise InvalidArgument(f"unexpected inference output '{output.name}' for model '{signature.model_name}'")
+    _check_input_count(request, signature)
+    rows = _batch_size(request, signature)
+    shapes = [_check_input(request, tensor, signature) for tensor in reversed(request.inputs)]
+    if signature.has_sequence_batching and signature.correlation_id_type is not None:
+        _check_correlation_id(request, signature, signature.correlation_id_type)
+    for tensor, shape in zip(reversed(request.inputs), shapes, strict=True):
+        tensor.shape = shape
+    request.rows = rows
+    request.validated = signature
+    return rows
+
+
+def _check_input_count(request: InferRequest, signature: Signature) -> None:
+    names = [tensor.name for tensor in request.inputs]
+    if len(set(names)) != len(names):
+        again = next(name for name, times in Counter(names).items() if times > 1)
+        raise InvalidArgument(f"{prefix(request.id)}input '{again}' already exists in request")
+    most, least = len(signature.inputs), signature.required
+    if least <= len(names) <= most:
+        return
+    missing = [spec.name for spec in signature.inputs.values() if not spec.optional and spec.name not in names]
+    wanted = (
+        f"expected {most} inputs but" if least == most else f"expected number of inputs between {least} and {most} but"
+    )
+    raise InvalidArgument(
+        f"{prefix(request.id)}{wanted} got {len(names)} inputs for model '{signature.model_name}'. "
+        f"Got input(s) {_quoted(reversed(names))}, but missing required input(s) {_quoted(missing)}. "
+        "Please provide all required input(s)."
+    )
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return "[" + ",".join(f"'{name}'" for name in names) + "]"
+
+
+def _spec(tensor: Tensor, signature: Signature) -> TensorSpec:
+    spec = signature.inputs.get(tensor.name)
+    if spec is None:
+        raise InvalidArgument(f"unexpected inference input '{tensor.name}' for model '{signature.model_name}'")
+    return spec
+
+
+def _batch_size(request: InferRequest, signature: Signature) -> int:
+    if signature.max_batch_size == 0:
+        return 1
+    rows = -1
+    for tensor in reversed(request.inputs):  # the order in which Triton's hash map mostly hands them out
+        if _spec(tensor, signature).is_shape_tensor:
+            continue
+        if not tensor.shape:
+            raise InvalidArgument(
+                f"{prefix(request.id)}input '{tensor.name}' has no shape but model requires batch dimension for "
+                f"'{signature.model_name}'"
+            )
+        if rows < 0:
+            rows = tensor.shape[0]
+        elif tensor.shape[0] != rows:
+            raise InvalidArgument(
+                f"{prefix(request.id)}input '{tensor.name}' batch size does not match other inputs for "
+                f"'{signature.model_name}'"
+            )
+    if rows > signature.max_batch_size:
+        raise InvalidArgument(
+            f"{prefix(request.id)}inference request batch-size must be <= {signature.max_batch_size} for "
+            f"'{signature.model_name}'"
+        )
+    return 1 if rows < 0 else rows
+
+
+def _check_input(request: InferRequest, tensor: Tensor, signature: Signature) -> Shape:
+    """The tensor's shape as the backend sees it."""
+    spec = _spec(tensor, signature)
+    if tensor.datatype is not spec.datatype:
+        raise InvalidArgument(
+            f"{prefix(request.id)}inference input '{tensor.name}' data-type is '{tensor.datatype.name}', but model "
+            f"'{signature.model_name}' expects '{spec.datatype.name}'"
+        )
+    batched = signature.max_batch_size > 0 and not spec.is_shape_tensor
+    dims = tensor.shape[1:] if batched else tensor.shape
+    if dims != spec.dims and not _fits(dims, spec.dims):
+        raise _wrong_shape(request, tensor, signature, spec)
+    shape = tensor.shape
+    if spec.reshape is not None:
+        shape = shape[: len(shape) - len(dims)] + _substitute(dims, spec.dims, spec.reshape)
+    check_size(tensor, signature.model_name, request.id)
+    return shape
+
+
+def _fits(dims: Shape, expected: Shape) -> bool:
+    return len(dims) == len(expected) and all(
+        d == e or (e == -1 and d >= 0) for d, e in zip(dims, expected, strict=True)
+    )
+
+
+def _wrong_shape(request: InferRequest, tensor: Tensor, signature: Signature, spec: TensorSpec) -> InvalidArgument:
+    name, model = tensor.name, signature.model_name
+    if -1 in tensor.shape:
+        return InvalidArgument(
+            f"{prefix(request.id)}All input dimensions should be specified for input '{name}' for model '{model}', "
+            f"got {shape_text(tensor.shape)}"
+        )
+    batches = signature.max_batch_size > 0
+    expected = shape_text((-1, *spec.dims) if batches else spec.dims)
+    return InvalidArgument(
+        f"{prefix(request.id)}unexpected shape for input '{name}' for model '{model}'. Expected {expected}, got "
+        f"{shape_text(tensor.shape)}. {_BATCH_NOTE if batches else ''}"
+    )
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """`[1,2]`, as Triton prints shapes."""
+    return "[" + ",".join(map(str, shape)) + "]"
+
+
+def _substitute(dims: Shape, pattern: Shape, target: Shape) -> Shape:
+    """`target` with its -1s replaced by the values that `dims` has at the -1s of `pattern`, in order."""
+    variable = (d for d, p in zip(dims, pattern, strict=True) if p == -1)
+    return tuple(next(variable, 1) if t == -1 else t for t in target)
+
+
+def restore_shapes(outputs: Iterable[Tensor], signature: Signature) -> None:
+    """Give outputs with a `reshape` the shape that clients expect, in place.
+
+    To be called once on the backend's reply, by a caller that knows whether any output of the model has a reshape.
+    """
+    for tensor in outputs:
+        spec = signature.outputs.get(tensor.name)
+        if spec is None or spec.reshape is None:
+            continue
+        batch = tensor.shape[:1] if signature.max_batch_size > 0 and not spec.is_shape_tensor else ()
+        dims = tensor.shape[len(batch) :]
+        if _fits(dims, spec.reshape):
+            tensor.shape = batch + _substitute(dims, spec.reshape, spec.dims)
+
+
+def check_size(tensor: Tensor, model: str, request_id: str) -> None:
+    """The bytes make up the shape; BYTES elements are looked at one by one.
+
+    Raises:
+        InvalidArgument: with Triton's text.
+    """
+    count = element_count(tensor.shape)
+    if tensor.datatype is DataType.BYTES:
+        check_strings(tensor.data, count, tensor.name, model, request_id)
+    elif len(tensor.data) != count * tensor.datatype.size:
+        raise InvalidArgument(
+            f"{prefix(request_id)}input byte size mismatch for input '{tensor.name}' for model '{model}'. Expected "
+            f"{count * tensor.datatype.size}, got {len(tensor.data)}"
+        )
+
+
+#: from this many elements on, equal lengths are worth a look with NumPy
+_MANY = 32
+
+
+def check_strings(data: Buffer, count: int, name: str, model: str, request_id: str) -> None:
+    """`data` is `count` BYTES elements: a 4-byte little-endian length and that many bytes each.
+
+    Raises:
+        InvalidArgument: with Triton's text.
+    """
+    end = len(data)
+    if count >= _MANY and end % count == 0 and _equally_long(data, count, end // count):
+        return
+    position = found = 0
+    unpack = _LENGTH.unpack_from
+    while position < end:
+        if end - position < 4:
+            raise InvalidArgument(
+                f"{prefix(request_id)}incomplete string length indicator for inference input '{name}' for model "
+                f"'{model}', expecting 4 bytes but only {end - position} bytes available. Please make sure the string "
+                "length indicator is in one buffer."
+            )
+        found += 1
+        if found > count:
+            raise InvalidArgument(
+                f"{prefix(request_id)}unexpected number of string elements {found} for inference input '{name}' for "
+                f"model '{model}', expecting {count}"
+            )
+        length = unpack(data, position)[0]
+        position += 4 + length
+        if position > end:
+            raise InvalidArgument(
+                f"incomplete string data for inference input '{name}', expecting string of length {length} but only "
+                f"{end - position + length} bytes available"
+            )
+    if found != count:
+        raise InvalidArgument(
+            f"{prefix(request_id)}expected {count} string elements for inference input '{name}' for model '{model}', "
+            f"got {found}"
+        )
+
+
+def _equally_long(data: Buffer, count: int, stride: int) -> bool:
+    if stride < 4:
+        return False
+    lengths = np.frombuffer(data, dtype=np.uint8).reshape(count, stride)[:, :4]
+    return bool((np.ascontiguousarray(lengths).view("<u4") == stride - 4).all())
+
+
+_INTEGER_IDS = {DataType.UINT64, DataType.INT64, DataType.UINT32, DataType.INT32}
+
+
+def _check_correlation_id(request: InferRequest, signature: Signature, expected: DataType) -> None:
+    if isinstance(request.correlation_id, str):
+        found = None if expected is DataType.BYTES else "BYTES"
+    else:
+        found = None if expected in _INTEGER_IDS else "UINT64"
+    if found is not None:
+        raise InvalidArgument(
+            f"{prefix(request.id)}sequence batching control 'CORRID' data-type is '{found}', but model "
+            f"'{signature.model_name}' expects '{expected.name}'"
+        )
