@@ -20,14 +20,6 @@ from edge_serve.tensors import Buffer
 LoadParameters = Mapping[str, Parameter | bytes]
 
 
-def error(text: str) -> bytes:
-    """`{"error": text}`; what is not Unicode in it (a file name, a model's message) is replaced."""
-    try:
-        return orjson.dumps({"error": text})
-    except orjson.JSONEncodeError:
-        return orjson.dumps({"error": text.encode("utf-8", "replace").decode()})
-
-
 def server_metadata(metadata: ServerMetadata) -> bytes:
     """GET /v2"""
     return orjson.dumps({"name": metadata.name, "version": metadata.version, "extensions": list(metadata.extensions)})

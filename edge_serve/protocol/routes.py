@@ -7,9 +7,9 @@ decoded after matching, so `/` inside a name never makes another path.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from urllib.parse import unquote
 
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound
@@ -23,12 +23,13 @@ class PathNotFound(NotFound):
 
 
 class MethodNotAllowed(EdgeServeError):
-    """The path exists for other methods."""
+    """The path exists for other methods, `allowed`."""
 
     http_status, grpc_code, triton_name = 405, "UNIMPLEMENTED", "Unsupported"
 
-    def __init__(self) -> None:
+    def __init__(self, allowed: tuple[str, ...]) -> None:
         super().__init__("Method Not Allowed")
+        self.allowed = allowed
 
 
 class Restricted(EdgeServeError):
@@ -150,6 +151,10 @@ def match(method: str, path: str) -> Route | None:
     Raises:
         InvalidArgument: the version is no 64-bit number.
     """
+    return _match_known(method, path) if len(path) <= _MAX_KNOWN_LENGTH else _match(method, path)
+
+
+def _match(method: str, path: str) -> Route | None:
     path = path.partition("?")[0]
     fixed = _FIXED.get(path)
     if fixed is not None:
@@ -159,6 +164,11 @@ def match(method: str, path: str) -> Route | None:
         if route is not None:
             return route
     return None
+
+
+#: longer paths are matched anew each time
+_MAX_KNOWN_LENGTH = 256
+_match_known = lru_cache(maxsize=1024)(_match)
 
 
 def _match_model(method: str, path: str) -> Route | None:
@@ -200,25 +210,3 @@ def _match_shared_memory(method: str, path: str) -> Route | None:
     kind, region, action = found.groups()
     operation = _SHARED_MEMORY_OPERATIONS[kind, action]
     return Route(operation, method in operation.methods, region=unquote(region or ""))
-
-
-class RouteTable:
-    """`match` with a memory for the paths that clients repeat; bounded in entries and in their length."""
-
-    _MAX_ENTRIES = 1024
-    _MAX_LENGTH = 256
-
-    def __init__(self, matcher: Callable[[str, str], Route | None] = match) -> None:
-        self._match = matcher
-        self._known: dict[tuple[str, str], Route] = {}
-
-    def match(self, method: str, path: str) -> Route | None:
-        """As the function `match`."""
-        route = self._known.get((method, path))
-        if route is None:
-            route = self._match(method, path)
-            if route is not None and len(path) <= self._MAX_LENGTH:
-                if len(self._known) >= self._MAX_ENTRIES:
-                    self._known.clear()
-                self._known[method, path] = route
-        return route
