@@ -135,7 +135,8 @@ def check_onnx(
 
 def _check_input_count(config: Mapping[str, Any], provided: int, overridable: set[str]) -> None:
     """Inputs, batch inputs, control tensors and states together are the model's inputs."""
-    named = [entry["name"] for entry in config.get("input", ()) if entry["name"] not in overridable]
+    listed = config.get("input", ())
+    named = [entry["name"] for entry in listed if not entry.get("optional") and entry["name"] not in overridable]
     named += [name for batch in config.get("batch_input", ()) for name in batch.get("target_name", ())]
     sequence = config.get("sequence_batching", {})
     named += [tensor.get("name", "") for tensor in sequence.get("control_input", ())]
