@@ -35,7 +35,7 @@ The 99th percentile of the last 5 minutes, per model:
 """
 
 
-def markdown() -> str:
+def page() -> str:
     """The page."""
     head = _HEAD.format(
         reasons=", ".join(f"`{reason}`" for reason in FAILURE_REASONS),
@@ -55,4 +55,4 @@ def _table(metrics: list[Metric]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown())
+    sys.stdout.write(page())

@@ -11,18 +11,11 @@ import pytest
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.metrics.catalogue import CATALOGUE
-from edge_serve.metrics.document import markdown
 from edge_serve.metrics.exposition import number
 from edge_serve.metrics.gpu import NoGpu, Nvml, Tegra, find_gpus
 from edge_serve.metrics.histogram import quantile_of
 from edge_serve.metrics.machine import Machine
 from edge_serve.metrics.options import DEFAULT_QUANTILES, parse_options
-
-ROOT = Path(__file__).parents[2]
-
-
-def test_the_docs_page_is_up_to_date() -> None:
-    assert (ROOT / "docs/metrics.md").read_text() == markdown(), "run `make docs`"
 
 
 def test_names_are_unique_and_counters_of_ours_end_in_total() -> None:

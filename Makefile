@@ -1,0 +1,71 @@
+# Everything that one does in this checkout. `make help` lists it; all of it happens in .venv.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+KIT ?= ../shared/conformance
+# more flags for `make serve`, e.g. make serve FLAGS='--http-address 0.0.0.0'
+FLAGS ?=
+# more arguments for pytest, e.g. make test TESTS=tests/config
+TESTS ?= tests
+
+.PHONY: help serve test slow check conformance bench models docs proto clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+serve: .venv/serve  ## serve model_repository/ on 127.0.0.1:8000, metrics on :8002 (FLAGS=... for more)
+	$(BIN)/edge-serve --model-repository model_repository --exit-on-error=false $(FLAGS)
+
+test: .venv/test  ## the default tests (TESTS=... for some of them)
+	$(BIN)/python -m pytest -q -m "not slow" $(TESTS)
+
+slow: .venv/test  ## the tests that need minutes or a package index
+	$(BIN)/python -m pytest -q -m slow $(TESTS)
+
+check: .venv/test  ## ruff, mypy --strict, the layers, the generated docs, the installed size
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layers.py tests/docs
+	$(BIN)/python -m pytest -q -m slow tests/test_sizes.py
+
+conformance: .venv/test  ## replay the transcripts recorded from Triton (KIT=... says where the kit is)
+	@test -f $(KIT)/run.py || { echo "conformance: no kit at $(KIT); say KIT=<folder with run.py>" >&2; exit 2; }
+	$(BIN)/python tests/conformance/replay.py --kit $(KIT)
+
+bench: .venv/test  ## benchmarks beside the real Triton, under 10 minutes, into benchmarks/results/
+	$(BIN)/python benchmarks/run.py
+
+models: .venv/serve  ## fetch the real models into model_repository/
+	$(BIN)/python model_repository/fetch_models.py
+
+docs: .venv/test  ## write the generated pages of docs/ again
+	$(BIN)/python tests/docs/generated.py --write
+
+proto: .venv/test  ## write what is made from model_config.proto again
+	$(BIN)/python -m edge_serve.config.generate
+
+clean:  ## remove .venv, caches and build output; fetched models stay
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- the virtual environment, made again when the requirements change ---
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "make: Python 3.10 or newer is needed; $(PYTHON) is missing or older (PYTHON=... picks another)" >&2; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "make: $(PYTHON) has no venv module: apt-get install python3-venv (Debian, Ubuntu)" >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+
+.venv/serve: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[onnx]'
+	@touch $@
+
+# --group needs pip 25.1
+.venv/test: pyproject.toml .venv/serve
+	$(BIN)/python -m pip install -q --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install -q --disable-pip-version-check --group test --group lint
+	@touch $@

@@ -1,0 +1,187 @@
+"""The map of rooms (../shared/ARCHITECTURE.md, docs/rooms.md), held by a walk over every import.
+
+A room imports from layers below its own, never from beside or above; the single files of the layers in FREE may know
+each other. What runs in a worker process imports the standard library and NumPy only, so that another interpreter
+(EXECUTION_ENV_PATH) can run it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "edge_serve"
+
+#: room -> layer; a room is a package or a single file of edge_serve/
+LAYERS = {
+    "errors": 0, "clock": 0, "tensors": 0, "ragged": 0, "messages": 0,
+    "config": 1, "protocol": 1, "metrics": 1,
+    "scheduling": 2, "backends": 2,
+    "workers": 3,
+    "models": 4,
+    "service": 5,
+    "transport": 6,
+    "systemd": 7, "log": 7, "doctor": 7, "check": 7, "server": 7, "cli": 7, "__main__": 7,
+}  # fmt: skip
+#: layers whose rooms may import each other
+FREE = {0, 7}
+
+#: where a worker process starts, and the backends it may load
+WORKER_STARTS = ("edge_serve.workers.main", "edge_serve.backends.")
+#: what worker-side code may import beside the standard library and edge_serve
+WORKER_LIBRARIES = {"numpy"}
+#: a backend's own library, imported in its own file only
+BACKEND_LIBRARIES = {
+    "edge_serve.backends.onnxruntime": {"onnxruntime"},
+    "edge_serve.backends.tensorrt": {"tensorrt", "cuda", "pycuda"},
+}
+#: modules that exist only inside a worker's interpreter
+WORKER_ONLY_MODULES = {"triton_python_backend_utils", "c_python_backend_utils"}
+
+Sources = Mapping[str, str]
+
+
+def sources_of(root: Path, package: str) -> dict[str, str]:
+    """Module name -> source, for every file of a package."""
+    sources = {}
+    for path in sorted((root / package).rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        sources[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text()
+    return sources
+
+
+def imports_of(module: str, source: str, sources: Sources) -> Iterator[str]:
+    """Names of what a module imports anywhere in it, as module names where those exist in `sources`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield "." * node.level + (node.module or "")
+                continue
+            base = node.module or ""
+            for alias in node.names:
+                name = f"{base}.{alias.name}"
+                yield name if name in sources else base
+
+
+def room_of(module: str) -> str:
+    """`config` for edge_serve.config.text; "" for the package itself."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def layer_breaches(sources: Sources) -> list[str]:
+    """What breaks the map, in words."""
+    found = []
+    for module, source in sources.items():
+        room = room_of(module)
+        if room and room not in LAYERS:
+            found.append(f"{module}: the room '{room}' is not in the map")
+            continue
+        for name in imports_of(module, source, sources):
+            if name.startswith("."):
+                found.append(f"{module}: relative import '{name}', write it absolutely")
+            elif name.split(".")[0] == PACKAGE and room and room_of(name) not in ("", room):
+                found += _breach(module, room, name)
+            elif name.split(".")[0] == "ota":
+                found.append(f"{module}: imports {name}; ota and edge_serve share no imports")
+    return found
+
+
+def _breach(module: str, room: str, name: str) -> list[str]:
+    other = room_of(name)
+    if other not in LAYERS:
+        return [f"{module}: imports {name}, whose room is not in the map"]
+    here, there = LAYERS[room], LAYERS[other]
+    if there < here or (there == here and here in FREE):
+        return []
+    return [f"{module} (layer {here}) imports {name} (layer {there})"]
+
+
+def worker_breaches(sources: Sources) -> list[str]:
+    """What worker-side code imports and may not; worker-side is all that a worker's start can reach."""
+    waiting = [name for name in sources if name.startswith(WORKER_STARTS)]
+    reached: set[str] = set()
+    found = []
+    while waiting:
+        module = waiting.pop()
+        if module in reached or module not in sources:
+            continue
+        reached.add(module)
+        allowed = WORKER_LIBRARIES | WORKER_ONLY_MODULES | BACKEND_LIBRARIES.get(module, set())
+        for name in imports_of(module, sources[module], sources):
+            top = name.split(".")[0]
+            if top == PACKAGE:
+                waiting.append(name)
+            elif top not in sys.stdlib_module_names and top not in allowed:
+                found.append(f"{module} runs in workers and imports {name}")
+    return found
+
+
+def test_rooms_import_downwards_only() -> None:
+    assert layer_breaches(sources_of(ROOT, PACKAGE)) == []
+
+
+def test_worker_side_imports_the_standard_library_and_numpy_only() -> None:
+    assert worker_breaches(sources_of(ROOT, PACKAGE)) == []
+
+
+def test_ota_imports_nothing_of_edge_serve() -> None:
+    sources = sources_of(ROOT, "ota")
+    imported = {name for module, source in sources.items() for name in imports_of(module, source, sources)}
+    assert not [name for name in imported if name.split(".")[0] == PACKAGE]
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "complaint"),
+    [
+        ("edge_serve.config.bad", "import edge_serve.service", "(layer 1) imports edge_serve.service (layer 5)"),
+        ("edge_serve.config.bad", "from edge_serve import service", "(layer 1) imports edge_serve.service (layer 5)"),
+        ("edge_serve.config.bad", "from edge_serve.protocol import routes", "(layer 1) imports edge_serve.protocol"),
+        (
+            "edge_serve.scheduling.bad",
+            "def f():\n    import edge_serve.backends.base",
+            "imports edge_serve.backends.base",
+        ),
+        ("edge_serve.errors", "from edge_serve.config.text import x", "(layer 0) imports edge_serve.config.text"),
+        ("edge_serve.models.bad", "from . import driver", "relative import"),
+        ("edge_serve.parlour.bad", "", "the room 'parlour' is not in the map"),
+        ("edge_serve.models.bad", "import edge_serve.parlour", "whose room is not in the map"),
+        ("edge_serve.models.bad", "import ota.bundle", "share no imports"),
+    ],
+)
+def test_a_planted_breach_of_the_layers_is_found(module: str, source: str, complaint: str) -> None:
+    sources = {**sources_of(ROOT, PACKAGE), "edge_serve.service": "", module: source}
+    found = [breach for breach in layer_breaches(sources) if breach.startswith(module)]
+    assert len(found) == 1
+    assert complaint in found[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("edge_serve.backends.mine", "import orjson"),
+        ("edge_serve.backends.mine", "def f():\n    from google.protobuf import text_format"),
+        ("edge_serve.backends.mine", "import onnxruntime"),
+        ("edge_serve.tensors", "import orjson"),
+        ("edge_serve.workers.main", "import psutil"),
+    ],
+)
+def test_a_planted_library_on_the_workers_side_is_found(module: str, source: str) -> None:
+    sources = {"edge_serve.workers.main": "import edge_serve.tensors", "edge_serve.tensors": "import numpy"}
+    assert worker_breaches(sources) == []
+    (breach,) = worker_breaches({**sources, module: source})
+    assert breach.startswith(module)
+
+
+def test_neighbours_of_the_free_layers_may_know_each_other() -> None:
+    assert layer_breaches({"edge_serve.tensors": "import edge_serve.errors", "edge_serve.errors": ""}) == []
+
+
+def test_a_backend_may_import_its_own_library() -> None:
+    assert worker_breaches({"edge_serve.backends.onnxruntime": "import onnxruntime"}) == []
