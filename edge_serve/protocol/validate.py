@@ -33,8 +33,7 @@ def prefix(request_id: str) -> str:
 def validate(request: InferRequest, signature: Signature) -> int:
     """Check `request` and give its batch size (1 when the model has no batch dimension; a leading 0 is legal).
 
-    Inputs with a `reshape` get the shape that the backend sees, in place; `restore_shapes` is the way back. Sets
-    `request.rows` and `request.validated`.
+    Sets `request.rows` and `request.validated`. Shapes stay the client's: `reshape` is models/reshape.py's job.
 
     Raises:
         InvalidArgument: with Triton's text.
@@ -46,11 +45,10 @@ def validate(request: InferRequest, signature: Signature) -> int:
             raise InvalidArgument(f"unexpected inference output '{output.name}' for model '{signature.model_name}'")
     _check_input_count(request, signature)
     rows = _batch_size(request, signature)
-    shapes = [_check_input(request, tensor, signature) for tensor in reversed(request.inputs)]
+    for tensor in reversed(request.inputs):
+        _check_input(request, tensor, signature)
     if signature.has_sequence_batching and signature.correlation_id_type is not None:
         _check_correlation_id(request, signature, signature.correlation_id_type)
-    for tensor, shape in zip(reversed(request.inputs), shapes, strict=True):
-        tensor.shape = shape
     request.rows = rows
     request.validated = signature
     return rows
@@ -113,8 +111,7 @@ def _batch_size(request: InferRequest, signature: Signature) -> int:
     return 1 if rows < 0 else rows
 
 
-def _check_input(request: InferRequest, tensor: Tensor, signature: Signature) -> Shape:
-    """The tensor's shape as the backend sees it."""
+def _check_input(request: InferRequest, tensor: Tensor, signature: Signature) -> None:
     spec = _spec(tensor, signature)
     if tensor.datatype is not spec.datatype:
         raise InvalidArgument(
@@ -125,11 +122,7 @@ def _check_input(request: InferRequest, tensor: Tensor, signature: Signature) ->
     dims = tensor.shape[1:] if batched else tensor.shape
     if dims != spec.dims and not _fits(dims, spec.dims):
         raise _wrong_shape(request, tensor, signature, spec)
-    shape = tensor.shape
-    if spec.reshape is not None:
-        shape = shape[: len(shape) - len(dims)] + _substitute(dims, spec.dims, spec.reshape)
     check_size(tensor, signature.model_name, request.id)
-    return shape
 
 
 def _fits(dims: Shape, expected: Shape) -> bool:
@@ -156,27 +149,6 @@ def _wrong_shape(request: InferRequest, tensor: Tensor, signature: Signature, sp
 def shape_text(shape: Iterable[int]) -> str:
     """`[1,2]`, as Triton prints shapes."""
     return "[" + ",".join(map(str, shape)) + "]"
-
-
-def _substitute(dims: Shape, pattern: Shape, target: Shape) -> Shape:
-    """`target` with its -1s replaced by the values that `dims` has at the -1s of `pattern`, in order."""
-    variable = (d for d, p in zip(dims, pattern, strict=True) if p == -1)
-    return tuple(next(variable, 1) if t == -1 else t for t in target)
-
-
-def restore_shapes(outputs: Iterable[Tensor], signature: Signature) -> None:
-    """Give outputs with a `reshape` the shape that clients expect, in place.
-
-    To be called once on the backend's reply, by a caller that knows whether any output of the model has a reshape.
-    """
-    for tensor in outputs:
-        spec = signature.outputs.get(tensor.name)
-        if spec is None or spec.reshape is None:
-            continue
-        batch = tensor.shape[:1] if signature.max_batch_size > 0 and not spec.is_shape_tensor else ()
-        dims = tensor.shape[len(batch) :]
-        if _fits(dims, spec.reshape):
-            tensor.shape = batch + _substitute(dims, spec.reshape, spec.dims)
 
 
 def check_size(tensor: Tensor, model: str, request_id: str) -> None:
