@@ -1,0 +1,109 @@
+"""Finds a backend by its name: ours, an installed one, or a `backend.py` that came with the model.
+
+Worker's side. A backend is a class named `Backend` (contract: `base.Backend`) without constructor arguments.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+from edge_serve.backends.base import Backend, ModelSpec
+from edge_serve.errors import Internal, InvalidArgument, Unavailable
+
+GROUP = "edge_serve.backends"
+#: the old `platform` names of config.pbtxt, and whose they are (core src/constants.h)
+PLATFORMS = {
+    "onnxruntime_onnx": "onnxruntime",
+    "pytorch_libtorch": "pytorch",
+    "tensorrt_plan": "tensorrt",
+    "tensorflow_graphdef": "tensorflow",
+    "tensorflow_savedmodel": "tensorflow",
+}
+#: what provides a backend that is known and not there
+HINTS = {
+    "onnxruntime": "pip install 'edge-serve[onnx]' (or [onnx-gpu])",
+    "tensorrt": "there is no TensorRT backend yet: serve the ONNX model with backend 'onnxruntime'",
+    "pytorch": "export the model to ONNX for backend 'onnxruntime', or load it in a model.py with backend 'python'",
+    "tensorflow": "export the model to ONNX for backend 'onnxruntime', or load it in a model.py with backend 'python'",
+    "openvino": "export the model to ONNX for backend 'onnxruntime', or load it in a model.py with backend 'python'",
+}
+_NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
+
+
+def load(name: str, spec: ModelSpec) -> Backend:
+    """A new backend object for one model version.
+
+    Raises:
+        InvalidArgument: there is no backend of this name (Triton's text, core src/backend_model.cc).
+        Unavailable: it is known, and what it needs is not installed.
+        Internal: its module does not import, or holds no `Backend`.
+    """
+    name = PLATFORMS.get(name, name)
+    if _NAME.match(name):
+        module = _builtin(name) or _installed(name) or _beside(spec)
+        if module is not None:
+            return _made(name, module)
+        if name in HINTS:
+            raise Unavailable(f"backend '{name}' of model '{spec.name}' is not available: {HINTS[name]}")
+    raise InvalidArgument(
+        f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
+    )
+
+
+def _made(name: str, found: ModuleType | type) -> Backend:
+    cls = found if isinstance(found, type) else getattr(found, "Backend", None)
+    if not isinstance(cls, type):
+        raise Internal(f"backend '{name}': {found.__name__} has no class 'Backend'")
+    return cast(Backend, cls())
+
+
+def _builtin(name: str) -> ModuleType | None:
+    path = f"{__package__}.{name}"
+    if not name.isidentifier() or importlib.util.find_spec(path) is None:
+        return None
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        hint = HINTS.get(name, f"pip install {error.name}")
+        raise Unavailable(
+            f"backend '{name}' needs the module '{error.name}', which is not installed: {hint}"
+        ) from error
+    return module if hasattr(module, "Backend") and module.Backend.__module__ == path else None
+
+
+def _installed(name: str) -> ModuleType | type | None:
+    for entry in metadata.entry_points(group=GROUP, name=name):
+        try:
+            return cast("ModuleType | type", entry.load())
+        except Exception as error:
+            raise Internal(f"backend '{name}' ({entry.value}) does not import: {error}") from error
+    return None
+
+
+def _beside(spec: ModelSpec) -> ModuleType | None:
+    for directory in (spec.version_directory, spec.model_directory):
+        path = directory / "backend.py"
+        if path.is_file():
+            return _from_file(path, f"edge_serve_backend_{spec.name}_{spec.version}")
+    return None
+
+
+def _from_file(path: Path, name: str) -> ModuleType:
+    found = importlib.util.spec_from_file_location(re.sub(r"\W", "_", name), path)
+    if found is None or found.loader is None:
+        raise Internal(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[found.name] = module
+    try:
+        found.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[found.name]
+        raise Internal(f"{path} does not import: {type(error).__name__}: {error}") from error
+    return module

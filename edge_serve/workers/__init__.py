@@ -1,0 +1,14 @@
+"""The processes in which models run, and the memory that they share with the front end.
+
+    front end                                          worker process (`python -m edge_serve.workers.main`)
+    pool      Workers, OpenedModel: the room's face    main      starts, dispatches control frames, ends
+    worker    holds models, is restarted               instance  receives a batch, calls the backend, replies
+    process   one process: spawn, control, exit        remote    what the backend asks of the front end
+    channel   batches to one instance and back
+    arena     slots of the shared tensor memory
+    restart   when a worker is started again (pure)
+    output    what models print
+
+Both sides speak `frames` (kinds, control messages), `execute` and `reply` (batches, laid out as in `layout`). Those and
+the worker's column import the standard library and NumPy only. May import layers 0 to 2. Start reading in `pool`.
+"""

@@ -1,0 +1,462 @@
+"""Batches to one instance and their replies: the front end's end of a data channel. Callbacks on the event loop.
+
+Nothing here waits: what the socket does not take is queued. Everything that comes from the worker is checked, and a
+worker that breaks the protocol is reported as broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
+
+from edge_serve.backends.base import Reply
+from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.messages.infer import InferRequest, Lease
+from edge_serve.tensors import Tensor
+from edge_serve.workers.arena import Arena, Slot
+from edge_serve.workers.execute import encode_execute
+from edge_serve.workers.frames import (
+    CANCELLATION,
+    HEADER_SIZE,
+    NEED,
+    SLOT,
+    FrameError,
+    Kind,
+    frame,
+    parse_header,
+)
+from edge_serve.workers.layout import INLINE, Layout, padded
+from edge_serve.workers.reply import PARTIAL_HEAD, REPLY_HEAD, BatchReply, decode_answers
+
+_RECEIVE_BYTES = 64 * 1024
+_REPLY = Kind.REPLY.value
+#: seconds in which a worker that has closed its channel may end by itself
+GRACE = 1.0
+
+
+class ModelListener(Protocol):
+    """Who is told what becomes of a model's batches. A batch gets exactly one of `on_reply` and `on_lost`."""
+
+    def on_reply(self, instance: int, reply: BatchReply) -> None:
+        """The batch is done and the instance idle. `reply.lease` and the requests' leases are the listener's now."""
+
+    def on_lost(self, instance: int, error: EdgeServeError) -> None:
+        """The worker is gone, has been reaped, and touches no memory any more; its batches failed with `error`."""
+
+    def on_back(self, instance: int) -> None:
+        """Restarted, the model is open again, the instance idle."""
+
+
+class PartialListener(ModelListener, Protocol):
+    """The listener of a decoupled model."""
+
+    def on_partial(
+        self, instance: int, batch_id: int, index: int, reply: Reply, final: bool, lease: Lease | None
+    ) -> None:
+        """One of several replies of a decoupled model."""
+
+
+@dataclass(slots=True)
+class Link:
+    """What all channels of one opened model share.
+
+    Attributes:
+        name: model's name, for texts.
+        row_bytes: output bytes to expect for each row: exact from the configuration, or learned; 0 = unknown.
+        large: outputs of one request may exceed INLINE, so slots are handed out.
+        timeout: the model's `execution_timeout_ms`, in seconds; 0 = none.
+    """
+
+    name: str
+    layout: Layout
+    arena: Arena
+    listener: ModelListener
+    timeout: float = 0.0
+    row_bytes: int = field(init=False)
+    large: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.row_bytes = self.layout.row_bytes
+        self.large = self.row_bytes * self.layout.most_rows > INLINE
+
+    def learn(self, nbytes: int, rows: int) -> None:
+        """A batch of `rows` had large outputs; the estimate follows growth at once and shrinks slowly."""
+        if not self.layout.row_bytes:
+            self.row_bytes = max(-(-nbytes // max(rows, 1)), self.row_bytes * 7 // 8)
+            self.large = True
+
+
+@dataclass(slots=True)
+class Pending:
+    """A batch in flight.
+
+    Attributes:
+        sent: position of each request of the frame in the batch; None when all were sent.
+        copies: slots of inputs that came in ordinary memory.
+    """
+
+    count: int
+    rows: int
+    slot: Slot | None
+    sent: list[int] | None = None
+    refused: dict[int, EdgeServeError] | None = None
+    copies: list[Slot] | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    def release(self) -> None:
+        """Give back what the batch held, but not its output slot."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.copies is not None:
+            for slot in self.copies:
+                slot.release()
+
+
+class Channel:
+    """The channel to instance `instance` of a model.
+
+    Args:
+        number: how control frames of this worker name the channel.
+        send_control: sends a frame on the worker's control channel.
+        broken: called with a reason when the worker breaks the protocol or overruns its time, so that it must be ended,
+            and with the seconds in which it may end by itself.
+    """
+
+    __slots__ = (
+        "_buffer", "_granted", "_link", "_loop", "_pending", "_queue", "_send_control", "_socket", "broken",
+        "instance", "number",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        number: int,
+        instance: int,
+        link: Link,
+        send_control: Callable[[bytes], None],
+        broken: Callable[[str, float], None],
+    ) -> None:
+        self._loop = loop
+        self._socket = sock
+        self.number = number
+        self.instance = instance
+        self._link = link
+        self._send_control = send_control
+        self.broken = broken
+        self._pending: dict[int, Pending] = {}
+        self._granted: dict[int, Slot] = {}
+        self._queue: deque[memoryview] = deque()
+        self._buffer = bytearray()
+        sock.setblocking(False)
+        loop.add_reader(sock.fileno(), self._on_readable)
+
+    # ---- to the worker --------------------------------------------------------------------------------------------
+
+    def execute(self, batch_id: int, requests: Sequence[InferRequest]) -> None:
+        """Send a batch; never blocks, never raises for what the requests hold."""
+        link = self._link
+        pending = Pending(len(requests), 0, None)
+        for request in requests:
+            if len(request.inputs) > 0 and _loose_bytes(request.inputs) > INLINE:
+                requests = self._move_into_arena(requests, pending)
+                break
+        if link.large:
+            self._expect_outputs(requests, pending)
+        slot = pending.slot
+        try:
+            data = encode_execute(
+                link.layout, batch_id, requests, slot.offset if slot else 0, slot.capacity if slot else 0
+            )
+        except (struct.error, KeyError, ValueError, TypeError) as error:
+            self._refuse_all(batch_id, pending, Internal(f"the batch cannot be sent: {type(error).__name__}: {error}"))
+            return
+        if not requests:
+            self._refuse_all(batch_id, pending, Internal("the batch is empty"))
+            return
+        self._pending[batch_id] = pending
+        if link.timeout:
+            pending.timer = self._loop.call_later(link.timeout, self._on_overrun)
+        self._send(data)
+
+    def _move_into_arena(self, requests: Sequence[InferRequest], pending: Pending) -> list[InferRequest]:
+        """Large inputs in ordinary memory (JSON, chunked bodies) go into a slot; one that finds no room is refused."""
+        moved: list[InferRequest] = []
+        pending.copies, pending.refused, pending.sent = [], {}, []
+        for i, request in enumerate(requests):
+            size = sum(padded(len(tensor.data)) for tensor in request.inputs if tensor.offset < 0)
+            if size > INLINE:
+                try:
+                    slot = self._link.arena.allocate(size)
+                except Unavailable as full:
+                    pending.refused[i] = full
+                    continue
+                pending.copies.append(slot)
+                request = replace(request, inputs=_copied(request.inputs, slot))
+            moved.append(request)
+            pending.sent.append(i)
+        return moved
+
+    def _expect_outputs(self, requests: Sequence[InferRequest], pending: Pending) -> None:
+        """A slot for outputs, when they will be large. Without memory the worker asks again, once they are there."""
+        link, size = self._link, 0
+        for request in requests:
+            rows = link.layout.rows(request)
+            pending.rows += rows
+            expected = link.row_bytes * rows
+            if expected > INLINE:
+                size += expected
+        if size:
+            try:
+                pending.slot = link.arena.allocate(size)
+            except Unavailable:
+                pending.slot = None
+
+    def _refuse_all(self, batch_id: int, pending: Pending, error: EdgeServeError) -> None:
+        pending.release()
+        if pending.slot is not None:
+            pending.slot.release()
+        refused = pending.refused or {}
+        replies = [Reply(error=refused.get(i, error)) for i in range(pending.count)]
+        reply = BatchReply(batch_id, 0, 0, 0, 0, replies)
+        self._loop.call_soon(self._link.listener.on_reply, self.instance, reply)
+
+    def cancel(self, batch_id: int, index: int) -> bool:
+        """Tell the worker that a client has gone; False when the batch is not here."""
+        pending = self._pending.get(batch_id)
+        if pending is None:
+            return self._link.layout.decoupled
+        if pending.sent is not None:
+            if index not in pending.sent:
+                return True
+            index = pending.sent.index(index)
+        self._send_control(frame(Kind.CANCEL, batch_id, CANCELLATION.pack(self.number, index)))
+        return True
+
+    def _send(self, data: bytes) -> None:
+        if self._queue:
+            self._queue.append(memoryview(data))
+            return
+        try:
+            sent = self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:  # the worker is dying: on_lost follows
+            return
+        if sent < len(data):
+            self._queue.append(memoryview(data)[sent:])
+            self._loop.add_writer(self._socket.fileno(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        queue = self._queue
+        try:
+            while queue:
+                sent = self._socket.send(queue[0])
+                if sent < len(queue[0]):
+                    queue[0] = queue[0][sent:]
+                    return
+                queue.popleft()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            queue.clear()
+        self._loop.remove_writer(self._socket.fileno())
+
+    def _on_overrun(self) -> None:
+        self.broken(f"a batch ran longer than the model's execution_timeout_ms ({self._link.timeout * 1000:g})", 0)
+
+    # ---- from the worker ------------------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        try:
+            self._receive()
+        except FrameError as error:
+            self.broken(f"it broke the protocol: {error}", 0)
+
+    def _receive(self) -> bool:
+        """Take what is there; False when nothing was."""
+        try:
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            if self._socket.fileno() >= 0:
+                self._loop.remove_reader(self._socket.fileno())
+            self.broken("it closed its channel", GRACE)
+            return False
+        if not self._buffer and len(data) >= HEADER_SIZE:
+            length, kind, count, batch_id = parse_header(data)
+            if length + HEADER_SIZE == len(data):
+                self._on_frame(kind, count, batch_id, data)
+                return True
+        self._split(data)
+        return True
+
+    def _split(self, data: bytes) -> None:
+        """The rare case: several frames at once, or one in pieces."""
+        self._buffer += data
+        while len(self._buffer) >= HEADER_SIZE:
+            length, kind, count, batch_id = parse_header(self._buffer)
+            end = HEADER_SIZE + length
+            if len(self._buffer) < end:
+                return
+            whole = bytes(memoryview(self._buffer)[:end])
+            del self._buffer[:end]
+            self._on_frame(kind, count, batch_id, whole)
+
+    def _on_frame(self, kind: int, count: int, batch_id: int, received: bytes) -> None:
+        if kind == _REPLY:
+            self._on_reply(count, batch_id, received)
+        elif kind == Kind.NEED_OUTPUT:
+            self._on_need(received)
+        elif kind == Kind.PARTIAL:
+            self._on_partial(batch_id, received)
+        else:
+            raise FrameError(f"found kind {kind} on a data channel")
+
+    def _on_reply(self, count: int, batch_id: int, received: bytes) -> None:
+        pending = self._pending.get(batch_id)
+        if pending is None or count != (pending.count if pending.sent is None else len(pending.sent)):
+            raise FrameError(f"found {count} replies to batch {batch_id}, which was not asked like that")
+        if len(received) < HEADER_SIZE + REPLY_HEAD.size:
+            raise FrameError("a reply is cut off")
+        start, ready, done, end, token, meta = REPLY_HEAD.unpack_from(received, HEADER_SIZE)
+        slot = self._granted.get(token) if token else pending.slot
+        replies, in_slot = decode_answers(
+            self._link.layout, received, HEADER_SIZE + REPLY_HEAD.size, meta, count, slot, slot.capacity if slot else 0
+        )
+        del self._pending[batch_id]
+        if pending.timer is not None or pending.copies is not None:
+            pending.release()
+        lease = slot if in_slot else None
+        if lease is not None:
+            self._learn(pending, replies)
+        if pending.slot is not None and pending.slot is not lease:
+            pending.slot.release()
+        if self._granted:
+            self._ungrant(token, lease)
+        if pending.refused:
+            rest = iter(replies)
+            refused = pending.refused
+            replies = [Reply(error=refused[i]) if i in refused else next(rest) for i in range(pending.count)]
+        self._link.listener.on_reply(self.instance, BatchReply(batch_id, start, ready, done, end, replies, lease))
+
+    def _learn(self, pending: Pending, replies: list[Reply]) -> None:
+        if pending.rows:
+            used = sum(padded(len(tensor.data)) for reply in replies for tensor in reply.outputs)
+            self._link.learn(used, pending.rows)
+
+    def _ungrant(self, token: int, lease: Lease | None) -> None:
+        """Slots that were asked for and not used; those of a decoupled model's other threads stay."""
+        if self._link.layout.decoupled:
+            slot = self._granted.pop(token, None)
+            if slot is not None and slot is not lease:
+                slot.release()
+            return
+        for slot in self._granted.values():
+            if slot is not lease:
+                slot.release()
+        self._granted.clear()
+
+    def _on_need(self, received: bytes) -> None:
+        if len(received) != HEADER_SIZE + NEED.size:
+            raise FrameError("a NEED_OUTPUT has another length")
+        nbytes, token = NEED.unpack_from(received, HEADER_SIZE)
+        if not token or token in self._granted or not (self._pending or self._link.layout.decoupled):
+            raise FrameError(f"found NEED_OUTPUT {token}, expected none")
+        try:
+            slot = self._link.arena.allocate(nbytes)
+        except Unavailable as full:
+            answer = SLOT.pack(self.number, token, 0, 0) + full.message.encode()
+        else:
+            self._granted[token] = slot
+            answer = SLOT.pack(self.number, token, slot.offset, slot.capacity)
+            rows = sum(pending.rows for pending in self._pending.values())
+            self._link.learn(nbytes, rows)
+        self._send_control(frame(Kind.OUTPUT_SLOT, 0, answer))
+
+    def _on_partial(self, batch_id: int, received: bytes) -> None:
+        if not self._link.layout.decoupled or len(received) < HEADER_SIZE + PARTIAL_HEAD.size:
+            raise FrameError("found a partial reply, expected none")
+        index, final, token, meta = PARTIAL_HEAD.unpack_from(received, HEADER_SIZE)
+        slot = self._granted.pop(token, None)
+        replies, in_slot = decode_answers(
+            self._link.layout, received, HEADER_SIZE + PARTIAL_HEAD.size, meta, 1, slot, slot.capacity if slot else 0
+        )
+        if slot is not None and not in_slot:
+            slot.release()
+        lease = slot if in_slot else None
+        listener = cast(PartialListener, self._link.listener)
+        listener.on_partial(self.instance, batch_id, index, replies[0], bool(final), lease)
+
+    # ---- the end --------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """The worker is dead: deliver the replies that it still wrote."""
+        self.broken = _ignore
+        try:
+            while self._receive():
+                pass
+        except FrameError:
+            pass
+
+    def hang_up(self) -> None:
+        """Tell the worker that nothing more will come; slots stay taken until `close`."""
+        self.broken = _ignore
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """No more batches; slots are free again. The worker must be idle or dead."""
+        self.broken = _ignore
+        fd = self._socket.fileno()
+        if fd >= 0:
+            self._loop.remove_reader(fd)
+            self._loop.remove_writer(fd)
+            self._socket.close()
+        self._queue.clear()
+        for pending in self._pending.values():
+            pending.release()
+            if pending.slot is not None:
+                pending.slot.release()
+        for slot in self._granted.values():
+            slot.release()
+        self._pending.clear()
+        self._granted.clear()
+
+
+def _ignore(reason: str, grace: float) -> None:
+    """For `broken`, once the end is known."""
+
+
+def _loose_bytes(inputs: list[Tensor]) -> int:
+    total = 0
+    for tensor in inputs:
+        if tensor.offset < 0:
+            total += len(tensor.data)
+    return total
+
+
+def _copied(inputs: list[Tensor], slot: Slot) -> list[Tensor]:
+    """Copies whose data lies in `slot`; those that are in the arena already stay."""
+    copies: list[Tensor] = []
+    position = 0
+    view: Any = slot.view
+    for tensor in inputs:
+        if tensor.offset < 0:
+            size = len(tensor.data)
+            view[position : position + size] = tensor.data
+            here = view[position : position + size]
+            copies.append(Tensor(tensor.name, tensor.datatype, tensor.shape, here, slot.offset + position))
+            position += padded(size)
+        else:
+            copies.append(tensor)
+    return copies

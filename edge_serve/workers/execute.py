@@ -1,0 +1,221 @@
+"""EXECUTE frames: a batch of requests, as the front end writes and the worker reads it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from edge_serve.backends.base import BackendRequest, Reply
+from edge_serve.messages.infer import InferRequest, Parameter
+from edge_serve.tensors import BY_NUMBER, Tensor
+from edge_serve.workers.frames import HEADER, HEADER_SIZE, VERSION, Kind, parse_json
+from edge_serve.workers.layout import IN_ARENA, IN_FRAME, NAMES_IN_EXTRA, PAD, TENSOR, Layout
+
+# mask of the listed outputs (0 = all), correlation id, priority, timeout us, deadline ns; flags, id bytes, extra bytes;
+# number of tensors
+REQUEST = struct.Struct("<QQQQQIIIH")
+EXECUTE_HEAD = struct.Struct("<QQI")  # output slot: offset, capacity; bytes of the part before the data
+
+_EXECUTE = Kind.EXECUTE.value
+
+
+def encode_execute(
+    layout: Layout, batch_id: int, requests: Sequence[InferRequest], slot_offset: int, slot_capacity: int
+) -> bytes:
+    """An EXECUTE frame.
+
+    Raises:
+        struct.error: a number does not fit its field.
+    """
+    parts: list[Any] = [b""]
+    data: list[Any] = []
+    position = 0
+    index_of = layout.input_index
+    structs = TENSOR
+    for request in requests:
+        mask, extra = 0, b""
+        try:
+            for wanted in request.outputs:
+                mask |= layout.output_bit[wanted.name]
+        except KeyError:
+            mask = NAMES_IN_EXTRA
+        correlation = request.correlation_id
+        inputs = request.inputs
+        if mask == NAMES_IN_EXTRA or request.parameters or type(correlation) is not int:
+            extra = _extra(request, mask == NAMES_IN_EXTRA)
+        request_id = request.id.encode() if request.id else b""
+        parts.append(
+            REQUEST.pack(
+                mask,
+                correlation if type(correlation) is int else 0,
+                request.priority,
+                request.timeout_us,
+                request.deadline_ns,
+                request.flags,
+                len(request_id),
+                len(extra),
+                len(inputs),
+            )
+        )
+        if request_id or extra:
+            parts.append(request_id)
+            parts.append(extra)
+        for tensor in inputs:
+            shape = tensor.shape
+            rank = len(shape)
+            size = len(tensor.data)
+            if tensor.offset >= 0:
+                place, where = IN_ARENA, tensor.offset
+            else:
+                place, where = IN_FRAME, position
+                data.append(tensor.data)
+                position += size
+                if size & 15:
+                    data.append(PAD[size & 15 :])
+                    position += 16 - (size & 15)
+            parts.append(
+                structs[rank].pack(rank, tensor.datatype._value_, index_of[tensor.name], place, where, size, *shape)
+            )
+    meta = sum(map(len, parts))
+    pad = -(HEADER_SIZE + EXECUTE_HEAD.size + meta) & 15
+    length = EXECUTE_HEAD.size + meta + pad + position
+    parts[0] = HEADER.pack(length, VERSION, _EXECUTE, len(requests), batch_id) + EXECUTE_HEAD.pack(
+        slot_offset, slot_capacity, meta + pad
+    )
+    if pad:
+        parts.append(PAD[:pad])
+    parts += data
+    return b"".join(parts)
+
+
+def _extra(request: InferRequest, list_outputs: bool) -> bytes:
+    extra: dict[str, Any] = {}
+    if request.parameters:
+        extra["parameters"] = request.parameters
+    if not isinstance(request.correlation_id, int):
+        extra["correlation_id"] = request.correlation_id
+    if list_outputs:
+        extra["outputs"] = [wanted.name for wanted in request.outputs]
+    return json.dumps(extra).encode()
+
+
+@dataclass(slots=True)
+class Batch:
+    """An EXECUTE frame as the worker reads it.
+
+    Attributes:
+        deadlines: one for each request, 0 = none; empty when no request has one.
+        listed: whether each request named the outputs it wants.
+    """
+
+    id: int
+    requests: list[BackendRequest]
+    deadlines: list[int]
+    listed: list[bool]
+    slot_offset: int
+    slot_capacity: int
+
+
+def decode_execute(
+    layout: Layout,
+    frame: bytearray,
+    arena: memoryview,
+    cancelled: set[int],
+    send: Callable[[int, int, Reply, bool], None] | None = None,
+) -> Batch:
+    """The batch in a whole EXECUTE frame, which must start on 16 bytes; tensors are views of it or of the arena.
+
+    Args:
+        cancelled: `cancel_key`s of requests whose clients have gone.
+        send: for decoupled models: batch id, index, reply, final.
+    """
+    _, _, _, count, batch_id = HEADER.unpack_from(frame, 0)
+    slot_offset, slot_capacity, meta = EXECUTE_HEAD.unpack_from(frame, HEADER_SIZE)
+    position = HEADER_SIZE + EXECUTE_HEAD.size
+    data_start = position + meta
+    view = memoryview(frame)
+    requests: list[BackendRequest] = []
+    deadlines: list[int] = []
+    listed: list[bool] = []
+    any_deadline = False
+    is_cancelled = cancelled.__contains__
+    for i in range(count):
+        mask, correlation, priority, timeout_us, deadline, flags, id_size, extra_size, tensors = REQUEST.unpack_from(
+            frame, position
+        )
+        position += REQUEST.size
+        request_id = ""
+        parameters: dict[str, Parameter] = {}
+        names: Sequence[str] = layout.listed.get(mask) or layout.names_of(mask & ~NAMES_IN_EXTRA)
+        if id_size:
+            request_id = frame[position : position + id_size].decode()
+            position += id_size
+        if extra_size:
+            extra = parse_json(frame[position : position + extra_size])
+            position += extra_size
+            parameters = extra.get("parameters", parameters)
+            correlation = extra.get("correlation_id", correlation)
+            names = extra.get("outputs", names)
+        inputs, position = _read_tensors(layout.inputs, tensors, frame, view, position, data_start, arena)
+        any_deadline = any_deadline or deadline != 0
+        deadlines.append(deadline)
+        listed.append(mask != 0)
+        request = BackendRequest(
+            request_id,
+            inputs,
+            names,
+            parameters,
+            correlation,
+            flags,
+            priority,
+            timeout_us,
+            partial(is_cancelled, (batch_id << 16) | i),
+        )
+        if send is not None:
+            request.send = partial(send, batch_id, i)
+        requests.append(request)
+    return Batch(batch_id, requests, deadlines if any_deadline else [], listed, slot_offset, slot_capacity)
+
+
+def cancel_key(batch_id: int, index: int) -> int:
+    """How a request of a batch is named in the worker's set of cancelled ones."""
+    return (batch_id << 16) | index
+
+
+def _read_tensors(
+    names: tuple[str, ...],
+    count: int,
+    frame: bytearray,
+    view: memoryview,
+    position: int,
+    data_start: int,
+    arena: memoryview,
+) -> tuple[list[Tensor], int]:
+    """Inputs in the order of the configuration, and where the next request starts."""
+    inputs: list[Tensor] = []
+    order: list[int] = []
+    previous, sorted_already = -1, True
+    for _ in range(count):
+        made = TENSOR[frame[position]]
+        fields = made.unpack_from(frame, position)
+        position += made.size
+        _, number, index, place, where, size = fields[:6]
+        datatype = BY_NUMBER[number]
+        if place == IN_FRAME:
+            start = data_start + where
+            inputs.append(Tensor(names[index], datatype, fields[6:], view[start : start + size]))
+        else:
+            data: memoryview | bytearray = arena[where : where + size]
+            if datatype.size > 1 and where % datatype.size:
+                data, where = bytearray(data), -1
+            inputs.append(Tensor(names[index], datatype, fields[6:], data, where))
+        order.append(index)
+        sorted_already = sorted_already and index > previous
+        previous = index
+    if not sorted_already:
+        inputs = [tensor for _, tensor in sorted(zip(order, inputs, strict=True), key=lambda pair: pair[0])]
+    return inputs, position

@@ -1,0 +1,151 @@
+"""What travels between the front end and a worker: versioned, length-prefixed frames of structs, never pickle.
+
+Each frame is a 16-byte header and a payload. Control frames carry JSON, or nothing; those of the data path are structs
+(`execute`, `reply`). The worker runs users' code, which may write to any descriptor: the front end takes every byte
+from it as possibly wrong and answers with `FrameError`, which costs that worker its life and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, triton_code
+
+VERSION = 1
+#: payload length, version, kind, a count, an id: of the batch on data channels, of the question on control channels
+HEADER = struct.Struct("<IBBHq")
+HEADER_SIZE = HEADER.size
+#: longest payload that is believed: replies above layout.INLINE travel through the arena
+LONGEST = 256 << 20
+
+NEED = struct.Struct("<QI")  # NEED_OUTPUT: bytes, token
+SLOT = struct.Struct("<IIQQ")  # OUTPUT_SLOT: channel, token, offset, capacity; the reason follows when that is 0
+CANCELLATION = struct.Struct("<II")  # CANCEL: channel, the request's index; the id is the batch's
+
+
+class Kind(IntEnum):
+    """Frame kinds. `->` front end to worker, `<-` worker to front end."""
+
+    EXECUTE = 1  # -> data: a batch
+    REPLY = 2  # <- data: its replies
+    NEED_OUTPUT = 3  # <- data: the outputs need an arena slot of this size
+    OUTPUT_SLOT = 4  # -> control: here it is, or the reason why not
+    PARTIAL = 5  # <- data: one of 0 to n replies of a decoupled model
+    CANCEL = 6  # -> control: the client of a running request has gone
+    HELLO = 16  # <- started
+    DESCRIBE = 17  # -> complete this configuration
+    DESCRIBED = 18  # <-
+    OPEN = 19  # -> load a model; descriptors: the arena, one data channel for each instance
+    OPENED = 20  # <-
+    FAILED = 21  # <-> in place of the expected answer: code, text
+    CLOSE = 22  # -> finalize and forget a model
+    CLOSED = 23  # <-
+    HEALTH = 24  # -> is the model ready?
+    HEALTH_REPLY = 25  # <-
+    HEARTBEAT = 26  # <- from a thread of its own: the interpreter is not stuck
+    LOG = 27  # <- level, logger, text
+    METRIC = 28  # <- an update of a model's own metrics
+    CALL = 29  # <- the model asks the server: infer (BLS), load, unload, is it ready
+    CALL_RESULT = 30  # ->
+
+
+class FrameError(Exception):
+    """The bytes are no frame of ours."""
+
+
+@dataclass(slots=True)
+class Frame:
+    """A frame whose payload has arrived completely."""
+
+    kind: int
+    count: int
+    id: int
+    payload: bytes
+
+    def json(self) -> dict[str, Any]:
+        """The payload of a control frame.
+
+        Raises:
+            FrameError: it is not a JSON object.
+        """
+        return parse_json(self.payload)
+
+
+def parse_json(payload: bytes | bytearray | memoryview) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        FrameError: it is none.
+    """
+    try:
+        value = json.loads(bytes(payload))
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise FrameError(f"found {type(value).__name__}, expected a JSON object")
+    return value
+
+
+def frame(kind: int, frame_id: int = 0, payload: bytes = b"", count: int = 0) -> bytes:
+    """A whole frame."""
+    return HEADER.pack(len(payload), VERSION, kind, count, frame_id) + payload
+
+
+def json_frame(kind: int, frame_id: int, value: dict[str, Any]) -> bytes:
+    """A control frame with a JSON object."""
+    return frame(kind, frame_id, json.dumps(value).encode())
+
+
+def failed_frame(frame_id: int, error: EdgeServeError) -> bytes:
+    """FAILED, the answer to a question that could not be answered."""
+    return json_frame(Kind.FAILED, frame_id, {"code": triton_code(error), "text": error.message})
+
+
+def error_of(value: dict[str, Any]) -> EdgeServeError:
+    """The error in a FAILED frame."""
+    code = value.get("code")
+    cls = BY_TRITON_CODE.get(code, Internal) if isinstance(code, int) else Internal
+    return cls(str(value.get("text", "")))
+
+
+def parse_header(data: bytes | bytearray | memoryview, position: int = 0) -> tuple[int, int, int, int]:
+    """(payload length, kind, count, id) of the header at `position`, which must be there.
+
+    Raises:
+        FrameError: another version, or a length that no frame has.
+    """
+    length, version, kind, count, frame_id = HEADER.unpack_from(data, position)
+    if version != VERSION or length > LONGEST:
+        raise FrameError(f"found a frame header of version {version} and {length} bytes, expected version {VERSION}")
+    return length, kind, count, frame_id
+
+
+class Splitter:
+    """Cuts a stream into frames; for control channels, whose frames are small."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that are complete now.
+
+        Raises:
+            FrameError: see `parse_header`; the stream is of no use any more.
+        """
+        buffer, position, frames = self._data, 0, []
+        buffer += data
+        while position + HEADER_SIZE <= len(buffer):
+            length, kind, count, frame_id = parse_header(buffer, position)
+            end = position + HEADER_SIZE + length
+            if end > len(buffer):
+                break
+            frames.append(Frame(kind, count, frame_id, bytes(buffer[position + HEADER_SIZE : end])))
+            position = end
+        del buffer[:position]
+        return frames

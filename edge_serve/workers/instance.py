@@ -1,0 +1,209 @@
+"""One instance in the worker: receives a batch, calls the backend, replies. One thread each, blocking I/O.
+
+Worker's side: the standard library and NumPy only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+
+from edge_serve.backends.base import BackendInstance, BackendRequest, Reply, Timing
+from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.workers.execute import Batch, decode_execute
+from edge_serve.workers.frames import HEADER, HEADER_SIZE, NEED, Kind, frame
+from edge_serve.workers.layout import INLINE, Layout
+from edge_serve.workers.reply import OutputRoom, encode_partial, encode_reply
+
+_RECEIVE_BYTES = 64 * 1024
+#: Triton's words (core src/scheduler_utils.cc)
+TIMEOUT_EXPIRED = "Request timeout expired"
+
+
+class Receiver:
+    """Cuts a blocking stream into frames, each in memory of its own that starts on 16 bytes.
+
+    Models may keep arrays beyond their batch, so no frame's memory is used twice.
+    """
+
+    __slots__ = ("_buffer", "_have", "_socket")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        self._have = 0
+
+    def receive(self) -> bytearray | None:
+        """The next frame with its header; None at the end of the stream."""
+        buffer, have, recv_into = self._buffer, self._have, self._socket.recv_into
+        while have < HEADER_SIZE:
+            count = recv_into(buffer[have:])
+            if not count:
+                return None
+            have += count
+        total = HEADER_SIZE + HEADER.unpack_from(buffer)[0]
+        if have >= total:
+            made = bytearray(buffer[:total])
+            if have > total:
+                buffer[: have - total] = bytes(buffer[total:have])
+            self._have = have - total
+            return made
+        made = bytearray(total)
+        made[:have] = buffer[:have]
+        rest = memoryview(made)[have:]
+        self._have = 0
+        while rest:
+            count = recv_into(rest)
+            if not count:
+                return None
+            rest = rest[count:]
+        return made
+
+
+class Instance:
+    """One executor and its data channel.
+
+    Args:
+        name: of the instance, as error texts quote it.
+        number: of the channel, as control frames name it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        sock: socket.socket,
+        layout: Layout,
+        arena: memoryview,
+        backend: BackendInstance,
+    ) -> None:
+        self.name = name
+        self.number = number
+        self.backend = backend
+        self._socket = sock
+        self._layout = layout
+        self._arena = arena
+        self._cancelled: set[int] = set()
+        self._send_lock = threading.Lock()
+        self._tokens = itertools.count(1)
+        self._asked: dict[int, tuple[threading.Event, list[tuple[int, int, str]]]] = {}
+
+    def run(self) -> None:
+        """Serve until the front end closes the channel."""
+        receiver = Receiver(self._socket)
+        try:
+            while (received := receiver.receive()) is not None:
+                self._serve(received)
+        except OSError:  # the front end is gone: the control channel ends the process
+            pass
+        finally:
+            self._socket.close()
+
+    def _serve(self, received: bytearray) -> None:
+        clock = time.monotonic_ns
+        start = clock()
+        send = self._send_partial if self._layout.decoupled else None
+        batch = decode_execute(self._layout, received, self._arena, self._cancelled, send)
+        timing = Timing()
+        ready = clock()
+        replies = self._execute(batch, timing, ready)
+        marks = (start, timing.input_end_ns or ready, timing.output_start_ns or clock())
+        data = self._encode(batch, replies, marks)
+        with self._send_lock:
+            self._socket.sendall(data)
+        if self._cancelled:
+            self._forget(batch)
+
+    def _execute(self, batch: Batch, timing: Timing, now_ns: int) -> list[Reply]:
+        requests = batch.requests
+        late = {i for i, deadline in enumerate(batch.deadlines) if deadline and deadline <= now_ns}
+        if late:
+            requests = [request for i, request in enumerate(requests) if i not in late]
+        replies = self._call(requests, timing) if requests else []
+        if late:
+            rest = iter(replies)
+            replies = [
+                Reply(error=Unavailable(TIMEOUT_EXPIRED)) if i in late else next(rest)
+                for i in range(len(batch.requests))
+            ]
+        return replies
+
+    def _call(self, requests: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
+        try:
+            replies = self.backend.execute(requests, timing)
+            if len(replies) == len(requests):
+                return replies
+            error: EdgeServeError = self._failed(f"found {len(replies)} replies, expected {len(requests)}")
+        except EdgeServeError as refused:
+            error = refused
+        except BaseException as fault:  # sys.exit in a model ends its batch, not its worker
+            traceback.print_exc(file=sys.stderr)
+            error = self._failed(f"{type(fault).__name__}: {fault}")
+        return [Reply(error=error) for _ in requests]
+
+    def _failed(self, text: str) -> Internal:
+        return Internal(f"Failed to process the request(s) for model '{self.name}', message: {text}")
+
+    def _encode(self, batch: Batch, replies: list[Reply], marks: tuple[int, int, int]) -> bytes:
+        wanted = [
+            request.requested_outputs if listed else None
+            for request, listed in zip(batch.requests, batch.listed, strict=True)
+        ]
+        clock = time.monotonic_ns
+        room = OutputRoom(self._arena, batch.slot_offset, batch.slot_capacity, self._need)
+        try:
+            return encode_reply(self._layout, batch.id, replies, wanted, room, marks, clock)
+        except Unavailable as full:
+            replies = [_refuse_large(reply, full) for reply in replies]
+        except Exception as fault:
+            error = fault if isinstance(fault, EdgeServeError) else self._failed(f"{type(fault).__name__}: {fault}")
+            replies = [Reply(error=error) for _ in replies]
+        return encode_reply(self._layout, batch.id, replies, wanted, room, marks, clock)
+
+    def _send_partial(self, batch_id: int, index: int, reply: Reply, final: bool) -> None:
+        room = OutputRoom(self._arena, 0, 0, self._need)
+        data = encode_partial(self._layout, batch_id, index, reply, final, None, room)
+        with self._send_lock:
+            self._socket.sendall(data)
+
+    def _need(self, nbytes: int) -> tuple[int, int, int]:
+        token = next(self._tokens)
+        event, answer = self._asked[token] = threading.Event(), []
+        with self._send_lock:
+            self._socket.sendall(frame(Kind.NEED_OUTPUT, 0, NEED.pack(nbytes, token)))
+        event.wait()
+        del self._asked[token]
+        offset, capacity, reason = answer[0]
+        if not capacity:
+            raise Unavailable(reason)
+        return token, offset, capacity
+
+    # ---- called by the control thread -----------------------------------------------------------------------------
+
+    def give_slot(self, token: int, offset: int, capacity: int, reason: str) -> None:
+        """The front end's answer to NEED_OUTPUT; capacity 0 is a refusal."""
+        asked = self._asked.get(token)
+        if asked is not None:
+            event, answer = asked
+            answer.append((offset, capacity, reason))
+            event.set()
+
+    def cancel(self, batch_id: int, index: int) -> None:
+        """The client of a request has gone. It may have been answered meanwhile: then the mark is swept later."""
+        if len(self._cancelled) >= 4096:
+            self._cancelled.clear()
+        self._cancelled.add((batch_id << 16) | index)
+
+    def _forget(self, batch: Batch) -> None:
+        if not self._layout.decoupled:  # their senders outlive the batch
+            self._cancelled.difference_update((batch.id << 16) | i for i in range(len(batch.requests)))
+
+
+def _refuse_large(reply: Reply, error: EdgeServeError) -> Reply:
+    large = sum(len(tensor.data) for tensor in reply.outputs) > INLINE
+    return Reply(error=error) if large else reply

@@ -1,0 +1,100 @@
+"""How a model's tensors are numbered and laid out in frames: what `execute` and `reply` share.
+
+    EXECUTE  header | EXECUTE_HEAD | per request: REQUEST, id, extra JSON, per tensor: TENSOR and its dims | data
+    REPLY    header | REPLY_HEAD   | per reply:   ANSWER, extra,           per tensor: TENSOR and its dims | data
+
+Tensors are named by their index in the configuration. A tensor lies in the arena, or in the frame's data part, where
+each starts on 16 bytes. What is rare (parameters, string correlation ids, names that the configuration lacks) goes
+into the extra JSON. `execute` and `reply` are the hot path: locals and few objects rather than small functions.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+from edge_serve.messages.infer import InferRequest
+from edge_serve.tensors import BY_CONFIG_NAME
+
+#: tensors of one request or reply that are larger together travel through the arena
+INLINE = 32 * 1024
+#: outputs in a slot start on this, for SIMD and for `cudaHostRegister`
+ALIGNMENT = 64
+
+IN_FRAME, IN_ARENA = 0, 1
+PAD = bytes(16)
+#: index of a tensor that the configuration does not name
+UNNAMED = 0xFFFF
+#: in a mask of listed outputs: the names are in the extra JSON
+NAMES_IN_EXTRA = 1 << 63
+
+
+class _TensorStructs(dict[int, struct.Struct]):
+    """Rank -> Struct of: rank, data type, index in the configuration, place, position, bytes, dims."""
+
+    def __missing__(self, rank: int) -> struct.Struct:
+        made = self[rank] = struct.Struct(f"<BBHIQQ{rank}q")
+        return made
+
+
+TENSOR = _TensorStructs()
+
+
+def padded(nbytes: int) -> int:
+    """`nbytes` rounded up to ALIGNMENT."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _row_bytes(config: dict[str, Any]) -> int:
+    """Bytes of all outputs for one row; 0 when the configuration does not fix it."""
+    total = 0
+    for output in config.get("output", []):
+        size = BY_CONFIG_NAME[output["data_type"]].size if output.get("data_type") in BY_CONFIG_NAME else 0
+        dims = [int(dim) for dim in output.get("dims", [])]
+        if not size or any(dim < 0 for dim in dims):
+            return 0
+        total += math.prod(dims) * size + ALIGNMENT
+    return total
+
+
+class Layout:
+    """The names of a model's tensors, numbered; equal on both sides because both read the completed configuration.
+
+    Attributes:
+        row_bytes: an upper bound of the outputs of one row; 0 = unknown.
+    """
+
+    __slots__ = (
+        "batches",
+        "decoupled",
+        "input_index",
+        "inputs",
+        "listed",
+        "most_rows",
+        "output_bit",
+        "output_index",
+        "outputs",
+        "row_bytes",
+    )
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.inputs: tuple[str, ...] = tuple(str(entry["name"]) for entry in config.get("input", []))
+        self.outputs: tuple[str, ...] = tuple(str(entry["name"]) for entry in config.get("output", []))
+        self.input_index = {name: i for i, name in enumerate(self.inputs)}
+        self.output_index = {name: i for i, name in enumerate(self.outputs)}
+        self.output_bit = {name: 1 << i for i, name in enumerate(self.outputs[:63])}
+        self.most_rows = max(int(config.get("max_batch_size", 0)), 1)
+        self.batches = int(config.get("max_batch_size", 0)) > 0
+        self.decoupled = bool((config.get("model_transaction_policy") or {}).get("decoupled", False))
+        self.row_bytes = _row_bytes(config)
+        self.listed: dict[int, tuple[str, ...]] = {0: self.outputs}
+
+    def names_of(self, mask: int) -> tuple[str, ...]:
+        """The outputs whose bits are set."""
+        names = self.listed[mask] = tuple(name for name, bit in self.output_bit.items() if bit & mask)
+        return names
+
+    def rows(self, request: InferRequest) -> int:
+        """Batch items of a request."""
+        return request.inputs[0].shape[0] if self.batches and request.inputs and request.inputs[0].shape else 1

@@ -1,0 +1,322 @@
+"""The worker's side: `python -m edge_serve.workers.main CONTROL_FD PARENT_PID HEARTBEAT_SECONDS`.
+
+The control thread reads control frames and never computes. Loading and closing run in the main thread for models that
+have a process of their own (users' code expects it, and its first instance runs there too), else in a thread each.
+Another thread sends heartbeats, so a silent worker is one whose interpreter is stuck. The process ends when the control
+channel does, or at once when its parent dies. Standard library and NumPy only: start-up is part of every load.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import logging
+import mmap
+import os
+import queue
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_serve.backends import host, loader
+from edge_serve.backends.base import Backend, InstanceSpec, ModelSpec
+from edge_serve.errors import EdgeServeError, Internal, NotFound
+from edge_serve.workers.frames import CANCELLATION, SLOT, Frame, Kind, Splitter, failed_frame, frame, json_frame
+from edge_serve.workers.instance import Instance
+from edge_serve.workers.layout import Layout
+from edge_serve.workers.remote import Remote
+
+#: enough for models; far below what an inherited limit may be, which would make closing descriptors slow
+OPEN_FILES = 4096
+_PR_SET_PDEATHSIG = 1
+_MOST_DESCRIPTORS = 64
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A model version in this process."""
+
+    backend: Backend
+    instances: list[Instance]
+    threads: list[threading.Thread]
+    in_main: bool
+
+
+class Control:
+    """The control channel: any thread sends, one receives."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._lock = threading.Lock()
+        self._splitter = Splitter()
+        self.descriptors: list[int] = []
+
+    def send(self, data: bytes) -> None:
+        """Send a whole frame; nothing happens when the front end is gone."""
+        try:
+            with self._lock:
+                self._socket.sendall(data)
+        except OSError:
+            pass
+
+    def receive(self) -> list[Frame] | None:
+        """Frames that have arrived; None at the end. Descriptors that came along are in `descriptors`."""
+        data, descriptors, _, _ = socket.recv_fds(self._socket, 64 * 1024, _MOST_DESCRIPTORS)
+        for fd in descriptors:
+            os.set_inheritable(fd, False)
+        self.descriptors += descriptors
+        return self._splitter.feed(data) if data else None
+
+
+class Main:
+    """What this process holds, and what control frames do to it."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._loaded: dict[int, Loaded] = {}
+        self._instances: dict[int, Instance] = {}
+        self._described: dict[tuple[str, int], Backend] = {}
+        self.remote = Remote(control.send)
+        self._acts: dict[int, Callable[[Frame], None]] = {
+            Kind.DESCRIBE: self._on_describe,
+            Kind.OPEN: self._on_open,
+            Kind.CLOSE: self._on_close,
+            Kind.HEALTH: self._on_health,
+            Kind.CANCEL: self._on_cancel,
+            Kind.OUTPUT_SLOT: self._on_slot,
+            Kind.CALL_RESULT: self.remote.on_result,
+            Kind.FAILED: self.remote.on_result,
+        }
+
+    def run(self) -> None:
+        """Do the main thread's jobs until the front end hangs up."""
+        threading.Thread(target=self._listen, name="control", daemon=True).start()
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _listen(self) -> None:
+        try:
+            while (frames := self._control.receive()) is not None:
+                for received in frames:
+                    act = self._acts.get(received.kind)
+                    if act is not None:
+                        act(received)
+        except OSError:
+            pass
+        if self._loaded:  # the front end died: nobody waits for a finalize
+            os._exit(1)
+        self._jobs.put(None)
+
+    def _start(self, in_main: bool, job: Callable[[], object]) -> None:
+        if in_main:
+            self._jobs.put(job)
+        else:
+            threading.Thread(target=job, name="loading", daemon=True).start()
+
+    def _answer(self, question: int, make: Callable[[], bytes]) -> bool:
+        """Send what `make` returns, or FAILED with why it could not."""
+        try:
+            answer = make()
+        except EdgeServeError as error:
+            self._control.send(failed_frame(question, error))
+            return False
+        except BaseException as fault:  # users' code: sys.exit too must not end the process without a word
+            logging.getLogger(__name__).exception("a model failed to load or close")
+            self._control.send(failed_frame(question, Internal(f"{type(fault).__name__}: {fault}")))
+            return False
+        self._control.send(answer)
+        return True
+
+    # ---- questions ------------------------------------------------------------------------------------------------
+
+    def _on_describe(self, received: Frame) -> None:
+        value = received.json()
+        self._start(value["in_main"], lambda: self._describe(received.id, value))
+
+    def _describe(self, question: int, value: dict[str, Any]) -> bool:
+        spec = _spec(value["spec"])
+
+        def describe() -> bytes:
+            backend = loader.load(value["backend"], spec)
+            completed = backend.complete_config(spec)
+            self._described[spec.name, spec.version] = backend
+            return json_frame(Kind.DESCRIBED, question, {"config": completed})
+
+        return self._answer(question, describe)
+
+    def _on_open(self, received: Frame) -> None:
+        value = received.json()
+        count = 1 + len(value["instances"])
+        descriptors, self._control.descriptors = (
+            self._control.descriptors[:count],
+            self._control.descriptors[count:],
+        )
+        self._start(value["in_main"], lambda: self._open(received.id, value, descriptors))
+
+    def _open(self, question: int, value: dict[str, Any], descriptors: list[int]) -> None:
+        sockets = [socket.socket(fileno=fd) for fd in descriptors[1:]]
+        arena = _map(descriptors[0])
+        number = value["model"]
+
+        def load() -> bytes:
+            self._load(value, sockets, arena)
+            return json_frame(Kind.OPENED, question, {})
+
+        if not self._answer(question, load):
+            for sock in sockets:
+                sock.close()
+            return
+        loaded = self._loaded[number]
+        for thread in loaded.threads:
+            thread.start()
+        if loaded.in_main:
+            loaded.instances[0].run()
+
+    def _load(self, value: dict[str, Any], sockets: list[socket.socket], arena: memoryview) -> None:
+        spec = _spec(value["spec"])
+        specs = [InstanceSpec(one["name"], one["kind"], one["device_id"]) for one in value["instances"]]
+        backend = self._described.pop((spec.name, spec.version), None) or loader.load(value["backend"], spec)
+        executors = backend.open(spec, specs)
+        layout = Layout(spec.config)
+        instances = [
+            Instance(one["name"], one["channel"], sock, layout, arena, executor)
+            for one, sock, executor in zip(value["instances"], sockets, executors, strict=True)
+        ]
+        in_main = value["in_main"]
+        threads = [
+            threading.Thread(target=instance.run, name=instance.name, daemon=True)
+            for instance in instances[1 if in_main else 0 :]
+        ]
+        self._loaded[value["model"]] = Loaded(backend, instances, threads, in_main)
+        self._instances.update((instance.number, instance) for instance in instances)
+
+    def _on_close(self, received: Frame) -> None:
+        number = received.json()["model"]
+        loaded = self._loaded.get(number)
+        if loaded is None:
+            self._control.send(failed_frame(received.id, NotFound(f"model {number} is not open")))
+        else:
+            self._start(loaded.in_main, lambda: self._close(received.id, number))
+
+    def _close(self, question: int, number: int) -> bool:
+        loaded = self._loaded[number]
+        for thread in loaded.threads:  # they end because the front end has closed their channels
+            thread.join()
+
+        def close() -> bytes:
+            try:
+                for instance in loaded.instances:
+                    instance.backend.close()
+                loaded.backend.close()
+            finally:
+                del self._loaded[number]
+                for instance in loaded.instances:
+                    del self._instances[instance.number]
+            return json_frame(Kind.CLOSED, question, {})
+
+        return self._answer(question, close)
+
+    def _on_health(self, received: Frame) -> None:
+        loaded = self._loaded.get(received.json()["model"])
+
+        def ask() -> None:
+            try:
+                ready = loaded is not None and all(instance.backend.is_ready() for instance in loaded.instances)
+            except Exception:
+                logging.getLogger(__name__).exception("is_ready failed")
+                ready = False
+            self._control.send(json_frame(Kind.HEALTH_REPLY, received.id, {"ready": ready}))
+
+        self._start(False, ask)
+
+    # ---- about running batches ------------------------------------------------------------------------------------
+
+    def _on_cancel(self, received: Frame) -> None:
+        number, index = CANCELLATION.unpack_from(received.payload)
+        instance = self._instances.get(number)
+        if instance is not None:
+            instance.cancel(received.id, index)
+
+    def _on_slot(self, received: Frame) -> None:
+        number, token, offset, capacity = SLOT.unpack_from(received.payload)
+        instance = self._instances.get(number)
+        if instance is not None:
+            instance.give_slot(token, offset, capacity, received.payload[SLOT.size :].decode())
+
+
+class ForwardingHandler(logging.Handler):
+    """Log records become LOG frames: the front end writes them in the server's format."""
+
+    def __init__(self, remote: Remote) -> None:
+        super().__init__()
+        self._remote = remote
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._remote.forward_log(record.levelno, record.name, self.format(record))
+
+
+def _spec(value: dict[str, Any]) -> ModelSpec:
+    return ModelSpec(
+        value["name"],
+        value["version"],
+        Path(value["model_directory"]),
+        Path(value["version_directory"]),
+        value["config"],
+        value["backend_config"],
+    )
+
+
+def _map(fd: int) -> memoryview:
+    try:
+        return memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
+    finally:
+        os.close(fd)
+
+
+def _prepare_process(parent: int) -> None:
+    """Die with the parent; let only the front end decide about signals; limits; traces of fatal errors."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which a model's own children would inherit
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard), hard)
+    )
+    faulthandler.enable(all_threads=False)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]  # text files
+
+
+def _beat(control: Control, seconds: float) -> None:
+    heartbeat = frame(Kind.HEARTBEAT)
+    while True:
+        time.sleep(seconds)
+        control.send(heartbeat)
+
+
+def main(arguments: list[str]) -> None:
+    """Serve one front end, then return."""
+    control = Control(socket.socket(fileno=int(arguments[0])))
+    _prepare_process(int(arguments[1]))
+    worker = Main(control)
+    host.install(worker.remote)
+    logging.basicConfig(level=logging.INFO, handlers=[ForwardingHandler(worker.remote)], format="%(message)s")
+    threading.Thread(target=_beat, args=(control, float(arguments[2])), name="heartbeat", daemon=True).start()
+    control.send(json_frame(Kind.HELLO, 0, {"pid": os.getpid()}))
+    worker.run()
+
+
+if __name__ == "__main__":
+    if sys.path and sys.path[0] == os.getcwd():  # put there by -m; models say themselves what is importable
+        del sys.path[0]
+    main(sys.argv[1:])

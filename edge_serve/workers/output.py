@@ -1,0 +1,112 @@
+"""What models print: lines of a worker's standard output and error, for the server's log.
+
+The pipe is always emptied, so a model never waits for it; what exceeds the rate is counted and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+
+LONGEST_LINE = 4096
+_READ_BYTES = 64 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class Rate:
+    """How many lines may pass: `burst` at once, refilled with `per_second`. Time is an argument."""
+
+    __slots__ = ("_burst", "_left", "_per_second", "_seen")
+
+    def __init__(self, per_second: float, burst: int) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._left = float(burst)
+        self._seen = 0.0
+
+    def take(self, now: float) -> bool:
+        """Whether one more may pass at `now` (seconds)."""
+        self._left = min(self._burst, self._left + (now - self._seen) * self._per_second)
+        self._seen = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class Output:
+    """Reads one pipe on the event loop until it ends.
+
+    Attributes:
+        last: the newest lines, for the report when the worker dies.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, fd: int, label: str, write: Callable[[str], None] | None = None
+    ) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._label = label
+        self._write = write or (lambda line: log.info("%s: %s", label, line))
+        self._rate = Rate(200, 1000)
+        self._rest = b""
+        self._dropped = 0
+        self.last: deque[str] = deque(maxlen=5)
+        os.set_blocking(fd, False)
+        loop.add_reader(fd, self.read)
+
+    def read(self) -> bool:
+        """Take what is there; False when nothing was."""
+        if self._fd < 0:
+            return False
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.close()
+            return False
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) > LONGEST_LINE:
+            lines.append(self._rest)
+            self._rest = b""
+        self._take(lines)
+        return True
+
+    def _take(self, lines: list[bytes]) -> None:
+        now = self._loop.time()
+        for i, line in enumerate(lines):
+            if not self._rate.take(now):
+                self._dropped += len(lines) - i
+                break
+            if self._dropped:
+                self._write(f"({self._dropped} lines dropped: the model prints too much)")
+                self._dropped = 0
+            text = line[:LONGEST_LINE].decode(errors="replace")
+            self.last.append(text)
+            self._write(text)
+
+    def finish(self, most_reads: int = 64) -> None:
+        """The writer is dead: take what it left, and close. A grandchild may hold the pipe open and go on writing."""
+        for _ in range(most_reads):
+            if not self.read():
+                break
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+            if self._rest:
+                self._take([self._rest])
+                self._rest = b""
+            if self._dropped:
+                self._write(f"({self._dropped} lines dropped: the model prints too much)")
+                self._dropped = 0

@@ -1,0 +1,243 @@
+"""The room's face: describes and opens models in worker processes, and decides which of them share one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.clock import Clock, MonotonicClock
+from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.infer import InferRequest
+from edge_serve.workers.arena import Arena
+from edge_serve.workers.channel import Link, ModelListener, PartialListener
+from edge_serve.workers.layout import Layout
+from edge_serve.workers.process import Limits
+from edge_serve.workers.reply import BatchReply
+from edge_serve.workers.worker import Hooks, Part, Worker
+
+__all__ = ["BatchReply", "Hooks", "Limits", "ModelListener", "OpenedModel", "PartialListener", "Workers"]
+
+#: each instance of these has a process of its own, in whose main thread it runs: they execute users' Python
+ALONE = frozenset({"python"})
+#: backends that share a worker by default; a backend that came with its model never does
+SHARED = frozenset({"onnxruntime", "onnxruntime_onnx", "tensorrt", "tensorrt_plan", "echo"})
+#: a described model that nobody opens gives its worker back after this many seconds
+RESERVED_SECONDS = 120.0
+
+
+@dataclass(slots=True)
+class _Home:
+    """Where one part of a model lives."""
+
+    worker: Worker
+    part: Part
+
+
+class OpenedModel:
+    """An opened model version.
+
+    Attributes:
+        instances: how many executors it has; they are named 0, 1, ...
+    """
+
+    def __init__(self, pool: Workers, link: Link, homes: list[_Home], instances: int) -> None:
+        self.instances = instances
+        self._pool = pool
+        self._link = link
+        self._homes = homes
+        self._channels = [home.part.channels for home in homes for _ in home.part.instances]
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def listener(self) -> ModelListener:
+        """Who hears of replies and losses; may be exchanged while no batch is in flight."""
+        return self._link.listener
+
+    @listener.setter
+    def listener(self, listener: ModelListener) -> None:
+        self._link.listener = listener
+
+    @property
+    def restarts(self) -> int:
+        """How often its workers were started again since the model was opened."""
+        return sum(home.worker.restarts for home in self._homes)
+
+    def memory_bytes(self) -> int:
+        """Resident memory of its workers; its share where it lives with others."""
+        return sum(home.worker.memory_bytes() // home.worker.shares() for home in self._homes)
+
+    def pids(self) -> list[int]:
+        """Of its worker processes, for logs and tests."""
+        return [home.worker.pid for home in self._homes]
+
+    def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest]) -> None:
+        """Run a batch on an idle instance. Never blocks and never raises; the listener hears of it exactly once,
+        after this has returned."""
+        channel = self._channels[instance].get(instance)
+        if channel is None:
+            error = Internal(f"instance {instance} of model '{self._link.name}' has no worker now")
+            self._loop.call_soon(self._link.listener.on_lost, instance, error)
+        else:
+            channel.execute(batch_id, requests)
+
+    def cancel(self, batch_id: int, index: int) -> None:
+        """The client of a running request has gone: the backend may ask whether. The batch is still answered."""
+        for home in self._homes:
+            for channel in home.part.channels.values():
+                channel.cancel(batch_id, index)
+
+    async def is_ready(self, timeout: float) -> bool:
+        """Whether every instance has its worker and the model says that it is ready."""
+        answers = await asyncio.gather(*(home.worker.is_ready(home.part, timeout) for home in self._homes))
+        return all(answers)
+
+    async def close(self) -> None:
+        """Finalize the model and give its memory back. Batches in flight are not answered any more."""
+        await asyncio.gather(*(home.worker.close(home.part) for home in self._homes))
+        await asyncio.gather(*(self._pool.release(home.worker) for home in self._homes))
+
+
+class Workers:
+    """All worker processes of the server; lives on one event loop."""
+
+    def __init__(self, limits: Limits | None = None, clock: Clock | None = None, hooks: Hooks | None = None) -> None:
+        self._limits = limits or Limits()
+        self._clock = clock or MonotonicClock()
+        self._hooks = hooks or Hooks()
+        self._groups: dict[str, Worker] = {}
+        self._all: set[Worker] = set()
+        self._reserved: dict[tuple[str, int], tuple[Worker, asyncio.TimerHandle]] = {}
+        self._forgetting: set[asyncio.Task[None]] = set()
+
+    def workers(self) -> int:
+        """How many there are."""
+        return len(self._all)
+
+    async def describe(self, spec: ModelSpec, backend: str, *, own_worker: bool = False) -> dict[str, Any]:
+        """The configuration completed by the model itself, in the worker that `open` will then use.
+
+        Raises:
+            EdgeServeError: the model does not load.
+        """
+        await self.forget(spec)
+        worker = self._claim(spec, backend, own_worker, _label(spec))
+        try:
+            completed = await worker.describe(spec, backend)
+        except BaseException:
+            await self.release(worker)
+            raise
+        timer = asyncio.get_running_loop().call_later(RESERVED_SECONDS, self._expire, spec)
+        self._reserved[spec.name, spec.version] = (worker, timer)
+        return completed
+
+    async def forget(self, spec: ModelSpec) -> None:
+        """The model that was described will not be opened."""
+        worker = self._take_reserved(spec)
+        if worker is not None:
+            await self.release(worker)
+
+    def _expire(self, spec: ModelSpec) -> None:
+        task = asyncio.get_running_loop().create_task(self.forget(spec), name=f"forget {spec.name}")
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
+
+    def _take_reserved(self, spec: ModelSpec) -> Worker | None:
+        reserved = self._reserved.pop((spec.name, spec.version), None)
+        if reserved is None:
+            return None
+        reserved[1].cancel()
+        return reserved[0]
+
+    async def open(
+        self,
+        spec: ModelSpec,
+        backend: str,
+        instances: Sequence[InstanceSpec],
+        listener: ModelListener,
+        arena: Arena,
+        *,
+        own_worker: bool = False,
+    ) -> OpenedModel:
+        """Load a model version and make its instances.
+
+        Args:
+            spec: with the completed configuration.
+            own_worker: in a process that it shares with no other model.
+
+        Raises:
+            EdgeServeError: it does not load; nothing of it is left.
+        """
+        link = Link(spec.name, Layout(spec.config), arena, listener, _execution_timeout(spec))
+        numbers = range(len(instances))
+        groups = [[i] for i in numbers] if backend in ALONE else [list(numbers)]
+        homes: list[_Home] = []
+        for group in groups:
+            worker = self._take_reserved(spec)
+            if worker is None or worker.gone:
+                worker = self._claim(spec, backend, own_worker, instances[group[0]].name)
+            homes.append(_Home(worker, Part(spec, backend, link, group, [instances[i] for i in group], {})))
+        results = await asyncio.gather(*(home.worker.open(home.part) for home in homes), return_exceptions=True)
+        failures = [result for result in results if result is not None]
+        if failures:
+            await self._abandon(homes)
+            raise failures[0]
+        return OpenedModel(self, link, homes, len(instances))
+
+    async def _abandon(self, homes: list[_Home]) -> None:
+        for home in homes:
+            if home.part.channels:
+                with contextlib.suppress(EdgeServeError):
+                    await home.worker.close(home.part)
+            await self.release(home.worker)
+
+    def _claim(self, spec: ModelSpec, backend: str, own_worker: bool, label: str) -> Worker:
+        shared = backend in SHARED and not own_worker
+        worker = self._groups.get(backend) if shared else None
+        if worker is None or worker.gone:
+            worker = Worker(backend if shared else label, backend in ALONE, self._limits, self._clock, self._hooks)
+            self._all.add(worker)
+            if shared:
+                self._groups[backend] = worker
+        worker.claims += 1
+        return worker
+
+    async def release(self, worker: Worker) -> None:
+        """One load or model less needs `worker`; it ends with the last."""
+        worker.claims -= 1
+        if worker.claims:
+            return
+        self._groups = {key: known for key, known in self._groups.items() if known is not worker}
+        await worker.end()
+        self._all.discard(worker)
+
+    async def stop(self) -> None:
+        """End every process, whatever it does. Models should be closed before."""
+        for _, timer in self._reserved.values():
+            timer.cancel()
+        self._reserved.clear()
+        await asyncio.gather(*(worker.end() for worker in self._all))
+        self._all.clear()
+        self._groups.clear()
+
+
+def _label(spec: ModelSpec) -> str:
+    return f"{spec.name}:{spec.version}"
+
+
+def _execution_timeout(spec: ModelSpec) -> float:
+    """The model parameter `execution_timeout_ms` in seconds; 0 = none.
+
+    Raises:
+        Internal: it is no number.
+    """
+    text = (spec.config.get("parameters") or {}).get("execution_timeout_ms", {}).get("string_value", "0")
+    try:
+        return float(text) / 1000
+    except ValueError:
+        raise Internal(
+            f"parameter execution_timeout_ms of model '{spec.name}' is '{text}', expected a number"
+        ) from None

@@ -1,0 +1,312 @@
+"""One worker process: spawned by exec, spoken to over its control channel, watched, and reported once when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import edge_serve
+from edge_serve.errors import Unavailable
+from edge_serve.workers.arena import PAGE
+from edge_serve.workers.frames import Frame, FrameError, Kind, Splitter, error_of, json_frame
+from edge_serve.workers.output import Output
+
+log = logging.getLogger(__name__)
+
+_RECEIVE_BYTES = 64 * 1024
+#: how long a process that has closed a channel may take to end by itself
+GRACE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a worker may take, in seconds.
+
+    Attributes:
+        hello: from exec to the first frame.
+        load: to describe or open a model (TensorRT builds take minutes).
+        close: to finalize a model, and then to end.
+        silence: without a heartbeat before the interpreter counts as stuck; not while a model loads.
+        python: interpreter of the workers; "" = this one.
+    """
+
+    hello: float = 60.0
+    load: float = 600.0
+    close: float = 30.0
+    silence: float = 30.0
+    python: str = ""
+
+
+class ProcessLost(Unavailable):
+    """The worker died before it answered."""
+
+
+class Process:
+    """A running worker. Everything happens in callbacks on the event loop.
+
+    Args:
+        label: for log lines.
+        on_frame: is given every control frame that is no answer to `ask`.
+
+    Attributes:
+        exited: resolves to the reason once the process is reaped; what it had written before has been read.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, label: str, limits: Limits, on_frame: Callable[[Frame], None]
+    ) -> None:
+        self.label = label
+        self.exited: asyncio.Future[str] = loop.create_future()
+        self._loop = loop
+        self._limits = limits
+        self._on_frame = on_frame
+        self._reason = ""
+        self._splitter = Splitter()
+        self._queue: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[Frame]] = {}
+        self._hello: asyncio.Future[None] = loop.create_future()
+        self._seen = loop.time()
+        self._closing = False
+        self._spawn()
+
+    @property
+    def pid(self) -> int:
+        """Its number, also after its end."""
+        return self._popen.pid
+
+    def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._popen = subprocess.Popen(
+                [
+                    self._limits.python or sys.executable,
+                    "-m",
+                    "edge_serve.workers.main",
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    str(self._limits.silence / 6),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C in a terminal is for the front end
+                bufsize=0,
+            )
+        assert self._popen.stdout is not None
+        self.output = Output(self._loop, os.dup(self._popen.stdout.fileno()), self.label)
+        self._popen.stdout.close()
+        self._socket = ours
+        ours.setblocking(False)
+        self._loop.add_reader(ours.fileno(), self._on_readable)
+        self._pidfd = os.pidfd_open(self._popen.pid)
+        self._loop.add_reader(self._pidfd, self._on_exit)
+        self._watch = self._loop.call_later(self._limits.silence / 4, self._check)
+
+    async def hello(self) -> None:
+        """Wait until it is up.
+
+        Raises:
+            ProcessLost: it ended, or took too long.
+        """
+        try:
+            await asyncio.wait_for(asyncio.shield(self._hello), self._limits.hello)
+        except asyncio.TimeoutError:
+            self.kill(f"it did not start within {self._limits.hello:g} s")
+            raise ProcessLost(f"worker {self.label} {self._reason}") from None
+
+    # ---- control channel ------------------------------------------------------------------------------------------
+
+    async def ask(self, kind: int, value: dict[str, Any], timeout: float, fds: Sequence[int] = ()) -> Frame:
+        """Send a question and wait for its answer; the descriptors must stay open until then.
+
+        Raises:
+            EdgeServeError: the worker answered FAILED.
+            ProcessLost: it died.
+            asyncio.TimeoutError: no answer in time; the worker may still be at it.
+        """
+        if self.exited.done():
+            raise ProcessLost(f"worker {self.label} {self._reason}")
+        number = next(self._numbers)
+        future: asyncio.Future[Frame] = self._loop.create_future()
+        self._answers[number] = future
+        try:
+            self.send(json_frame(kind, number, value), fds)
+            answer = await asyncio.wait_for(future, timeout)
+        finally:
+            self._answers.pop(number, None)
+        if answer.kind == Kind.FAILED:
+            raise error_of(answer.json())
+        return answer
+
+    def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
+        """Send a control frame; what the socket does not take is queued."""
+        if self._socket.fileno() < 0:
+            return
+        self._queue.append((memoryview(data), tuple(fds)))
+        if len(self._queue) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        queue = self._queue
+        try:
+            while queue:
+                data, fds = queue[0]
+                sent = socket.send_fds(self._socket, [data], fds) if fds else self._socket.send(data)
+                if sent < len(data):
+                    queue[0] = (data[sent:], ())
+                else:
+                    queue.popleft()
+        except (BlockingIOError, InterruptedError):
+            self._loop.add_writer(self._socket.fileno(), self._flush)
+            return
+        except OSError:  # it is dying; `_on_exit` follows
+            queue.clear()
+        self._loop.remove_writer(self._socket.fileno())
+
+    def _on_readable(self) -> None:
+        try:
+            self._receive()
+        except FrameError as error:
+            self.kill(f"was killed: it broke the protocol: {error}")
+
+    def _receive(self) -> bool:
+        try:
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._socket.fileno())
+            if not self._closing:
+                self.kill("was killed: it closed its control channel", GRACE)
+            return False
+        self._seen = self._loop.time()
+        for received in self._splitter.feed(data):
+            self._on_control(received)
+        return True
+
+    def _on_control(self, received: Frame) -> None:
+        if received.kind == Kind.HEARTBEAT:
+            return
+        if received.kind == Kind.HELLO:
+            if not self._hello.done():
+                self._hello.set_result(None)
+        elif received.id in self._answers and received.kind not in (Kind.CALL, Kind.METRIC, Kind.LOG):
+            future = self._answers.pop(received.id)
+            if not future.done():
+                future.set_result(received)
+        else:
+            self._on_frame(received)
+
+    # ---- life and death -------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        silence = self._loop.time() - self._seen
+        if silence > self._limits.silence and not self._answers and self._hello.done():
+            self.kill(f"was killed: it gave no sign of life for {silence:.0f} s, its interpreter is stuck")
+        self._watch = self._loop.call_later(self._limits.silence / 4, self._check)
+
+    def kill(self, reason: str, grace: float = 0.0) -> None:
+        """End it and its children; `exited` follows. The first reason given is the one reported.
+
+        Args:
+            grace: seconds in which it may end by itself: channels of a dying process close first, and its own exit
+                status tells more.
+        """
+        if self.exited.done():
+            return
+        if grace:
+            self._loop.call_later(grace, self.kill, reason)
+            return
+        self._reason = self._reason or reason
+        _kill_group(self._popen.pid)
+
+    def close(self) -> None:
+        """Ask it to end: it does when its control channel closes."""
+        self._closing = True
+        if self._socket.fileno() >= 0:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+
+    async def ended(self, timeout: float) -> None:
+        """Wait for the end; kill it when that takes longer than `timeout` seconds."""
+        try:
+            await asyncio.wait_for(asyncio.shield(self.exited), timeout)
+        except asyncio.TimeoutError:
+            self.kill(f"was killed: it did not end within {timeout:g} s")
+            await asyncio.shield(self.exited)
+
+    def _on_exit(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        _kill_group(self._popen.pid)  # children it leaves behind; the number is ours until it is reaped
+        status = self._popen.wait()
+        self._reason = self._reason or exit_reason(status)
+        self._closing = True
+        with contextlib.suppress(FrameError):
+            while self._receive():
+                pass
+        self._watch.cancel()
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        self.output.finish()
+        lost = ProcessLost(f"worker {self.label} {self._reason}")
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(lost)
+        if not self._hello.done():
+            self._hello.set_exception(lost)
+            self._hello.exception()  # nobody may be waiting
+        self.exited.set_result(self._reason)
+
+    def memory_bytes(self) -> int:
+        """Resident memory, touched arena pages included; 0 when it is gone."""
+        try:
+            with open(f"/proc/{self._popen.pid}/statm", "rb") as statm:
+                return int(statm.read().split()[1]) * PAGE
+        except (OSError, IndexError):
+            return 0
+
+
+def exit_reason(status: int) -> str:
+    """What became of a process that nobody meant to end, from `Popen.returncode`."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = " (the machine may be out of memory: see the kernel's log)" if -status == signal.SIGKILL else ""
+    return f"was ended by {name}{hint}"
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, so that the worker finds this package also when it is not installed."""
+    environment = dict(os.environ)
+    home = Path(edge_serve.__file__).resolve().parent.parent
+    if home.name not in ("site-packages", "dist-packages"):
+        known = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = f"{home}{os.pathsep}{known}" if known else str(home)
+    return environment

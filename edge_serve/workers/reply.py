@@ -1,0 +1,256 @@
+"""REPLY and PARTIAL frames: what a batch came to, as the worker writes and the front end reads it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edge_serve.backends.base import Reply
+from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, triton_code
+from edge_serve.messages.infer import Lease
+from edge_serve.tensors import BY_NUMBER, Tensor, element_count
+from edge_serve.workers.frames import HEADER, VERSION, FrameError, Kind, parse_json
+from edge_serve.workers.layout import IN_ARENA, IN_FRAME, INLINE, PAD, TENSOR, UNNAMED, Layout, padded
+
+REPLY_HEAD = struct.Struct("<qqqqII")  # four time marks, token of the output slot, bytes of the part before the data
+PARTIAL_HEAD = struct.Struct("<IIII")  # the request's index, final, token, bytes of the part before the data
+ANSWER = struct.Struct("<HHI")  # tensors; 0, or 1 + Triton's error code; extra bytes
+
+_REPLY, _PARTIAL = Kind.REPLY.value, Kind.PARTIAL.value
+_PARSE_ERRORS = (struct.error, KeyError, IndexError, ValueError, TypeError, OverflowError)
+
+
+@dataclass(slots=True)
+class BatchReply:
+    """What a batch came to. Times are CLOCK_MONOTONIC nanoseconds, marked by the worker.
+
+    Attributes:
+        replies: one for each request, in order.
+        lease: the slot that large outputs are views of; the receiver releases it when the last byte is sent.
+    """
+
+    batch_id: int
+    compute_start_ns: int
+    input_end_ns: int
+    output_start_ns: int
+    end_ns: int
+    replies: list[Reply]
+    lease: Lease | None = None
+
+
+class OutputRoom:
+    """Where large outputs of one frame go: the slot that came with the batch, or one that is asked for.
+
+    Args:
+        need: asks the front end for a larger slot; answers (token, offset, capacity).
+    """
+
+    __slots__ = ("_arena", "_need", "capacity", "offset", "token")
+
+    def __init__(
+        self, arena: memoryview, offset: int, capacity: int, need: Callable[[int], tuple[int, int, int]]
+    ) -> None:
+        self._arena = arena
+        self._need = need
+        self.token = 0
+        self.offset = offset
+        self.capacity = capacity
+
+    def reserve(self, nbytes: int) -> None:
+        """Make sure that `nbytes` fit.
+
+        Raises:
+            Unavailable: the front end has no memory for them.
+        """
+        if nbytes > self.capacity:
+            self.token, self.offset, self.capacity = self._need(nbytes)
+
+    def put(self, data: Any) -> int:
+        """Copy `data` in; where it starts."""
+        start = self.offset
+        size = len(data)
+        self._arena[start : start + size] = data
+        step = padded(size)
+        self.offset += step
+        self.capacity -= step
+        return start
+
+
+def large_bytes(replies: Sequence[Reply], wanted: Sequence[Sequence[str] | None]) -> int:
+    """Room that the replies above INLINE need in a slot."""
+    total = 0
+    for reply, names in zip(replies, wanted, strict=True):
+        sizes = [len(t.data) for t in reply.outputs if names is None or t.name in names]
+        if sum(sizes) > INLINE:
+            total += sum(padded(size) for size in sizes)
+    return total
+
+
+def encode_answers(
+    layout: Layout, replies: Sequence[Reply], wanted: Sequence[Sequence[str] | None], room: OutputRoom
+) -> tuple[list[Any], int, list[Any], int]:
+    """(parts, bytes of them, data, bytes of it) of replies.
+
+    Args:
+        wanted: the outputs that each request asked for; None = all.
+
+    Raises:
+        Unavailable: there is no memory for the large outputs.
+    """
+    parts: list[Any] = [b""]
+    data: list[Any] = []
+    position = 0
+    index_of = layout.output_index
+    reserved = False
+    for reply, names in zip(replies, wanted, strict=True):
+        if reply.error is not None:
+            text = reply.error.message.encode(errors="replace")
+            parts.append(ANSWER.pack(0, 1 + triton_code(reply.error), len(text)))
+            parts.append(text)
+            continue
+        outputs = reply.outputs
+        if names is not None:
+            outputs = [tensor for tensor in outputs if tensor.name in names]
+        total = 0
+        for tensor in outputs:
+            total += len(tensor.data)
+        if total > INLINE and not reserved:
+            room.reserve(large_bytes(replies, wanted))
+            reserved = True
+        extra = b""
+        unknown = [tensor.name for tensor in outputs if tensor.name not in index_of]
+        if reply.parameters or unknown:
+            extra = json.dumps({"parameters": reply.parameters, "names": unknown}).encode()
+        parts.append(ANSWER.pack(len(outputs), 0, len(extra)))
+        if extra:
+            parts.append(extra)
+        for tensor in outputs:
+            shape, size = tensor.shape, len(tensor.data)
+            rank = len(shape)
+            if total > INLINE:
+                place, where = IN_ARENA, room.put(tensor.data)
+            else:
+                place, where = IN_FRAME, position
+                data.append(tensor.data)
+                position += size
+                if size & 15:
+                    data.append(PAD[size & 15 :])
+                    position += 16 - (size & 15)
+            if tensor.datatype.size and element_count(shape) * tensor.datatype.size != size:
+                raise Internal(
+                    f"output '{tensor.name}' has {size} bytes, which is not {tensor.datatype.name} {list(shape)}"
+                )
+            index = index_of.get(tensor.name, UNNAMED)
+            parts.append(TENSOR[rank].pack(rank, tensor.datatype._value_, index, place, where, size, *shape))
+    return parts, sum(map(len, parts)), data, position
+
+
+def encode_reply(
+    layout: Layout,
+    batch_id: int,
+    replies: Sequence[Reply],
+    wanted: Sequence[Sequence[str] | None],
+    room: OutputRoom,
+    marks: tuple[int, int, int],
+    clock: Callable[[], int],
+) -> bytes:
+    """A REPLY frame; `marks` are start, inputs ready, outputs ready, and the end is now.
+
+    Raises:
+        Unavailable: there is no memory for the large outputs.
+        Exception: a backend returned what is no tensor.
+    """
+    parts, meta, data, size = encode_answers(layout, replies, wanted, room)
+    head = HEADER.pack(REPLY_HEAD.size + meta + size, VERSION, _REPLY, len(replies), batch_id)
+    parts[0] = head + REPLY_HEAD.pack(*marks, clock(), room.token, meta)
+    parts += data
+    return b"".join(parts)
+
+
+def encode_partial(
+    layout: Layout, batch_id: int, index: int, reply: Reply, final: bool, wanted: Sequence[str] | None, room: OutputRoom
+) -> bytes:
+    """A PARTIAL frame.
+
+    Raises:
+        Unavailable: there is no memory for large outputs.
+    """
+    parts, meta, data, size = encode_answers(layout, [reply], [wanted], room)
+    head = HEADER.pack(PARTIAL_HEAD.size + meta + size, VERSION, _PARTIAL, 1, batch_id)
+    parts[0] = head + PARTIAL_HEAD.pack(index, final, room.token, meta)
+    parts += data
+    return b"".join(parts)
+
+
+def decode_answers(
+    layout: Layout, frame: bytes | bytearray, position: int, meta: int, count: int, slot: Lease | None, capacity: int
+) -> tuple[list[Reply], bool]:
+    """The replies in a frame, and whether any of their tensors lies in `slot`. Every number is checked.
+
+    Raises:
+        FrameError: the worker wrote something else.
+    """
+    try:
+        return _read_answers(layout, frame, position, meta, count, slot, capacity)
+    except _PARSE_ERRORS as error:
+        raise FrameError(f"replies cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _read_answers(
+    layout: Layout, frame: bytes | bytearray, position: int, meta: int, count: int, slot: Lease | None, capacity: int
+) -> tuple[list[Reply], bool]:
+    data_start = position + meta
+    view = memoryview(frame)
+    replies: list[Reply] = []
+    in_slot = False
+    outputs_of = layout.outputs
+    for _ in range(count):
+        tensors, failed, extra_size = ANSWER.unpack_from(frame, position)
+        position += ANSWER.size
+        extra = frame[position : position + extra_size] if extra_size else b""
+        position += extra_size
+        if failed:
+            replies.append(Reply(error=BY_TRITON_CODE[failed - 1](extra.decode())))
+            continue
+        parameters, unknown = _answer_extra(extra) if extra else ({}, [])
+        outputs: list[Tensor] = []
+        for _ in range(tensors):
+            made = TENSOR[frame[position]]
+            fields = made.unpack_from(frame, position)
+            position += made.size
+            _, number, index, place, where, size = fields[:6]
+            datatype, shape = BY_NUMBER[number], fields[6:]
+            name = outputs_of[index] if index != UNNAMED else unknown.pop(0)
+            if place == IN_FRAME:
+                start, offset = data_start + where, -1
+                data = view[start : start + size]
+            elif slot is not None and slot.offset <= where and where + size <= slot.offset + capacity:
+                in_slot, offset = True, where
+                data = slot.view[where - slot.offset : where - slot.offset + size]
+            else:
+                raise FrameError(f"output '{name}' lies outside its slot")
+            if (
+                len(data) != size
+                or min(shape, default=0) < 0
+                or (datatype.size and element_count(shape) * datatype.size != size)
+            ):
+                raise FrameError(f"output '{name}' has {size} bytes, which is not {datatype.name} {list(shape)}")
+            outputs.append(Tensor(name, datatype, shape, data, offset))
+        replies.append(Reply(outputs, None, parameters))
+    return replies, in_slot
+
+
+def _answer_extra(extra: bytes | bytearray) -> tuple[dict[str, Any], list[str]]:
+    value = parse_json(extra)
+    parameters, names = value["parameters"], value["names"]
+    if not isinstance(parameters, dict) or not all(isinstance(name, str) for name in names):
+        raise FrameError("a reply's parameters or names are of another type")
+    return parameters, list(names)
+
+
+def error_replies(count: int, error: EdgeServeError) -> list[Reply]:
+    """The same error for each request of a batch."""
+    return [Reply(error=error) for _ in range(count)]

@@ -1,0 +1,43 @@
+"""When a worker that died is started again: at once, and ever later while it keeps dying. Pure; time is an argument."""
+
+from __future__ import annotations
+
+
+class RestartPolicy:
+    """Back-off of one worker.
+
+    The first crashes restart at once. From the `burst`-th within `window_ns` on the delay doubles up to `longest_ns`;
+    a worker that then lives for `window_ns` is forgiven.
+    """
+
+    def __init__(
+        self,
+        burst: int = 3,
+        window_ns: int = 10_000_000_000,
+        first_ns: int = 250_000_000,
+        longest_ns: int = 5_000_000_000,
+    ) -> None:
+        self._burst = burst
+        self._window_ns = window_ns
+        self._first_ns = first_ns
+        self._longest_ns = longest_ns
+        self._crashes: list[int] = []
+        self._delays = 0
+        self._started_ns: int | None = None
+
+    def started(self, now_ns: int) -> None:
+        """The worker serves."""
+        self._started_ns = now_ns
+
+    def crashed(self, now_ns: int) -> int:
+        """The worker died; nanoseconds to wait before it is started again."""
+        started, self._started_ns = self._started_ns, None
+        if started is not None and now_ns - started >= self._window_ns:
+            self._crashes.clear()
+            self._delays = 0
+        self._crashes = [at for at in self._crashes if now_ns - at < self._window_ns] + [now_ns]
+        if not self._delays and len(self._crashes) < self._burst:
+            return 0
+        delay = min(self._first_ns << min(self._delays, 40), self._longest_ns)
+        self._delays += 1
+        return delay

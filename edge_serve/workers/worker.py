@@ -1,0 +1,329 @@
+"""A worker that lives on: holds models, is started again when its process dies, and opens them again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.clock import Clock
+from edge_serve.errors import EdgeServeError, Internal, Unsupported
+from edge_serve.workers.channel import Channel, Link
+from edge_serve.workers.frames import Frame, FrameError, Kind, failed_frame, frame
+from edge_serve.workers.process import Limits, Process, ProcessLost
+from edge_serve.workers.remote import pack, unpack
+from edge_serve.workers.restart import RestartPolicy
+
+log = logging.getLogger(__name__)
+
+#: seconds between attempts to open a model again that refuses to
+_REOPEN_FIRST, _REOPEN_LONGEST = 0.25, 5.0
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """The instances of an opened model that live in one worker.
+
+    Attributes:
+        instances: their numbers within the model; `specs` belong to them.
+        channels: by instance number; empty while the worker is away.
+    """
+
+    spec: ModelSpec
+    backend: str
+    link: Link
+    instances: list[int]
+    specs: list[InstanceSpec]
+    channels: dict[int, Channel]
+    number: int = 0
+    lost: bool = False
+
+
+Answer = Callable[..., None]
+
+
+@dataclass(slots=True)
+class Hooks:
+    """Who hears what models say besides replies. `call` is given the question, its tensors and two ways to answer."""
+
+    metric: Callable[[dict[str, Any]], None] = lambda update: None
+    call: Callable[[dict[str, Any], list[Any], Answer, Callable[[EdgeServeError], None]], None] | None = None
+
+
+class Worker:
+    """One worker over all its processes.
+
+    Args:
+        in_main: models load and their first instance runs in the process's main thread.
+
+    Attributes:
+        restarts: how often a process was started in place of one that died.
+        claims: how many loads and models need it; its owner ends it when there are none.
+    """
+
+    def __init__(self, label: str, in_main: bool, limits: Limits, clock: Clock, hooks: Hooks) -> None:
+        self.label = label
+        self.restarts = 0
+        self.claims = 0
+        self._in_main = in_main
+        self._limits = limits
+        self._clock = clock
+        self._hooks = hooks
+        self._loop = asyncio.get_running_loop()
+        self._policy = RestartPolicy()
+        self._parts: list[Part] = []
+        self._numbers = itertools.count(1)
+        self._ending = False
+        self._wake = asyncio.Event()
+        self._reopening: set[asyncio.Task[None]] = set()
+        self._process = self._new_process()
+        self._supervisor = self._loop.create_task(self._supervise(), name=f"worker {label}")
+
+    @property
+    def gone(self) -> bool:
+        """Its last process has ended and no other will follow."""
+        return self._supervisor.done()
+
+    @property
+    def pid(self) -> int:
+        """Of the present process."""
+        return self._process.pid
+
+    def memory_bytes(self) -> int:
+        """Resident memory of its process."""
+        return self._process.memory_bytes()
+
+    def shares(self) -> int:
+        """How many models live in it."""
+        return max(1, len(self._parts))
+
+    def _new_process(self) -> Process:
+        return Process(self._loop, self.label, self._limits, self._on_frame)
+
+    # ---- models ---------------------------------------------------------------------------------------------------
+
+    async def describe(self, spec: ModelSpec, backend: str) -> dict[str, Any]:
+        """The model's completed configuration.
+
+        Raises:
+            EdgeServeError: why there is none.
+        """
+        question = {"spec": _as_json(spec), "backend": backend, "in_main": self._in_main}
+        answer = await self._ask_to_load(Kind.DESCRIBE, question, spec.name)
+        config: dict[str, Any] = answer.json()["config"]
+        return config
+
+    async def open(self, part: Part) -> None:
+        """Open the model's part here; from then on it is opened again after each restart.
+
+        Raises:
+            EdgeServeError: the model does not load.
+        """
+        await self._open(part)
+        self._parts.append(part)
+
+    async def _open(self, part: Part) -> None:
+        process = self._process
+        part.number = next(self._numbers)
+        pairs = [socket.socketpair() for _ in part.instances]
+        numbers = [next(self._numbers) for _ in part.instances]
+        question = {
+            "model": part.number,
+            "spec": _as_json(part.spec),
+            "backend": part.backend,
+            "in_main": self._in_main,
+            "instances": [
+                {"name": spec.name, "kind": spec.kind, "device_id": spec.device_id, "channel": number}
+                for spec, number in zip(part.specs, numbers, strict=True)
+            ],
+        }
+        fds = [part.link.arena.fd, *(theirs.fileno() for _, theirs in pairs)]
+        try:
+            await self._ask_to_load(Kind.OPEN, question, part.spec.name, fds)
+            if process.exited.done():
+                raise Internal(f"worker {self.label} died just after it had loaded model '{part.spec.name}'")
+        except BaseException:
+            for ours, _ in pairs:
+                ours.close()
+            raise
+        finally:
+            for _, theirs in pairs:
+                theirs.close()
+
+        def broken(reason: str, grace: float) -> None:
+            process.kill(f"was killed: model '{part.spec.name}': {reason}", grace)
+
+        for instance, number, (ours, _) in zip(part.instances, numbers, pairs, strict=True):
+            part.channels[instance] = Channel(self._loop, ours, number, instance, part.link, process.send, broken)
+        part.lost = False
+
+    async def _ask_to_load(self, kind: int, question: dict[str, Any], name: str, fds: list[int] | None = None) -> Frame:
+        process = self._process
+        try:
+            await process.hello()
+            return await process.ask(kind, question, self._limits.load, fds or ())
+        except asyncio.TimeoutError:
+            process.kill(f"was killed: model '{name}' did not load within {self._limits.load:g} s")
+            raise Internal(f"model '{name}' did not load within {self._limits.load:g} s") from None
+        except ProcessLost as lost:
+            said = "; its last words: " + " | ".join(process.output.last) if process.output.last else ""
+            raise Internal(f"{lost.message} while it loaded model '{name}'{said}") from lost
+
+    async def is_ready(self, part: Part, timeout: float) -> bool:
+        """Whether the process is there and the model says that it is ready, within `timeout` seconds."""
+        if part.lost or self._process.exited.done():
+            return False
+        try:
+            answer = await self._process.ask(Kind.HEALTH, {"model": part.number}, timeout)
+        except (EdgeServeError, asyncio.TimeoutError):
+            return False
+        return answer.json().get("ready") is True
+
+    async def close(self, part: Part) -> None:
+        """Finalize the model; a worker that does not get that done in time is killed. Its slots are free afterwards."""
+        process = self._process
+        if part in self._parts:
+            self._parts.remove(part)
+        for channel in part.channels.values():
+            channel.hang_up()
+        try:
+            if not part.lost:
+                await process.ask(Kind.CLOSE, {"model": part.number}, self._limits.close)
+        except asyncio.TimeoutError:
+            process.kill(f"was killed: model '{part.spec.name}' did not close within {self._limits.close:g} s")
+            await asyncio.shield(process.exited)
+        except EdgeServeError as error:
+            log.warning("model %s did not close cleanly: %s", part.spec.name, error.message)
+            if isinstance(error, ProcessLost):
+                await asyncio.shield(process.exited)
+        finally:
+            for channel in part.channels.values():
+                channel.close()
+            part.channels.clear()
+
+    async def end(self) -> None:
+        """End the process, gently and then not; no restart."""
+        self._ending = True
+        self._wake.set()
+        self._process.close()
+        await self._process.ended(self._limits.close)
+        for task in list(self._reopening):
+            task.cancel()
+        await asyncio.wait([self._supervisor])
+
+    # ---- restarts -------------------------------------------------------------------------------------------------
+
+    async def _supervise(self) -> None:
+        while True:
+            reason = await asyncio.shield(self._process.exited)
+            delay = self._policy.crashed(self._clock.now_ns()) / 1e9
+            self._lose(reason, delay)
+            if delay and not self._ending:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), delay)
+            if self._ending or not self._parts:
+                return
+            self.restarts += 1
+            self._process = self._new_process()
+            await self._revive(self._process)
+
+    def _lose(self, reason: str, delay: float) -> None:
+        """Tell every listener; the process has been reaped, so its slots are free."""
+        if not self._ending:
+            log.error("worker %s (pid %d) %s%s", self.label, self.pid, reason,
+                      f"; next start in {delay:g} s" if delay and self._parts else "")  # fmt: skip
+        for part in self._parts:
+            part.lost = True
+            channels = list(part.channels.values())
+            for channel in channels:
+                channel.drain()
+            part.channels.clear()
+            for channel in channels:
+                channel.close()
+                name = part.specs[part.instances.index(channel.instance)].name
+                text = f"Stub process '{name}' is not healthy. Its worker {reason}; it is being restarted."
+                part.link.listener.on_lost(channel.instance, Internal(text))
+
+    async def _revive(self, process: Process) -> None:
+        for part in list(self._parts):
+            if not await self._reopen(part, process) and not process.exited.done():
+                task = self._loop.create_task(self._keep_reopening(part, process), name=f"reopen {part.spec.name}")
+                self._reopening.add(task)
+                task.add_done_callback(self._reopening.discard)
+        if not process.exited.done():
+            self._policy.started(self._clock.now_ns())
+
+    async def _reopen(self, part: Part, process: Process) -> bool:
+        """Whether the part serves again."""
+        try:
+            await self._open(part)
+        except EdgeServeError as error:
+            log.error("model %s does not open in its restarted worker: %s", part.spec.name, error.message)
+            return False
+        if part not in self._parts or process.exited.done():  # closed, or died, meanwhile
+            for channel in part.channels.values():
+                channel.close()
+            part.channels.clear()
+            return True
+        log.info("model %s is back in worker %s (pid %d)", part.spec.name, self.label, process.pid)
+        for instance in part.instances:
+            part.link.listener.on_back(instance)
+        return True
+
+    async def _keep_reopening(self, part: Part, process: Process) -> None:
+        delay = _REOPEN_FIRST
+        while True:
+            await asyncio.wait([process.exited], timeout=delay)
+            if process.exited.done() or self._ending or part not in self._parts:
+                return
+            if await self._reopen(part, process):
+                return
+            delay = min(2 * delay, _REOPEN_LONGEST)
+
+    # ---- what the worker says -------------------------------------------------------------------------------------
+
+    def _on_frame(self, received: Frame) -> None:
+        if received.kind == Kind.LOG:
+            value = received.json()
+            level = value.get("level")
+            logging.getLogger("edge_serve.model").log(
+                level if isinstance(level, int) else logging.INFO, "%s: %s", self.label, value.get("text")
+            )
+        elif received.kind == Kind.METRIC:
+            self._hooks.metric(received.json())
+        elif received.kind == Kind.CALL:
+            self._on_call(received)
+        elif received.kind not in (Kind.HEALTH_REPLY, Kind.FAILED, Kind.OPENED, Kind.DESCRIBED, Kind.CLOSED):
+            raise FrameError(f"found kind {received.kind} on a control channel")
+
+    def _on_call(self, received: Frame) -> None:
+        question, tensors = unpack(received.payload)
+        process = self._process
+
+        def refuse(error: EdgeServeError) -> None:
+            process.send(failed_frame(received.id, error))
+
+        def answer(value: dict[str, Any], outputs: list[Any] | None = None) -> None:
+            process.send(frame(Kind.CALL_RESULT, received.id, pack(value, outputs or [])))
+
+        if self._hooks.call is None:
+            refuse(Unsupported(f"models may not ask for '{question.get('do')}' here"))
+        else:
+            self._hooks.call(question, tensors, answer, refuse)
+
+
+def _as_json(spec: ModelSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "version": spec.version,
+        "model_directory": str(spec.model_directory),
+        "version_directory": str(spec.version_directory),
+        "config": spec.config,
+        "backend_config": spec.backend_config,
+    }
