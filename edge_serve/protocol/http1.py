@@ -32,11 +32,15 @@ FIELD = re.compile(rf"({TOKEN}):([\t\x20-\x7e\x80-\xff]*)\r\n")
 _REQUEST_LINE = re.compile(rf"({TOKEN}) ([\x21-\x7e]+) HTTP/([0-9]\.[0-9])\r\n")
 _VERSION_AT_END = re.compile(r" HTTP/[0-9.]+$")
 _TOKEN_BYTES = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-_ABSOLUTE = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
+_ABSOLUTE = re.compile(r"https?://[0-9a-z.\-_~:\[\]]+(?=[/?]|$)", re.IGNORECASE)
 _LENGTH = re.compile(r"[0-9]{1,18}")
 
+_NOT_HTTP = "this is not HTTP: a request begins with a method name"
+_LF_ALONE = "a line of the head ends with LF alone, expected CR LF"
+
 #: fields of which a second copy could change the framing or the origin (RFC 9112 3.2, 6.3)
-_SINGLE = frozenset(("content-length", "transfer-encoding", "host"))
+SINGLE = frozenset(("content-length", "transfer-encoding", "host"))
+_TAB_IN_SINGLE = re.compile(rf"\n(?:{'|'.join(sorted(SINGLE))}):[^\r\n]*\t", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +139,11 @@ class HeadParser:
             EdgeServeError: one of http1_errors.py.
         """
         if end > start and data[start] not in _TOKEN_BYTES and data[start] != 13:
-            raise BadRequest("this is not HTTP: a request begins with a method name")
+            raise BadRequest(_NOT_HTTP)
         at = data.find(b"\n", scanned, end)
         while at >= 0:
             if at == start or data[at - 1] != 13:
-                raise BadRequest("a line of the head ends with LF alone, expected CR LF")
+                raise BadRequest(_LF_ALONE)
             at = data.find(b"\n", at + 1, end)
         if end - start > self.limits.request_line and data.find(b"\n", start, start + self.limits.request_line) < 0:
             raise TargetTooLong(f"the request line is longer than {self.limits.request_line} bytes")
@@ -158,6 +162,8 @@ class HeadParser:
             raise FramingUnsupported("CONNECT is not offered: this server is not a proxy")
         if len(text) > self.limits.head:
             raise FieldsTooLarge(f"the request head is larger than {self.limits.head} bytes")
+        if "\t" in text and _TAB_IN_SINGLE.search(text):
+            raise BadRequest("a tab in a header that decides about framing, where readers differ about it")
         headers = self._headers(text, line.end())
         fields = _by_name(headers)
         chunked = _is_chunked(fields, version)
@@ -193,6 +199,8 @@ class HeadParser:
 
 def refuse_field(line: str) -> NoReturn:
     """Say what is wrong with a line that is no header field."""
+    if "\n" in line:
+        raise BadRequest(_LF_ALONE)
     if line[:1] in " \t":
         raise BadRequest("a header line begins with a blank: folded header lines are obsolete and refused")
     name = line.partition(":")[0]
@@ -202,6 +210,10 @@ def refuse_field(line: str) -> NoReturn:
 
 
 def _refuse_line(line: str, limits: MessageLimits) -> NoReturn:
+    if ord(line[:1] or " ") not in _TOKEN_BYTES:
+        raise BadRequest(_NOT_HTTP)
+    if "\n" in line:
+        raise BadRequest(_LF_ALONE)
     if len(line) + 2 > limits.request_line:
         raise TargetTooLong(f"the request line is longer than {limits.request_line} bytes")
     if _VERSION_AT_END.search(line) is None:
@@ -216,7 +228,7 @@ def _by_name(headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
         before = fields.get(key)
         if before is None:
             fields[key] = value
-        elif key in _SINGLE:
+        elif key in SINGLE:
             raise BadRequest(f"more than one {name} header")
         else:
             fields[key] = f"{before}, {value}"

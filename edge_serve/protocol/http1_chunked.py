@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 
-from edge_serve.protocol.http1 import FIELD, MessageLimits, refuse_field
+from edge_serve.protocol.http1 import FIELD, SINGLE, TOKEN, MessageLimits, refuse_field
 from edge_serve.protocol.http1_errors import BadRequest, ContentTooLarge, FieldsTooLarge
 
-#: size, then extensions without control characters. No blank before `;`: readers differ about it.
-_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(;[\t\x20-\x7e\x80-\xff]*)?")
+#: size, then extensions. No blanks around `;` and `=`, and no escapes in quotes: readers differ about them.
+_SIZE_LINE = re.compile(
+    rf"""([0-9A-Fa-f]{{1,16}})((?:;{TOKEN}(?:={TOKEN}|="[\t\x20\x21\x23-\x5b\x5d-\x7e]*")?)*)""".encode()
+)
+
+_NOT_IN_TRAILERS = SINGLE | {"connection", "proxy-connection", "keep-alive", "upgrade", "te", "trailer", "expect"}
 
 #: Chunks decoded in one call. A buffer full of one-byte chunks would otherwise hold the loop for tens of milliseconds.
 _CHUNKS_PER_CALL = 1000
@@ -91,7 +95,7 @@ class ChunkedDecoder:
         match = _SIZE_LINE.fullmatch(line)
         if match is None or len(line) > self._limits.chunk_line:
             raise BadRequest(f"chunk size line {line[:32].decode('latin-1')!r}, expected a hexadecimal number")
-        if match[2] is not None:
+        if match[2]:
             self._extensions += len(match[2])
             if self._extensions > self._limits.chunk_extensions:
                 raise BadRequest(f"chunk extensions of more than {self._limits.chunk_extensions} bytes")
@@ -110,7 +114,7 @@ class ChunkedDecoder:
         self._left = size + 2
 
     def _trailer_line(self, line: bytes) -> None:
-        """Trailer fields are checked and forgotten (RFC 9110 6.5.1 lets a recipient discard them)."""
+        """Trailer fields are checked and forgotten (RFC 9110 6.5.1): none may have a say in framing or routing."""
         if line == b"\r\n":
             self.done = True
             return
@@ -119,10 +123,14 @@ class ChunkedDecoder:
         if self._trailers > self._limits.trailers:
             raise FieldsTooLarge(f"trailer fields of more than {self._limits.trailers} bytes")
         text = line.decode("latin-1")
-        if FIELD.fullmatch(text) is None:
+        match = FIELD.fullmatch(text)
+        if match is None:
             refuse_field(text[:-2])
+        if match[1].lower() in _NOT_IN_TRAILERS:
+            raise BadRequest(f"trailer field {match[1]} belongs into the head")
 
     def _check_unfinished_line(self, length: int) -> None:
-        limit = self._limits.chunk_line if self._trailers is None else self._limits.trailers - self._trailers
-        if length > limit:
-            raise BadRequest(f"a line of the chunked body is longer than {limit} bytes")
+        if self._trailers is None and length > self._limits.chunk_line:
+            raise BadRequest(f"a chunk size line is longer than {self._limits.chunk_line} bytes")
+        if self._trailers is not None and self._trailers + length > self._limits.trailers:
+            raise FieldsTooLarge(f"trailer fields of more than {self._limits.trailers} bytes")
