@@ -26,11 +26,13 @@ class Hold:
         until_ns: then the delay of the oldest entry is over.
         rows: a queue of so many rows is looked at again.
         shape_key: that of all entries; another one ends the batch.
+        version: of the queue.
     """
 
     until_ns: int
     rows: int
     shape_key: Hashable
+    version: int
 
 
 class DynamicScheduler(QueuedScheduler):
@@ -56,32 +58,24 @@ class DynamicScheduler(QueuedScheduler):
         if hold is not None and (self._queue.rows >= hold.rows or entry.shape_key != hold.shape_key):
             self._hold = None
 
-    def cancel(self, entry: Entry) -> bool:
-        """See `core.Scheduler`."""
-        self._hold = None
-        return super().cancel(entry)
-
-    def drain(self) -> list[Entry]:
-        """See `core.Scheduler`."""
-        self._hold = None
-        return super().drain()
-
     def next(self, now_ns: int) -> Decision:
         """See `core.Scheduler`."""
         refused = self._queue.expire(now_ns)
         if refused is not None:
-            self._hold = None
             return refused
         if not self._queue or not self._instances.idle:
             return self._wait(0)
-        if self._hold is None or self._hold.until_ns <= now_ns:
-            count = self._ready(now_ns)
-            if count:
-                return Run(self._instances.take(), self._queue.take(count))
-        return self._wait(self._hold.until_ns if self._hold else 0)
+        hold = self._hold
+        if hold is None or hold.until_ns <= now_ns or hold.version != self._queue.version:
+            ready = self._ready(now_ns)
+            if isinstance(ready, int):
+                self._hold = None
+                return Run(self._instances.take(), self._queue.take(ready))
+            self._hold = hold = ready
+        return self._wait(hold.until_ns)
 
-    def _ready(self, now_ns: int) -> int:
-        """How many entries to send now; 0 sets `_hold`."""
+    def _ready(self, now_ns: int) -> int | Hold:
+        """How many entries to send now, or why none."""
         largest, preferred, max_rows = self._preferred[-1], self._preferred, self._max_rows
         count = rows = best = 0
         oldest_ns, shape_key, can_grow = now_ns, None, True
@@ -103,18 +97,16 @@ class DynamicScheduler(QueuedScheduler):
                 best = count
             if rows >= largest and not self._delay_ns:
                 break
-        self._hold = None
         due_ns = oldest_ns + self._delay_ns
         if best and (now_ns < due_ns or not self._delay_ns):
             return best
         if not can_grow or rows >= largest or due_ns <= now_ns:
             return count
-        self._hold = Hold(due_ns, preferred[bisect_right(preferred, rows)], shape_key)
-        return 0
+        return Hold(due_ns, preferred[bisect_right(preferred, rows)], shape_key, self._queue.version)
 
     def _check(self) -> None:
         super()._check()
-        if self._hold is not None:
+        if self._hold is not None and self._hold.version == self._queue.version:
             waiting = list(self._queue.walk())
             assert {entry.shape_key for entry in waiting} == {self._hold.shape_key}
             assert self._queue.rows < self._hold.rows <= self._max_rows

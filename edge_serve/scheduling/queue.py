@@ -47,10 +47,12 @@ class PriorityQueue:
 
     Attributes:
         rows: their batch sizes together; an empty batch counts as one row, as in Triton.
+        version: changes whenever the queue does, unless an entry came in at the end.
     """
 
     def __init__(self, default_policy: QueuePolicy, policies: Mapping[int, QueuePolicy] | None = None) -> None:
         self.rows = 0
+        self.version = 0
         self._default_policy = default_policy
         self._policies = policies or {}
         self._count = 0
@@ -76,6 +78,8 @@ class PriorityQueue:
             raise Unavailable(f"{label(entry.request)}Exceeds maximum queue size")
         if not waiting:
             insort(self._active, level, key=_number)
+        if level is not self._active[-1] or level.delayed:
+            self.version += 1
         entry.ticket = self._last_ticket = ticket = self._last_ticket + 1
         entry.level = number
         level.fresh[ticket] = entry
@@ -106,6 +110,7 @@ class PriorityQueue:
             if not level:
                 del self._active[0]
         self.rows -= rows
+        self.version += 1
         self._count -= len(taken)
         return taken
 
@@ -127,6 +132,7 @@ class PriorityQueue:
             if at_ns != entry.request.deadline_ns and level.policy.delay_on_timeout:
                 level.delayed[ticket] = level.fresh.pop(ticket)
                 entry.timeout_at_ns = 0
+                self.version += 1
                 continue
             self._remove(entry, level)
             return Refuse(entry, _expired(entry.request, at_ns))
@@ -151,6 +157,7 @@ class PriorityQueue:
         if not level:
             self._active.remove(level)
         self.rows -= entry.rows or 1
+        self.version += 1
         self._count -= 1
 
     def _start_clocks(self, entry: Entry, level: Level) -> None:
