@@ -87,7 +87,7 @@ class BackendInstance(Protocol):
     """One executor, used by one thread at a time."""
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
-        """One reply per request, in order (none for a decoupled model). An exception fails the whole batch."""
+        """One reply per request, in order (empty for a decoupled model). An exception fails the whole batch."""
 
     def is_ready(self) -> bool:
         """False when the instance is alive and cannot serve."""

@@ -77,10 +77,10 @@ class PythonInstance:
     # -- executing
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
-        """One reply per request; of a decoupled model none, they go through `BackendRequest.send`."""
+        """One reply per request; a decoupled model's are empty, its responses go through `BackendRequest.send`."""
         if self._decoupled:
             self._execute_decoupled(batch)
-            return []
+            return [Reply() for _ in batch]
         answers, replies = self._execute_ordinary(batch, timing)
         if answers is not None:
             # The requests are out of reach here: a sender that nobody holds any more has told its _Answer so.

@@ -1,0 +1,164 @@
+"""Sessions: made from settings, asked what they are, and their errors in Triton's words.
+
+`onnxruntime` is imported here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import onnxruntime
+
+from edge_serve.backends.onnxruntime_settings import CUDA, OPENVINO, TENSORRT, Provider, SessionSettings
+from edge_serve.config.complete import FoundTensor
+from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.tensors import DataType
+
+#: warnings about devices that are not there would fill the log of a small machine
+_ERRORS_ONLY = 3
+
+_ORT_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+
+_LEVELS = {
+    -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    2: onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+}
+
+_TYPES = {
+    f"tensor({ort})": datatype.config_name
+    for ort, datatype in {
+        "bool": DataType.BOOL, "uint8": DataType.UINT8, "uint16": DataType.UINT16, "uint32": DataType.UINT32,
+        "uint64": DataType.UINT64, "int8": DataType.INT8, "int16": DataType.INT16, "int32": DataType.INT32,
+        "int64": DataType.INT64, "float16": DataType.FP16, "float": DataType.FP32, "double": DataType.FP64,
+        "string": DataType.BYTES, "bfloat16": DataType.BF16,
+    }.items()
+}  # fmt: skip
+
+#: what to install for a provider that is missing
+_HINTS = {
+    CUDA: "install edge-serve[onnx-gpu] in place of [onnx], with the CUDA and cuDNN libraries that it names",
+    TENSORRT: "install edge-serve[onnx-gpu] in place of [onnx], with TensorRT's libraries",
+    OPENVINO: "install the package onnxruntime-openvino",
+}
+
+onnxruntime.set_default_logger_severity(_ERRORS_ONLY)
+onnxruntime.disable_telemetry_events()
+
+Session: TypeAlias = onnxruntime.InferenceSession
+_global_pool: tuple[int, int] | None = None
+
+
+def use_global_threads(threads: tuple[int, int]) -> None:
+    """One pool for all sessions of the process; the first call decides, the library takes no second."""
+    global _global_pool
+    if _global_pool is None:
+        onnxruntime.set_global_thread_pool_sizes(*threads)
+        _global_pool = threads
+
+
+def make(path: Path, settings: SessionSettings, wanted: list[Provider]) -> Session:
+    """A session.
+
+    Raises:
+        Unavailable: a provider is not there.
+        Internal: the model does not load.
+    """
+    available = onnxruntime.get_available_providers()
+    for provider in wanted:
+        if provider.name not in available:
+            raise _missing(provider, f"available are: {', '.join(available)}")
+    try:
+        session = Session(
+            str(path), _options(settings), providers=[(provider.name, provider.options) for provider in wanted]
+        )
+    except Exception as error:
+        raise translated(error) from error
+    # The library starts without a provider whose own libraries do not load: the model would be slow, not wrong.
+    for provider in wanted:
+        if provider.name not in session.get_providers():
+            raise _missing(provider, "its libraries do not load")
+    session.disable_fallback()
+    return session
+
+
+def run_options(settings: SessionSettings) -> onnxruntime.RunOptions | None:
+    """What each run is told; None for nothing."""
+    if not settings.run_entries:
+        return None
+    options = onnxruntime.RunOptions()
+    for key, value in settings.run_entries.items():
+        options.add_run_config_entry(key, value)
+    return options
+
+
+def inputs(session: Session) -> list[FoundTensor]:
+    """What the model takes."""
+    return [_found(node) for node in session.get_inputs()]
+
+
+def overridable(session: Session) -> list[FoundTensor]:
+    """Initialisers that a request may replace."""
+    return [_found(node) for node in session.get_overridable_initializers()]
+
+
+def outputs(session: Session) -> list[FoundTensor]:
+    """What the model gives."""
+    return [_found(node) for node in session.get_outputs()]
+
+
+def translated(error: Exception) -> EdgeServeError:
+    """An error of the library as Triton tells it: `onnx runtime error <code>: <text>`."""
+    match = _ORT_ERROR.search(str(error))
+    if match is None:
+        return Internal(f"onnx runtime error 1: {error}")
+    return Internal(f"onnx runtime error {match[1]}: {match[2]}")
+
+
+def _options(settings: SessionSettings) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = _LEVELS.get(
+        settings.graph_level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    )
+    if settings.parallel:
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+    if settings.global_threads:
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = settings.intra_op_threads
+        options.inter_op_num_threads = max(settings.inter_op_threads, 0)
+    if settings.spin is False:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if settings.mem_arena is not None:
+        options.enable_cpu_mem_arena = settings.mem_arena
+    if settings.mem_pattern is not None:
+        options.enable_mem_pattern = settings.mem_pattern
+    for key, value in settings.session_entries.items():
+        options.add_session_config_entry(key, value)
+    for library in settings.op_libraries:
+        try:
+            options.register_custom_ops_library(library)
+        except Exception as error:
+            raise translated(error) from error
+    return options
+
+
+def _missing(provider: Provider, reason: str) -> Unavailable:
+    hint = _HINTS.get(provider.name, "install an onnxruntime that has it")
+    return Unavailable(f"onnxruntime has no {provider.name}, which the model asks for ({reason}): {hint}")
+
+
+def _found(node: Any) -> FoundTensor:
+    dims = tuple(dim if isinstance(dim, int) else -1 for dim in node.shape)
+    return FoundTensor(node.name, _TYPES.get(node.type, ""), dims)
+
+
+def kinds(config: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """The kinds and devices that the configuration's instance groups want, before there are instances."""
+    groups = config.get("instance_group") or [{}]
+    if any(group.get("kind") == "KIND_GPU" for group in groups):
+        return [("GPU", next((int(gpu) for group in groups for gpu in group.get("gpus", ())), 0))]
+    return [("CPU", 0)]
