@@ -25,7 +25,7 @@ class TritonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%m%d %H:%M:%S", time.localtime(record.created))
-        return self.line(record, f"{_letter(record)}{stamp}.{int(record.msecs * 1000):06d}")
+        return self.line(record, f"{_letter(record)}{stamp}.{int(record.created % 1 * 1e6):06d}")
 
     def line(self, record: logging.LogRecord, head: str) -> str:
         """The line behind its head."""

@@ -19,7 +19,7 @@ from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetada
 from edge_serve.messages.signature import TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.driver import OnResponse, Ticket
-from edge_serve.models.loading import Override
+from edge_serve.models.override import Override
 from edge_serve.models.registry import Registry, check_name, parse_version
 from edge_serve.models.served import Served
 from edge_serve.protocol.validate import validate

@@ -135,7 +135,7 @@ def from_array(array: Array, datatype: DataType) -> Buffer:
     if datatype is DataType.BYTES:
         return join_bytes(array.ravel(order="C").tolist())
     flat = np.ascontiguousarray(array, dtype=datatype.numpy)
-    return memoryview(flat.reshape(-1).view(np.uint8)) if flat.size else b""
+    return flat.reshape(-1).view(np.uint8).data if flat.size else b""
 
 
 _LENGTH = struct.Struct("<I")

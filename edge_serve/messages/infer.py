@@ -26,6 +26,10 @@ class Lease(Protocol):
     def offset(self) -> int:
         """Where `view` starts in the arena."""
 
+    @property
+    def arena(self) -> object:
+        """The arena itself: offsets mean something only to a model that has this one."""
+
     def release(self) -> None:
         """Give it back; the view must not be used any more. A second call does nothing."""
 

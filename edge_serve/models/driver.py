@@ -36,7 +36,13 @@ class Job(Entry):
     __slots__ = ("batch_id", "driver", "on_response", "place", "position")
 
     def __init__(
-        self, driver: Driver, request: InferRequest, rows: int, shape_key: Hashable, now_ns: int, on_response: OnResponse
+        self,
+        driver: Driver,
+        request: InferRequest,
+        rows: int,
+        shape_key: Hashable,
+        now_ns: int,
+        on_response: OnResponse,
     ) -> None:
         super().__init__(request, rows, shape_key, now_ns)
         self.driver = driver
@@ -65,6 +71,10 @@ class SharedLease:
     @property
     def offset(self) -> int:
         return self._lease.offset
+
+    @property
+    def arena(self) -> object:
+        return self._lease.arena
 
     def release(self) -> None:
         self._shares -= 1
@@ -232,4 +242,3 @@ class Driver:
     def _fail(self, job: Job, error: EdgeServeError, reason: str) -> None:
         record.record_failure(self.statistics, reason, self._clock.now_ns() - job.arrival_ns)
         self._deliver(job, Reply(error=error), None)
-

@@ -17,8 +17,9 @@ from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFoun
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.metrics.source import ModelSeries
 from edge_serve.models.lifecycle import Event, State, after
-from edge_serve.models.loading import Loader, Override, Plan
-from edge_serve.models.repository import Found, Repository
+from edge_serve.models.loading import Loader, Plan
+from edge_serve.models.override import Override
+from edge_serve.models.repository import Repository
 from edge_serve.models.served import Served
 
 log = logging.getLogger(__name__)
@@ -130,7 +131,9 @@ class Registry:
         entries: list[IndexEntry] = []
         for name in sorted(found.keys() | self._models.keys()):
             if name in found and found[name].ambiguous:
-                entries.append(IndexEntry(name, state="UNAVAILABLE", reason="model appears in two or more repositories"))
+                entries.append(
+                    IndexEntry(name, state="UNAVAILABLE", reason="model appears in two or more repositories")
+                )
             elif name not in self._models or not self._models[name].versions:
                 if not ready_only:
                     entries.append(self._unversioned(name))
@@ -271,12 +274,25 @@ class Registry:
         _, busy = await asyncio.wait(self._retiring, timeout=timeout)
         return len(busy)
 
+    async def keep_house(self) -> None:
+        """Give idle tensor memory back and ask each model whether it is well. Called about once a second."""
+        served = self.served()
+        for one in served:
+            if one.arena is not None:
+                one.arena.trim()
+        await asyncio.gather(*(one.check_health() for one in served))
+
     def _retire(self, known: VersionRecord) -> asyncio.Task[None]:
         served, known.served = known.served, None
         assert served is not None, "only a version that serves is retired"
         known.move(Event.RETIRED)
         task = self._retire_quietly(served)
-        task.add_done_callback(lambda _: known.state is State.DRAINING and known.move(Event.DRAINED, "unloaded"))
+
+        def drained(_: asyncio.Task[None]) -> None:
+            if known.state is State.DRAINING:  # it may have been asked for again meanwhile
+                known.move(Event.DRAINED, "unloaded")
+
+        task.add_done_callback(drained)
         return task
 
     def _retire_quietly(self, served: Served) -> asyncio.Task[None]:
@@ -317,8 +333,8 @@ def parse_version(text: str) -> int:
             raise ValueError("out of range")
     except ValueError:
         raise InvalidArgument(
-            f"failed to get model version from specified version string '{text}' (details: stoll), version should be an "
-            "integral value > 0"
+            f"failed to get model version from specified version string '{text}' (details: stoll), version should be "
+            "an integral value > 0"
         ) from None
     return version
 
@@ -354,6 +370,3 @@ def _load_failure(name: str, failures: dict[int, EdgeServeError]) -> str:
         f"version {version} is at UNAVAILABLE state: {error.as_triton()};" for version, error in failures.items()
     )
     return f"load failed for model '{name}': {texts}\n"
-
-
-__all__ = ["Found", "Registry", "check_name", "parse_version"]

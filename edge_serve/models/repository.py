@@ -57,7 +57,7 @@ def _directories(root: Path) -> Iterator[Path]:
             yield from (Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
         raise InvalidArgument(
-            f"failed to read model repository '{root}': {error.strerror}; give an existing directory to --model-repository"
+            f"failed to read model repository '{root}': {error.strerror}; give --model-repository an existing directory"
         ) from error
 
 

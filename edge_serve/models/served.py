@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from edge_serve.config.model_config_pb2 import ModelConfig
@@ -19,6 +20,9 @@ from edge_serve.workers.pool import OpenedModel
 
 #: bodies below this ride in the message to the worker rather than in the arena
 INLINE_BYTES = 32 * 1024
+
+#: how long a model's own `is_ready` may take (TRITON.md 6.2)
+HEALTH_SECONDS = 5.0
 
 
 class Runner(Protocol):
@@ -38,6 +42,7 @@ class Served:
     Attributes:
         shape_key: requests with equal keys may share a batch.
         healthy: every instance's worker is alive and the model's own `is_ready` agrees.
+        kept: the directory with the files of a load request, gone when the version is closed.
     """
 
     name: str
@@ -51,6 +56,7 @@ class Served:
     load_seconds: float
     shape_key: ShapeKey
     healthy: bool = True
+    kept: TemporaryDirectory[str] | None = None
     _reshapes_inputs: bool = field(init=False)
     _reshapes_outputs: bool = field(init=False)
 
@@ -60,8 +66,7 @@ class Served:
 
     def submit(self, request: InferRequest, on_response: OnResponse) -> Ticket:
         """Queue a request that was validated against this version's signature."""
-        if request.lease is not None:
-            self._adopt(request)
+        self._adopt(request)
         key = self.shape_key(request)
         if self._reshapes_inputs:
             reshape_inputs(request, self.signature)
@@ -74,6 +79,11 @@ class Served:
         if nbytes < INLINE_BYTES or self.arena is None:
             return None
         return self.arena.allocate(nbytes)
+
+    async def check_health(self) -> None:
+        """Ask every instance: a worker that is being restarted, or a model that says no, makes it not ready."""
+        if self.opened is not None:
+            self.healthy = await self.opened.is_ready(HEALTH_SECONDS)
 
     def series(self) -> ModelSeries:
         """What the metrics page shows."""
@@ -92,7 +102,7 @@ class Served:
 
     def _adopt(self, request: InferRequest) -> None:
         """A body received for a version that was swapped meanwhile lies in another arena: send it as plain bytes."""
-        if getattr(request.lease, "arena", None) is not self.arena:
+        if request.lease is not None and request.lease.arena is not self.arena:
             for tensor in request.inputs:
                 tensor.offset = -1
 
@@ -102,4 +112,3 @@ class Served:
             on_response(response)
 
         return deliver
-

@@ -60,9 +60,7 @@ async def warm_up(
         try:
             requests = make_requests(config, sample, model_directory, np.random.default_rng(seed))
             if requests:
-                await asyncio.gather(
-                    *(_run(sample, requests, opened, listener, i) for i in range(opened.instances))
-                )
+                await asyncio.gather(*(_run(sample, requests, opened, listener, i) for i in range(opened.instances)))
         except EdgeServeError as error:
             raise type(error)(f"failed to run warmup sample '{sample.name}': {error.message}") from error
 
@@ -92,9 +90,7 @@ def make_requests(
             f"{config.max_batch_size}"
         )
     batch = (1,) if config.max_batch_size else ()
-    inputs = [
-        _tensor(name, spec, batch, model_directory, random) for name, spec in sorted(sample.inputs.items())
-    ]
+    inputs = [_tensor(name, spec, batch, model_directory, random) for name, spec in sorted(sample.inputs.items())]
     order = {spec.name: i for i, spec in enumerate(config.input)}
     inputs.sort(key=lambda tensor: order.get(tensor.name, len(order)))
     return [InferRequest(config.name, inputs=inputs) for _ in range(sample.batch_size)]
@@ -116,8 +112,10 @@ def _tensor(
         case "input_data_file":
             data = _from_file(model_directory / "warmup" / spec.input_data_file, name, datatype, shape)
         case _:
-            data = join_bytes([b""] * element_count(shape)) if datatype is DataType.BYTES else bytes(
-                element_count(shape) * datatype.size
+            data = (
+                join_bytes([b""] * element_count(shape))
+                if datatype is DataType.BYTES
+                else bytes(element_count(shape) * datatype.size)
             )
     return Tensor(name, datatype, shape, data)
 
@@ -137,11 +135,15 @@ def _from_file(path: Path, name: str, datatype: DataType, shape: tuple[int, ...]
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InvalidArgument(f"unable to read warmup data for input '{name}' from '{path}': {error.strerror}") from error
+        raise InvalidArgument(
+            f"unable to read warmup data for input '{name}' from '{path}': {error.strerror}"
+        ) from error
     if datatype is DataType.BYTES:
         elements = split_bytes(data)
         if len(elements) < element_count(shape):
-            raise InvalidArgument(f"warmup data in '{path}' has {len(elements)} strings, expected {element_count(shape)}")
+            raise InvalidArgument(
+                f"warmup data in '{path}' has {len(elements)} strings, expected {element_count(shape)}"
+            )
         return join_bytes(elements[: element_count(shape)])
     expected = element_count(shape) * datatype.size
     if len(data) < expected:

@@ -22,6 +22,14 @@ class Listener:
     sock: socket.socket
     path: str | None = None
 
+    @property
+    def name(self) -> str:
+        """Where it listens, for people."""
+        address = self.sock.getsockname()
+        if self.sock.family == socket.AF_UNIX:
+            return str(address)
+        return f"[{address[0]}]:{address[1]}" if self.sock.family == socket.AF_INET6 else f"{address[0]}:{address[1]}"
+
     def close(self) -> None:
         """Stop listening."""
         self.sock.close()

@@ -72,12 +72,13 @@ class Service(Protocol):
 class _ShiftedLease:
     """A lease whose body starts `shift` bytes in, so that the tensors behind its JSON part lie aligned."""
 
-    __slots__ = ("_lease", "offset", "view")
+    __slots__ = ("_lease", "arena", "offset", "view")
 
     def __init__(self, lease: Lease, shift: int, length: int) -> None:
         self._lease = lease
         self.view = lease.view[shift : shift + length]
         self.offset = lease.offset + shift
+        self.arena = lease.arena
 
     def release(self) -> None:
         self._lease.release()
@@ -307,6 +308,9 @@ class V2Application:
     def _shm_change(self, exchange: Exchange, route: Route) -> None:
         if not self._settings.allow_client_shm:
             raise Unsupported(_SHM_DISABLED)
+        if route.operation in (Operation.SYSTEM_SHM_UNREGISTER, Operation.CUDA_SHM_UNREGISTER):
+            exchange.reply(200)  # a region that is not there may be unregistered, and none ever is
+            return
         raise Unsupported(f"'{route.operation.title}' is not supported by this version of the server")
 
 

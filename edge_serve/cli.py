@@ -1,0 +1,91 @@
+"""`edge-serve [serve] ...`, `edge-serve check REPOSITORY ...`, `edge-serve doctor`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from edge_serve import log
+from edge_serve.config.server import ServerConfig, parse_argv, usage
+from edge_serve.config.settings import BadSetting
+
+_COMMANDS = """Usage:
+  edge-serve --model-repository=<path> [options]    serve models (`edge-serve serve ...` is the same)
+  edge-serve check <repository>...                  load every model without serving it; say what is wrong and where
+  edge-serve doctor                                 what this machine has, what is missing, how to get it
+
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program; its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if "--help" in arguments or "-h" in arguments:
+        print(_COMMANDS + usage().partition("\n\n")[2], end="")
+        return 0
+    match arguments:
+        case ["check", *rest]:
+            return _check(rest)
+        case ["doctor", *rest]:
+            return _doctor(rest)
+        case ["serve", *rest]:
+            return _serve(rest)
+    return _serve(arguments)
+
+
+def _serve(arguments: Sequence[str]) -> int:
+    try:
+        config = parse_argv(arguments, os.environ)
+    except BadSetting as error:
+        print(f"edge-serve: {error}", file=sys.stderr)
+        print("Try 'edge-serve --help'.", file=sys.stderr)
+        return 1
+    try:
+        _configure_log(config)
+    except OSError as error:
+        print(f"edge-serve: cannot write the log to '{config.log_file}': {error.strerror}", file=sys.stderr)
+        return 1
+    from edge_serve.server import serve  # the rest of the server is not needed to refuse a bad command line
+
+    return serve(config)
+
+
+def _configure_log(config: ServerConfig) -> None:
+    levels = log.LevelFilter(
+        info=config.log_info, warning=config.log_warning, error=config.log_error, verbose=config.log_verbose
+    )
+    stream = open(config.log_file, "a", buffering=1, encoding="utf-8") if config.log_file else None  # noqa: SIM115  # it stays open as long as the process
+    log.configure(config.log_format, levels, stream)
+    for note in config.notes:
+        logging.getLogger(__name__).warning("%s", note)
+
+
+def _check(arguments: Sequence[str]) -> int:
+    from edge_serve import check
+    from edge_serve.errors import EdgeServeError
+
+    auto_complete = "--disable-auto-complete-config" not in arguments
+    roots = [Path(argument) for argument in arguments if not argument.startswith("-")]
+    if not roots:
+        print("edge-serve: check needs a model repository: edge-serve check <repository>", file=sys.stderr)
+        return 1
+    log.configure("default", log.LevelFilter(info=False, warning=False))
+    try:
+        return check.run(roots, auto_complete=auto_complete)
+    except EdgeServeError as error:
+        print(f"edge-serve: {error.message}", file=sys.stderr)
+        return 1
+
+
+def _doctor(arguments: Sequence[str]) -> int:
+    from edge_serve import doctor
+
+    if arguments:
+        print(f"edge-serve: doctor takes no arguments, found '{arguments[0]}'", file=sys.stderr)
+        return 1
+    text, good = doctor.report(doctor.examine())
+    print(text)
+    return 0 if good else 1

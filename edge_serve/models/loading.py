@@ -1,0 +1,215 @@
+"""From a model directory to a version that serves: plan, describe, check, open, warm up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.clock import Clock
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.json_form import model_config_to_json
+from edge_serve.config.model import load_model_config, merge_completed, settle_instances
+from edge_serve.config.signature import read_labels, signature_of
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.signature import Signature
+from edge_serve.models.driver import Driver
+from edge_serve.models.override import Override
+from edge_serve.models.repository import Fingerprint, Found, fingerprint, versions
+from edge_serve.models.served import Served
+from edge_serve.models.statistics import new_statistics
+from edge_serve.models.version_policy import choose
+from edge_serve.models.warmup import WarmupListener, warm_up
+from edge_serve.scheduling.keys import shape_key_for
+from edge_serve.scheduling.ordering import ResponseOrder
+from edge_serve.scheduling.policy import scheduler_for
+from edge_serve.workers.arena import Arena, Budget
+from edge_serve.workers.pool import Workers
+
+log = logging.getLogger(__name__)
+
+#: model parameter: `own` or `shared`, whether a compiled model gets a worker process of its own
+WORKER_PARAMETER = "EDGE_SERVE_WORKER"
+
+_KINDS = {
+    pb.ModelInstanceGroup.KIND_CPU: "CPU",
+    pb.ModelInstanceGroup.KIND_GPU: "GPU",
+    pb.ModelInstanceGroup.KIND_MODEL: "MODEL",
+}
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a load is about to do.
+
+    Attributes:
+        config: as far as it can be told without loading the model.
+        directory: where the model's files are; an override's files lie in `kept`.
+        print: the state of the model directory when it was read.
+    """
+
+    name: str
+    directory: Path
+    config: pb.ModelConfig
+    versions: list[int]
+    print: Fingerprint
+    override: Override | None = None
+    kept: TemporaryDirectory[str] | None = None
+
+    def same_as(self, other: Plan) -> bool:
+        """Loading this would serve the same files under the same configuration as `other` does."""
+        return (self.print, self.override, self.directory) == (other.print, other.override, other.directory)
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderOptions:
+    """The settings that concern loading.
+
+    Attributes:
+        backend_settings: what `--backend-config` says for a backend.
+    """
+
+    auto_complete: bool = True
+    config_name: str | None = None
+    backend_settings: Callable[[str], dict[str, str]] = lambda backend: {}
+    summaries: bool = False
+    histograms: bool = False
+
+
+class Loader:
+    """Makes served versions, and takes them apart."""
+
+    def __init__(self, workers: Workers, budget: Budget, clock: Clock, options: LoaderOptions) -> None:
+        self._workers = workers
+        self._budget = budget
+        self._clock = clock
+        self._options = options
+
+    def plan(self, found: Found, override: Override | None) -> Plan:
+        """Read the configuration and choose the versions.
+
+        Raises:
+            EdgeServeError: the configuration cannot be read, or cannot be served.
+        """
+        kept = override.directory(found.name) if override is not None else None
+        directory = Path(kept.name, found.name) if kept is not None else found.directory
+        config = load_model_config(
+            directory,
+            auto_complete=self._options.auto_complete,
+            config_name=self._options.config_name,
+            override=override.config if override is not None else None,
+        )
+        chosen = choose(config.version_policy, versions(directory))
+        return Plan(found.name, directory, config, chosen, fingerprint(found.directory), override, kept)
+
+    async def open(self, plan: Plan, version: int, *, own_worker: bool) -> Served:
+        """Load one version in a worker and warm it up.
+
+        Raises:
+            EdgeServeError: why it cannot be served.
+        """
+        started = time.monotonic()
+        arena = Arena(f"{plan.name}-{version}", self._budget)
+        try:
+            served = await self._open(plan, version, arena, own_worker)
+        except BaseException:
+            arena.close()
+            raise
+        served.load_seconds = time.monotonic() - started
+        return served
+
+    async def _open(self, plan: Plan, version: int, arena: Arena, own_worker: bool) -> Served:
+        config = settle_instances(plan.config)
+        own = _own_worker(config, own_worker)
+        spec = self._spec(plan, config, version)
+        if self._options.auto_complete:
+            document = await self._workers.describe(spec, config.backend, own_worker=own)
+            config = settle_instances(merge_completed(config, document))
+            spec = self._spec(plan, config, version)
+        signature = signature_of(config, plan.name, version, read_labels(config, plan.directory))
+        driver = self._driver(config, signature)
+        warmup = WarmupListener()
+        opened = await self._workers.open(spec, config.backend, _instances(config), warmup, arena, own_worker=own)
+        try:
+            await warm_up(config, plan.directory, opened, warmup)
+        except BaseException:
+            await opened.close()
+            raise
+        driver.model = opened
+        opened.listener = driver
+        return Served(
+            plan.name, str(version), config, signature, driver, driver.statistics, opened, arena, 0.0,
+            shape_key_for(signature), kept=plan.kept,
+        )  # fmt: skip
+
+    def _spec(self, plan: Plan, config: pb.ModelConfig, version: int) -> ModelSpec:
+        return ModelSpec(
+            plan.name,
+            version,
+            plan.directory,
+            plan.directory / str(version),
+            model_config_to_json(config),
+            self._options.backend_settings(config.backend),
+        )
+
+    def _driver(self, config: pb.ModelConfig, signature: Signature) -> Driver:
+        instances = _instances(config)
+        passive = _passive(config)
+        order: ResponseOrder[object] | None = None
+        if config.dynamic_batching.preserve_ordering:
+            order = ResponseOrder()
+        statistics = new_statistics(summaries=self._options.summaries, histograms=self._options.histograms)
+        return Driver(
+            signature.model_name,
+            signature.model_version,
+            scheduler_for(config, len(instances), passive),
+            statistics,
+            self._clock,
+            asyncio.get_running_loop(),
+            order,  # type: ignore[arg-type]  # a ResponseOrder of whatever the driver puts in
+        )
+
+    async def close(self, served: Served) -> None:
+        """Close the model in its worker and give its memory back. Never raises."""
+        try:
+            if served.opened is not None:
+                await served.opened.close()
+        except EdgeServeError as error:
+            log.warning("model %s version %s did not close cleanly: %s", served.name, served.version, error.message)
+        finally:
+            if served.arena is not None:
+                served.arena.close()
+            if served.kept is not None:
+                served.kept.cleanup()
+
+
+def _instances(config: pb.ModelConfig) -> list[InstanceSpec]:
+    """Every instance, in the order of the groups; one per GPU and count where the group names GPUs."""
+    specs = []
+    for group in config.instance_group:
+        kind = _KINDS[group.kind]
+        for device in list(group.gpus) if kind == "GPU" else [0]:
+            suffix = f"_gpu{device}" if kind == "GPU" and len(group.gpus) > 1 else ""
+            specs += [InstanceSpec(f"{group.name}{suffix}_{i}", kind, device) for i in range(group.count)]
+    return specs
+
+
+def _passive(config: pb.ModelConfig) -> set[int]:
+    passive: set[int] = set()
+    index = 0
+    for group in config.instance_group:
+        count = group.count * max(1, len(group.gpus))
+        if group.passive:
+            passive.update(range(index, index + count))
+        index += count
+    return passive
+
+
+def _own_worker(config: pb.ModelConfig, default: bool) -> bool:
+    choice = config.parameters[WORKER_PARAMETER].string_value if WORKER_PARAMETER in config.parameters else ""
+    return {"own": True, "shared": False}.get(choice, default)

@@ -1,0 +1,66 @@
+"""A load with its own configuration or files (`parameters` of a load request; extension_model_repository.md)."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from edge_serve.errors import Internal, InvalidArgument
+
+log = logging.getLogger(__name__)
+
+_FILE = "file:"
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What the client sent along.
+
+    Attributes:
+        config: the configuration as JSON text, in place of config.pbtxt.
+        files: path within the model directory -> content, in place of the model directory's.
+    """
+
+    config: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    @staticmethod
+    def parse(name: str, parameters: Mapping[str, Any]) -> Override | None:
+        """The override of a request to load `name`; None when it has none.
+
+        Raises:
+            Internal: files without a configuration.
+            InvalidArgument: an unknown parameter, or a path that leaves the directory.
+        """
+        files = {key[len(_FILE) :]: value for key, value in parameters.items() if key.startswith(_FILE)}
+        unknown = [key for key in parameters if key != "config" and not key.startswith(_FILE)]
+        if unknown:
+            raise InvalidArgument(f"unrecognized load parameter '{unknown[0]}', expected 'config' or 'file:<path>'")
+        for path in files:
+            _check_path(path)
+        config = parameters.get("config")
+        if config is None and files:
+            log.error("Load parameter 'config' must be specified for model file '%s' override", next(iter(files)))
+            raise Internal(f"failed to load '{name}', failed to poll from model repository")
+        return None if config is None else Override(str(config), files)
+
+    def directory(self, name: str) -> tempfile.TemporaryDirectory[str] | None:
+        """A directory that holds `<name>/` with the files; None when there are none. It goes with its last user."""
+        if not self.files:
+            return None
+        root = tempfile.TemporaryDirectory(prefix="edge-serve-", ignore_cleanup_errors=True)
+        for path, content in self.files.items():
+            target = Path(root.name, name, path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        return root
+
+
+def _check_path(path: str) -> None:
+    parts = PurePosixPath(path)
+    if not path or parts.is_absolute() or ".." in parts.parts or "\x00" in path:
+        raise InvalidArgument(f"model file override path '{path}' must stay inside the model directory")

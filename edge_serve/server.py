@@ -1,0 +1,292 @@
+"""The composition root: makes every room from the settings, starts them in order, and stops them in reverse.
+
+The doors open before the first model is loaded, so `/v2/health/live` answers from the start and a port that is taken
+is told at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import resource
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edge_serve import __version__
+from edge_serve.clock import MonotonicClock
+from edge_serve.config.json_form import model_config_to_json
+from edge_serve.config.server import ServerConfig
+from edge_serve.errors import EdgeServeError
+from edge_serve.metrics.custom import CustomMetrics
+from edge_serve.metrics.gpu import find_gpus
+from edge_serve.metrics.options import parse_options
+from edge_serve.metrics.page import Page
+from edge_serve.metrics.source import CustomFamily, HttpSeries, ModelSeries
+from edge_serve.models.loading import Loader, LoaderOptions
+from edge_serve.models.registry import Registry
+from edge_serve.models.repository import Repository
+from edge_serve.protocol.routes import Group
+from edge_serve.service import Service, ServiceOptions
+from edge_serve.transport.http import HttpServer
+from edge_serve.transport.http_limits import HttpLimits
+from edge_serve.transport.listeners import Listener, listen_tcp, listen_unix
+from edge_serve.transport.metrics import MetricsApplication
+from edge_serve.transport.v2 import V2Application
+from edge_serve.transport.v2_head import V2Settings
+from edge_serve.workers.arena import Budget
+from edge_serve.workers.pool import Hooks, Workers
+from edge_serve.workers.pool import Limits as WorkerLimits
+
+log = logging.getLogger(__name__)
+
+#: exit statuses, as Triton's
+CLEAN, FAILED = 0, 1
+
+#: how often workers are asked for their health and idle tensor memory is given back, seconds
+HOUSEKEEPING_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Source:
+    """Implements `metrics.source.StatisticsSource` over the running server."""
+
+    registry: Registry
+    custom_metrics: CustomMetrics
+    doors: list[HttpServer] = field(default_factory=list)
+
+    def models(self) -> Iterable[ModelSeries]:
+        """Every served version."""
+        return self.registry.series()
+
+    def http(self) -> HttpSeries:
+        """All doors together."""
+        requests: Counter[int] = Counter()
+        for door in self.doors:
+            requests.update(door.counters.requests)
+        return HttpSeries(sum(door.counters.connections for door in self.doors), requests)
+
+    def custom(self) -> Iterable[CustomFamily]:
+        """The models' own metrics."""
+        return self.custom_metrics.families()
+
+
+class Server:
+    """One edge-serve process.
+
+    Raises (from `run`'s start-up):
+        EdgeServeError: a repository that cannot be read, or a door that cannot be opened.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+        self._clock = MonotonicClock()
+        self._budget = Budget(config.tensor_memory_bytes or _quarter_of_memory())
+        self._stop = asyncio.Event()
+        self._force = asyncio.Event()
+        self._doors: list[HttpServer] = []
+        custom = CustomMetrics()
+        limits = WorkerLimits(silence=config.worker_heartbeat_timeout_secs)
+        self._workers = Workers(limits, self._clock, Hooks(metric=custom.apply))
+        loader = Loader(self._workers, self._budget, self._clock, _loader_options(config))
+        roots = [Path(path) for path in config.model_repository]
+        self._registry = Registry(
+            Repository(roots), loader, config.required_model, max(1, config.model_load_thread_count)
+        )
+        explicit = config.model_control_mode == "explicit"
+        self.service = Service(self._registry, ServiceOptions(config.id, explicit, config.strict_readiness))
+        self._source = Source(self._registry, custom, self._doors)
+
+    async def run(self) -> int:
+        """Serve until a signal; the exit status."""
+        started = time.monotonic()
+        self._watch_signals()
+        raise_file_limit()
+        try:
+            await self._open_doors()
+            housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
+            failures = await self._load(started)
+            if failures and self._config.exit_on_error:
+                for text in failures:
+                    log.error("%s", text.strip())
+                log.error(
+                    "exiting because %d model(s) failed to load; --exit-on-error=false serves the others", len(failures)
+                )
+                await self._shut_down(FAILED)
+                return FAILED
+            await self._stop.wait()
+            housekeeping.cancel()
+            return await self._shut_down(CLEAN)
+        finally:
+            await self._workers.stop()
+
+    # ---- start --------------------------------------------------------------------------------------------------
+
+    def _watch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._stop.is_set():
+            log.warning("%s again: ending now", signal.Signals(number).name)
+            self._force.set()
+        else:
+            log.info("%s: draining, at most %d s", signal.Signals(number).name, self._config.exit_timeout_secs)
+            self.service.stopping = True
+            self._stop.set()
+
+    async def _open_doors(self) -> None:
+        config = self._config
+        if config.allow_http:
+            listeners = listen_tcp(config.http_address, config.http_port, reuse_port=config.reuse_http_port)
+            if config.http_unix_socket:
+                listeners.append(listen_unix(config.http_unix_socket))
+            application = V2Application(
+                self.service, _v2_settings(config), config_to_json=model_config_to_json, clock=self._clock
+            )
+            await self._open("HTTP", HttpServer(application, _http_limits(config), self._clock), listeners)
+        if config.allow_metrics:
+            options = parse_options(
+                config.metrics_config, gpu=config.allow_gpu_metrics, cpu=config.allow_cpu_metrics,
+                interval_ms=config.metrics_interval_ms,
+            )  # fmt: skip
+            page = Page(self._source, options, find_gpus() if options.gpu else None, self._clock)
+            listeners = listen_tcp(config.metrics_address or config.http_address, config.metrics_port)
+            await self._open("metrics", HttpServer(MetricsApplication(page.render), clock=self._clock), listeners)
+
+    async def _open(self, name: str, door: HttpServer, listeners: list[Listener]) -> None:
+        await door.start(listeners)
+        self._doors.append(door)
+        for listener in listeners:
+            log.info("%s on %s", name, listener.name)
+
+    async def _load(self, started: float) -> list[str]:
+        config = self._config
+        if config.model_control_mode == "explicit" and "*" not in config.load_model:
+            names: list[str] | None = list(config.load_model)
+        else:
+            names = None
+        loading = asyncio.create_task(self._registry.load_all(names), name="load models")
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not loading.done():
+            loading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await loading
+            return []
+        failures = loading.result()
+        self.service.started = True
+        gc.freeze()  # what is there now stays: later collections need not look at it
+        self._log_table(started)
+        return failures
+
+    def _log_table(self, started: float) -> None:
+        rows = [
+            (entry.name, entry.version, entry.state, entry.reason) for entry in self._registry.index(ready_only=False)
+        ]
+        width = max([5, *(len(row[0]) for row in rows)])
+        log.info("%-*s  %7s  %s", width, "MODEL", "VERSION", "STATE")
+        for name, version, state, reason in rows:
+            log.info("%-*s  %7s  %s%s", width, name, version or "-", state or "-", f": {reason}" if reason else "")
+        seconds = time.monotonic() - started
+        log.info("edge-serve %s ready in %.2f s with %d models", __version__, seconds, len(self._registry.served()))
+
+    # ---- while it runs ------------------------------------------------------------------------------------------
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_SECONDS)
+            await self._registry.keep_house()
+
+    # ---- stop ---------------------------------------------------------------------------------------------------
+
+    async def _shut_down(self, status: int) -> int:
+        """Refuse what is new, answer what was accepted, then close. FAILED when something was still busy."""
+        self.service.stopping = True
+        timeout = float(self._config.exit_timeout_secs)
+        draining = asyncio.create_task(self._drain(timeout))
+        forced = asyncio.create_task(self._force.wait())
+        await asyncio.wait({draining, forced}, return_when=asyncio.FIRST_COMPLETED)
+        forced.cancel()
+        if not draining.done():
+            draining.cancel()
+            return FAILED
+        busy = draining.result()
+        if busy:
+            log.error("%d model version(s) were still busy after %d s", busy, timeout)
+            return FAILED
+        log.info("all requests answered, all models unloaded")
+        return status
+
+    async def _drain(self, timeout: float) -> int:
+        started = time.monotonic()
+        busy = await self._registry.close(timeout)
+        left = max(0.1, timeout - (time.monotonic() - started))
+        await asyncio.gather(*(door.drain(left) for door in self._doors))
+        return busy
+
+
+def raise_file_limit() -> None:
+    """As many open files as this process may have: a connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _quarter_of_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+
+
+def _loader_options(config: ServerConfig) -> LoaderOptions:
+    metrics = parse_options(config.metrics_config)
+    return LoaderOptions(
+        auto_complete=not config.disable_auto_complete_config,
+        config_name=config.model_config_name or None,
+        backend_settings=config.backend_settings,
+        summaries=metrics.summaries,
+        histograms=metrics.histograms,
+    )
+
+
+def _v2_settings(config: ServerConfig) -> V2Settings:
+    pattern = config.http_header_forward_pattern
+    return V2Settings(
+        max_input_size=config.http_max_input_size,
+        header_forward_pattern=pattern.pattern if pattern is not None else "",
+        restricted={
+            Group(api): (restriction.header, restriction.value)
+            for restriction in config.http_restricted_api
+            for api in restriction.apis
+        },
+        allow_client_shm=config.allow_client_shm,
+    )
+
+
+def _http_limits(config: ServerConfig) -> HttpLimits:
+    return HttpLimits(
+        connections=config.http_max_connections, idle_timeout=config.http_idle_timeout_secs or float("inf")
+    )
+
+
+def serve(config: ServerConfig) -> int:
+    """Run a server to its end; the exit status."""
+
+    async def main() -> int:
+        try:
+            return await Server(config).run()
+        except EdgeServeError as error:
+            log.error("%s", error.message)
+        except OSError as error:
+            log.error("%s; stop what uses it, or choose another address or port", error.strerror or error)
+        return FAILED
+
+    return asyncio.run(main())
