@@ -43,6 +43,10 @@ class Slot:
     def offset(self) -> int:
         return 0
 
+    @property
+    def arena(self) -> object:
+        return self.memory
+
     def release(self) -> None:
         self.released += 1
 

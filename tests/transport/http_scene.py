@@ -1,0 +1,203 @@
+"""A server and its clients on one loop, an application that records, and a clock that stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import Lease
+from edge_serve.protocol.http1 import Head
+from edge_serve.transport.exchange import Exchange
+from edge_serve.transport.http import HttpServer
+from edge_serve.transport.http_limits import HttpLimits
+from edge_serve.transport.listeners import Listener, listen_tcp
+
+
+class Slot:
+    """A lease of ordinary memory, with slack behind the body."""
+
+    def __init__(self, length: int) -> None:
+        self.memory = bytearray(length + 100)
+        self.released = 0
+
+    @property
+    def view(self) -> memoryview:
+        return memoryview(self.memory)
+
+    @property
+    def offset(self) -> int:
+        return 0
+
+    @property
+    def arena(self) -> object:
+        return self.memory
+
+    def release(self) -> None:
+        self.released += 1
+
+
+class Recorder:
+    """Answers `200` with the path and the body's length, unless it is told to hold its answers or to do otherwise."""
+
+    def __init__(self, handle: Callable[[Exchange], None] | None = None, *, hold: bool = False) -> None:
+        self.exchanges: list[Exchange] = []
+        self.slots: list[Slot] = []
+        self.abandoned: list[str] = []
+        self.hold = hold
+        self.places = False
+        self.refusal: EdgeServeError | None = None
+        self._handle = handle
+
+    def place(self, head: Head, length: int) -> Lease | None:
+        if self.refusal is not None:
+            raise self.refusal
+        if not self.places:
+            return None
+        self.slots.append(Slot(length))
+        return self.slots[-1]
+
+    def handle(self, exchange: Exchange) -> None:
+        self.exchanges.append(exchange)
+        path = exchange.head.path
+        exchange.on_abandoned = lambda: self.abandoned.append(path)
+        if self._handle is not None:
+            self._handle(exchange)
+        elif not self.hold:
+            self.answer(exchange)
+
+    def answer(self, exchange: Exchange) -> None:
+        exchange.reply(200, (f"{exchange.head.path} {len(exchange.body)}".encode(),), content_type="text/plain")
+
+
+class StandingClock:
+    """Moves only when told."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def now_ns(self) -> int:
+        return int(self.seconds * 1e9)
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Client:
+    """A connection that speaks bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def get(self, path: str, fields: str = "") -> None:
+        self.send(f"GET {path} HTTP/1.1\r\nHost: t\r\n{fields}\r\n".encode())
+
+    def post(self, path: str, body: bytes, fields: str = "") -> None:
+        self.send(f"POST {path} HTTP/1.1\r\nContent-Length: {len(body)}\r\n{fields}\r\n".encode() + body)
+
+    async def reply(self, *, head_only: bool = False) -> Reply:
+        return await asyncio.wait_for(self._reply(head_only), 10)
+
+    async def _reply(self, head_only: bool) -> Reply:
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        lines = head.split("\r\n")[:-2]
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines[1:])}
+        if "transfer-encoding" in headers and not head_only:
+            body = await self._chunks()
+        elif head_only or "content-length" not in headers:
+            body = b""
+        else:
+            body = await self.reader.readexactly(int(headers["content-length"]))
+        return Reply(int(lines[0].split(" ")[1]), headers, body)
+
+    async def rest(self) -> bytes:
+        """Everything until the server closes."""
+        return await asyncio.wait_for(self.reader.read(-1), 5)
+
+    async def closed(self) -> bool:
+        """Whether the server has closed, without saying more."""
+        with contextlib.suppress(ConnectionResetError):
+            return await self.rest() == b""
+        return True
+
+    def abort(self) -> None:
+        self.writer.transport.abort()
+
+    async def _chunks(self) -> bytes:
+        body = b""
+        while size := int(await self.reader.readuntil(b"\r\n"), 16):
+            body += (await self.reader.readexactly(size + 2))[:-2]
+        assert await self.reader.readexactly(2) == b"\r\n"
+        return body
+
+
+class Scene:
+    """See the module."""
+
+    def __init__(self, application: Recorder, limits: HttpLimits) -> None:
+        self.application = application
+        self.clock = StandingClock()
+        self.server = HttpServer(application, limits, self.clock)
+        self.port = 0
+        self.clients: list[Client] = []
+
+    async def connect(self) -> Client:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 16))
+        self.clients.append(client)
+        return client
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the server see where its connections stand, and look again after `seconds`."""
+        self.server.sweep()
+        self.clock.seconds += seconds
+        self.server.sweep()
+
+
+async def until(condition: Callable[[], object], timeout: float = 5.0) -> None:
+    """Let the loop run until the condition holds."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        await asyncio.sleep(0.001)
+
+
+@contextlib.asynccontextmanager
+async def scene(
+    application: Recorder | None = None, limits: HttpLimits | None = None, listeners: list[Listener] | None = None
+) -> AsyncIterator[Scene]:
+    """A running server; its clients are closed at the end."""
+    here = Scene(application or Recorder(), limits or HttpLimits())
+    listeners = listeners or listen_tcp("127.0.0.1", 0)
+    if not isinstance(listeners[0].sock.getsockname(), str):
+        here.port = listeners[0].sock.getsockname()[1]
+    await here.server.start(listeners)
+    try:
+        yield here
+    finally:
+        for client in here.clients:
+            client.abort()
+        await here.server.drain(0.1)
+        await asyncio.sleep(0)
+
+
+def play(story: Callable[[], Awaitable[None]]) -> None:
+    """Run a story on a loop of its own; an error that only the loop saw is an error too."""
+    errors: list[dict[str, object]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+        await story()
+
+    asyncio.run(main())
+    assert not errors
