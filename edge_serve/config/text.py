@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import warnings
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor
@@ -33,7 +34,10 @@ def parse_model_config(text: bytes | str, source: str = "config.pbtxt") -> pb.Mo
     if isinstance(text, bytes):
         text = _decode(text, source)
     try:
-        return text_format.Parse(text, pb.ModelConfig())
+        with warnings.catch_warnings():
+            # protobuf's unescaping warns of odd octal escapes, and then refuses them anyway
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return text_format.Parse(text, pb.ModelConfig())
     except _READER_ERRORS as error:
         raise InvalidArgument(_explain(str(error), text, source)) from error
 

@@ -1,0 +1,72 @@
+"""config.pbtxt -> ModelConfig, and what is said about files that cannot be read."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge_serve.config.model_config_pb2 import TYPE_INT32, ModelConfig
+from edge_serve.config.text import parse_model_config, to_text
+from edge_serve.errors import InvalidArgument
+
+
+def test_reads_every_way_of_writing() -> None:
+    text = """
+    # a comment
+    name: "a" 'b'; max_batch_size: 0x4,
+    input [ { name: "x" data_type: 8 dims: [ 1, -1, 010 ] }, { name: 'y\\x21' data_type: TYPE_INT32 dims: 1 dims: 2 } ]
+    parameters: { key: "k" value: { string_value: "caf\\303\\251" } }
+    sequence_batching { direct < minimum_slot_utilization: 1.0f > }
+    """
+    config = parse_model_config(text)
+
+    assert (config.name, config.max_batch_size) == ("ab", 4)
+    assert [(i.name, i.data_type, list(i.dims)) for i in config.input] == [
+        ("x", TYPE_INT32, [1, -1, 8]),
+        ("y!", TYPE_INT32, [1, 2]),
+    ]
+    assert config.parameters["k"].string_value == "café"
+    assert config.sequence_batching.direct.minimum_slot_utilization == 1.0
+
+
+def test_writes_what_it_reads() -> None:
+    config = ModelConfig(name="ä", max_batch_size=3)
+
+    assert parse_model_config(to_text(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('name: "m"\nmax_batchsize: 4', "m/config.pbtxt:2:1: unknown field 'max_batchsize' in ModelConfig"),
+        ('name: "m"\nmax_batchsize: 4', "did you mean 'max_batch_size'?"),
+        ("input { name_x: 1 }", "unknown field 'name_x' in ModelInput"),
+        ("from_the_future: 4", "the configuration is newer than this server"),
+        ("input { data_type: TYPE_INT33 }", "unknown value 'TYPE_INT33', did you mean 'TYPE_INT32'?"),
+        ("input { data_type: TYPE_INT33 }", "expected one of TYPE_INVALID, TYPE_BOOL"),
+        ("\n\ninput [ {", ":3:"),
+        ("input [ {", 'Expected "}"'),
+        ("max_batch_size: x", "Couldn't parse integer: x"),
+        ("max_batch_size: 99999999999", "Value out of range"),
+        ('name: "a" name: "b"', "field 'name' of ModelConfig may be given only once"),
+        ("dynamic_batching {} sequence_batching {}", "another member of oneof"),
+        ("max_batch_size: 1 " + "x" * 200, "..."),
+    ],
+)
+def test_says_where_and_what(text: str, said: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_model_config(text, "m/config.pbtxt")
+
+    assert said in caught.value.message
+    assert caught.value.message.startswith("m/config.pbtxt:")
+    assert "\n" not in caught.value.message
+
+
+def test_refuses_bytes_that_are_not_text() -> None:
+    with pytest.raises(InvalidArgument, match=r"config\.pbtxt:2: found byte 0xff, expected UTF-8 text"):
+        parse_model_config(b'name: "a"\n\xff')
+
+
+@pytest.mark.parametrize("text", ['name: "\\777"', 'name: "\\ud800"', 'name: "\\x"', "input: [" * 2000, "{" * 5000])
+def test_hostile_text_is_an_ordinary_error(text: str) -> None:
+    with pytest.raises(InvalidArgument):
+        parse_model_config(text)
