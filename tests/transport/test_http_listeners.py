@@ -1,0 +1,111 @@
+"""Sockets to listen on."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from edge_serve.transport.listeners import adopt, listen_tcp, listen_unix
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", pytest.param("::1", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here"))]
+)
+def test_tcp(host: str) -> None:
+    (listener,) = listen_tcp(host, 0)
+    with socket.create_connection(listener.sock.getsockname()[:2]):
+        accepted, _ = listener.sock.accept()
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        accepted.close()
+    listener.close()
+
+
+def test_a_port_that_is_taken() -> None:
+    (listener,) = listen_tcp("127.0.0.1", 0)
+    port = listener.sock.getsockname()[1]
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: "):
+        listen_tcp("127.0.0.1", port)
+    listener.close()
+
+
+def test_a_port_that_is_shared() -> None:
+    (first,) = listen_tcp("127.0.0.1", 0, reuse_port=True)
+    (second,) = listen_tcp("127.0.0.1", first.sock.getsockname()[1], reuse_port=True)
+
+    assert second.sock.getsockname() == first.sock.getsockname()
+    first.close()
+    second.close()
+
+
+def test_all_addresses() -> None:
+    listeners = listen_tcp("", 0)
+
+    assert len({listener.sock.getsockname()[1] for listener in listeners}) == 1
+    for listener in listeners:
+        listener.close()
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "http.sock"
+    old = os.umask(0o077)
+    listener = listen_unix(str(path), mode=0o660)
+    os.umask(old)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    with pytest.raises(OSError, match="another process listens on"):
+        listen_unix(str(path))
+    listener.close()
+    assert not path.exists()
+
+
+def test_a_stale_unix_socket_is_replaced(tmp_path: Path) -> None:
+    path = str(tmp_path / "http.sock")
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+    listener = listen_unix(path)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+    listener.close()
+
+
+def test_a_file_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_text("data")
+    with pytest.raises(OSError, match="is not a socket"):
+        listen_unix(str(path))
+
+    assert path.read_text() == "data"
+
+
+def test_an_inherited_socket() -> None:
+    made = socket.create_server(("127.0.0.1", 0))
+    os.set_inheritable(made.fileno(), True)
+    listener = adopt(made.detach())
+
+    assert not listener.sock.getblocking()
+    assert not listener.sock.get_inheritable()
+    listener.close()
+
+
+def test_an_inherited_descriptor_that_does_not_listen() -> None:
+    left, right = socket.socketpair()
+    with pytest.raises(OSError, match="is not a listening stream socket"):
+        adopt(left.fileno())
+
+    assert left.fileno() >= 0
+    left.send(b"x")  # it was left open
+    left.close()
+    right.close()
