@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import resource
@@ -155,9 +156,10 @@ def test_running_out_of_descriptors(caplog: pytest.LogCaptureFixture) -> None:
 
 def use_up_descriptors() -> list[int]:
     hoard: list[int] = []
-    with pytest.raises(OSError, match="Too many open files"):
+    with contextlib.suppress(OSError):
         while True:
             hoard.append(os.dup(0))
+    assert hoard
     return hoard
 
 
