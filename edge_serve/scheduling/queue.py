@@ -72,7 +72,9 @@ class PriorityQueue:
         Raises:
             Unavailable: the level is full.
         """
-        level = self._levels.get(number) or self._open(number)
+        level = self._levels.get(number)
+        if level is None:
+            level = self._levels[number] = Level(number, self._policies.get(number, self._default_policy))
         waiting, policy = len(level), level.policy
         if policy.max_queue_size and waiting >= policy.max_queue_size:
             raise Unavailable(f"{label(entry.request)}Exceeds maximum queue size")
@@ -146,10 +148,6 @@ class PriorityQueue:
                 return at_ns
             heappop(self._clocks)
         return 0
-
-    def _open(self, number: int) -> Level:
-        level = self._levels[number] = Level(number, self._policies.get(number, self._default_policy))
-        return level
 
     def _remove(self, entry: Entry, level: Level) -> None:
         if level.fresh.pop(entry.ticket, None) is None:

@@ -1,0 +1,46 @@
+"""Instances: who gets the next batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge_serve.scheduling.instances import Instances
+
+
+def test_the_lowest_first_then_the_one_used_last() -> None:
+    instances = Instances(3)
+    assert [instances.take(), instances.take()] == [0, 1]
+    instances.done(1)
+    instances.done(0)
+
+    assert instances.take() == 0
+    assert instances.idle == [2, 1]
+
+
+def test_passive_ones_never() -> None:
+    instances = Instances(3, passive={1})
+    for event in (instances.done, instances.lost, instances.back):
+        event(1)
+    taken = [instances.take(), instances.take()]
+
+    assert taken == [0, 2]
+    with pytest.raises(IndexError):
+        instances.take()
+
+
+def test_a_lost_one_works_again_only_when_it_is_back() -> None:
+    instances = Instances(2)
+    instances.take()
+    instances.lost(0)
+    instances.lost(1)
+    instances.lost(1)
+    instances.done(0)
+    instances._check()
+    assert instances.idle == []
+
+    instances.back(1)
+    instances.back(0)
+    instances.back(0)
+    instances._check()
+
+    assert sorted(instances.idle) == [0, 1]
