@@ -36,7 +36,7 @@ conformance: .venv/test  ## replay the transcripts recorded from Triton (KIT=...
 	$(BIN)/python tests/conformance/replay.py --kit $(KIT)
 
 bench: .venv/test  ## benchmarks beside the real Triton, under 10 minutes, into benchmarks/results/
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m benchmarks.run
 
 models: .venv/serve  ## fetch the real models into model_repository/
 	$(BIN)/python model_repository/fetch_models.py

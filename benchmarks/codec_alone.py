@@ -1,22 +1,17 @@
 """How long does the infer codec alone take per request?
 
-Seeded inputs, no sockets, no server. Prints one JSON object with the machine it ran on:
-
-    python benchmarks/codec_alone.py > codec.json
+Seeded inputs, no sockets, no server.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
 import orjson
 
+from benchmarks.report import Report
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.protocol.infer import InferDecoder
@@ -85,8 +80,15 @@ def measure(call: Callable[[], object], seconds: float) -> float:
     return round(best * 1e6, 3)
 
 
-def run(seconds: float) -> dict[str, float]:
-    """All questions: name -> microseconds."""
+def run(seconds: float = 0.5) -> Report:
+    """All questions, `seconds` for each."""
+    report = Report("codec_alone", "microseconds per request in the infer codec alone")
+    report.rows = [{"case": name, "us": measure(call, seconds)} for name, call in questions().items()]
+    return report
+
+
+def questions() -> dict[str, Callable[[], object]]:
+    """What is timed: name -> one call."""
     random = np.random.default_rng(1)
     small = random.integers(-1000, 1000, (1, 16), dtype=np.int32)
     image = random.standard_normal(IMAGE, dtype=np.float32)
@@ -104,7 +106,7 @@ def run(seconds: float) -> dict[str, float]:
     plain = InferRequest("bench")
     answer, picture_answer = response({"OUTPUT0": small, "OUTPUT1": small}), response({"Y": image})
     big_binary = InferRequest("bench", binary_default=True)
-    questions: dict[str, Callable[[], object]] = {
+    return {
         "decode 2 x INT32[16] binary": lambda: decoder.decode(ints, "", body, length),
         "decode 2 x INT32[16] binary, JSON part never seen": lambda: InferDecoder().decode(ints, "", body, length),
         "encode 2 x INT32[16] binary": lambda: encoder.encode(answer, asked, ints),
@@ -115,23 +117,3 @@ def run(seconds: float) -> dict[str, float]:
         "decode FP32[3,224,224] JSON": lambda: decoder.decode(picture, "", big_text, None),
         "encode FP32[3,224,224] JSON": lambda: encoder.encode(picture_answer, plain, picture),
     }
-    return {name: measure(call, seconds) for name, call in questions.items()}
-
-
-def main() -> None:
-    """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seconds", type=float, default=0.5, help="per question")
-    arguments = parser.parse_args()
-    report = {
-        "benchmark": "codec_alone",
-        "machine": {"cpu": platform.processor() or platform.machine(), "python": platform.python_version()},
-        "libraries": {"numpy": np.__version__, "orjson": orjson.__version__},
-        "microseconds": run(arguments.seconds),
-    }
-    json.dump(report, sys.stdout, indent=2)
-    print()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,24 +1,18 @@
 """How many requests a second does the HTTP server answer when the application does nothing?
 
-One process serves, one or more load the server over loopback with keep-alive connections, each with one request under
-way. Writes JSON to standard output: `python benchmarks/http_alone.py --connections 16 --seconds 5 > result.json`.
+One process serves, another loads it over loopback with keep-alive connections. No tool beside Python is needed.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import contextlib
-import json
 import multiprocessing
-import os
-import platform
 import selectors
 import socket
-import sys
 import time
 from multiprocessing.connection import Connection
 
+from benchmarks.report import Report, Row
 from edge_serve.messages.infer import Lease
 from edge_serve.protocol.http1 import Head
 from edge_serve.transport.exchange import Exchange
@@ -119,49 +113,28 @@ def receive_exactly(sock: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
-def machine() -> dict[str, object]:
-    """What the figures depend on."""
-    model = ""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as info:
-        model = next((line.partition(":")[2].strip() for line in info if line.startswith("model name")), "")
-    return {
-        "cpu": model,
-        "cpus": os.cpu_count(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "load_average": os.getloadavg()[0],
-    }
+def run(seconds: float = 2.0) -> Report:
+    """Small and large bodies, one and many connections, and pipelined requests."""
+    report = Report("http_alone", "requests per second of the HTTP server with an application that does nothing")
+    # 293 bytes: INT32[16] add/sub with its JSON part; 602,112: a picture of 1x3x224x224 floats
+    for body_bytes, connections, depth in ((293, 1, 1), (293, 32, 1), (293, 1, 8), (602_112, 1, 1), (602_112, 4, 1)):
+        report.rows.append(measure(body_bytes, connections, depth, seconds))
+    return report
 
 
-def main() -> None:
-    """Run once and print JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--connections", type=int, default=16)
-    parser.add_argument("--depth", type=int, default=1, help="requests under way on each connection (pipelining)")
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--body-bytes", type=int, default=293, help="293: INT32[16] add/sub with its JSON header")
-    parser.add_argument("--reply-bytes", type=int, default=400)
-    options = parser.parse_args()
+def measure(body_bytes: int, connections: int, depth: int, seconds: float, reply_bytes: int = 400) -> Row:
+    """One load on a server of its own; `depth` requests are under way on each connection."""
     here, there = multiprocessing.Pipe()
-    context = multiprocessing.get_context("spawn")
-    server = context.Process(target=serve, args=(there, options.reply_bytes))
+    server = multiprocessing.get_context("spawn").Process(target=serve, args=(there, reply_bytes))
     server.start()
-    port = here.recv()
-    answered, elapsed = load(port, options.connections, options.seconds, options.body_bytes, options.depth)
+    answered, elapsed = load(here.recv(), connections, seconds, body_bytes, depth)
     here.send("stop")
     cpu_seconds = here.recv()
     server.join()
-    result = {
-        "benchmark": "http_alone",
-        "settings": vars(options),
-        "requests": answered,
-        "requests_per_second": round(answered / elapsed),
-        "server_cpu_microseconds_per_request": round(cpu_seconds / answered * 1e6, 2),
-        "machine": machine(),
+    return {
+        "body bytes": body_bytes,
+        "connections": connections,
+        "pipelined": depth,
+        "/s": answered / elapsed,
+        "server CPU us per request": cpu_seconds / answered * 1e6,
     }
-    json.dump(result, sys.stdout, indent=1)
-    print()
-
-
-if __name__ == "__main__":
-    main()

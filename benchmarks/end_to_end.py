@@ -1,0 +1,29 @@
+"""How many inferences per second, beside Triton's python backend? INT32[16], a Python model in its own process."""
+
+from __future__ import annotations
+
+import functools
+
+from benchmarks import load, peer
+from benchmarks.report import Report
+from benchmarks.servers import MODELS, edge_serve, repository, triton
+
+#: connections -> the ratio that the project asks for
+BARS = {1: 0.9, 8: 1.2, 32: 1.4}
+
+
+def run(rounds: int = 3) -> Report:
+    """perf_analyzer, binary HTTP, both servers up, in turn."""
+    report = Report(
+        "end_to_end", "inferences per second beside Triton 2.51's python backend (perf_analyzer, binary HTTP)"
+    )
+    with repository([MODELS / "add_sub"]) as models, edge_serve(models) as ours:
+        try:
+            with triton(models) as theirs:
+                for connections, bar in BARS.items():
+                    measure = functools.partial(load.perf_analyzer, model="add_sub", connections=connections)
+                    row = load.versus(ours, theirs, measure, rounds)
+                    report.rows.append({"connections": connections, **row, "asked": bar})
+        except peer.NoPeerError as error:
+            report.notes.append(f"not measured: {error}")
+    return report

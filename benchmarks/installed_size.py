@@ -1,0 +1,48 @@
+"""What does an install weigh? `pip install .` and `pip install .[onnx]` in an empty virtual environment, pip aside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import venv
+from pathlib import Path
+
+from benchmarks.report import ROOT, Report
+
+#: extra -> megabytes (10^6) that the project asks for, of which NumPy is about 73; tests/test_sizes.py holds them
+LIMITS = {"": 85, "[onnx]": 155}
+
+
+def run() -> Report:
+    """Needs a package index."""
+    report = Report("installed_size", "MB that `pip install .` puts into an empty virtual environment")
+    for extra, bar in LIMITS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            report.rows.append({"install": f".{extra}", "MB": installed_megabytes(extra, Path(folder)), "asked": bar})
+    return report
+
+
+def installed_megabytes(extra: str, folder: Path) -> float:
+    """Install a copy of this checkout with `extra` into `folder/venv`; what that added.
+
+    Raises:
+        subprocess.CalledProcessError: pip failed, and has said why.
+    """
+    source = folder / "source"
+    # a copy of what the wheel is built from, so that no build folder is left in the checkout
+    shutil.copytree(ROOT / "edge_serve", source / "edge_serve", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, source)
+    venv.create(folder / "venv", with_pip=True)
+    before = size_of(folder / "venv")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [f"{folder}/venv/bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*command, f"{source}{extra}"], check=True, env=environment, cwd=folder)
+    return (size_of(folder / "venv") - before) / 1e6
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files below, links not followed."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())

@@ -1,0 +1,57 @@
+"""What does serving add to a model's own time? 1x3x224x224 FP32 in, 1,000 numbers out, one connection."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks import bodies, load
+from benchmarks.make_models import make
+from benchmarks.report import Report
+from benchmarks.servers import MODELS, edge_serve, repository
+
+#: model -> name of its input
+NETWORKS = {"squeezenet_random": "data_0", "resnet50_random": "gpu_0/data_0"}
+SECONDS = 4.0
+
+
+def run() -> Report:
+    """Requests over one connection and bare session.run calls in turn, so that both see the same machine."""
+    report = Report(
+        "large_tensors", "time added to a bare session.run, 602 KB in, one connection (asked: 1 ms = 10 % of 10 ms)"
+    )
+    values = np.random.default_rng(1).random((1, 3, 224, 224), dtype=np.float32)
+    networks = make()
+    with (
+        repository([*(networks / name for name in NETWORKS), MODELS / "picture"]) as models,
+        edge_serve(models) as server,
+    ):
+        for name, tensor in NETWORKS.items():
+            request = bodies.picture_binary(name, tensor, values)
+            bare = statistics.median(bare_runs(str(models / name / "1/model.onnx"), tensor, values, SECONDS))
+            served = statistics.median(load.latencies(server, request, SECONDS))
+            added = (served - bare) * 1e3
+            report.rows.append({"model": name, "bare ms": bare * 1e3, "served ms": served * 1e3, "added ms": added})
+        request = bodies.picture_binary("picture", "INPUT0", values)
+        served = statistics.median(load.latencies(server, request, SECONDS)) * 1e3
+        report.rows.append(
+            {"model": "picture (python, no work)", "bare ms": 0.0, "served ms": served, "added ms": served}
+        )
+    return report
+
+
+def bare_runs(path: str, tensor: str, values: Any, seconds: float) -> list[float]:
+    """Seconds of each session.run, with ONNX Runtime's defaults."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    taken, end = [], time.perf_counter() + seconds
+    while (start := time.perf_counter()) < end:
+        session.run(None, {tensor: values})
+        taken.append(time.perf_counter() - start)
+    return taken[len(taken) // 5 :]

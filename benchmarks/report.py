@@ -1,0 +1,91 @@
+"""What a benchmark hands back: rows that answer one question, written as JSON with the machine they come from."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks/results"
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Report:
+    """The answer to `question`.
+
+    Attributes:
+        rows: the same keys in each.
+        notes: what a reader must know to use the figures; why a part was left out.
+    """
+
+    name: str
+    question: str
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def table(self) -> str:
+        """The rows as a Markdown table, the notes below."""
+        lines = [f"## {self.name}: {self.question}", ""]
+        if self.rows:
+            keys = list(self.rows[0])
+            lines += [f"| {' | '.join(keys)} |", "|" + "---|" * len(keys)]
+            lines += ["| " + " | ".join(_cell(row.get(key)) for key in keys) + " |" for row in self.rows]
+        return "\n".join([*lines, "", *(f"{note}" for note in self.notes)]).rstrip() + "\n"
+
+    def write(self, folder: Path = RESULTS) -> Path:
+        """Put `<name>.json` into the folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        document = {
+            "benchmark": self.name, "question": self.question, "date": _now(), "machine": machine(),
+            "rows": self.rows, "notes": self.notes,
+        }  # fmt: skip
+        path = folder / f"{self.name}.json"
+        path.write_text(json.dumps(document, indent=1) + "\n")
+        return path
+
+
+def machine() -> Row:
+    """The facts without which a figure says nothing."""
+    model = [line for line in _lines("/proc/cpuinfo") if line.startswith(("model name", "Model"))]
+    memory = [line for line in _lines("/proc/meminfo") if line.startswith("MemTotal")]
+    return {
+        "cpu": model[0].partition(":")[2].strip() if model else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(int(memory[0].split()[1]) / 1e6, 1) if memory else None,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in ("edge-serve", "numpy", "orjson", "onnxruntime")},
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str("" if value is None else value)

@@ -1,0 +1,115 @@
+"""Starts and stops the servers that are measured, each on ports of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import peer
+from benchmarks.report import ROOT
+
+MODELS = ROOT / "benchmarks/models"
+DEMO = ROOT / "model_repository"
+
+
+@dataclass
+class Server:
+    """A running server; `start_seconds` is from the start of the process to its first "ready"."""
+
+    name: str
+    port: int
+    pid: int
+    start_seconds: float
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+@contextlib.contextmanager
+def edge_serve(repository: Path, *flags: str) -> Iterator[Server]:
+    """This checkout's server."""
+    http_port, metrics_port = free_ports(2)
+    command = [
+        sys.executable, "-m", "edge_serve", f"--model-repository={repository}", f"--http-port={http_port}",
+        f"--metrics-port={metrics_port}", *flags,
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with _running("edge-serve", command, environment, http_port) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def triton(repository: Path, *flags: str) -> Iterator[Server]:
+    """The real one.
+
+    Raises:
+        peer.NoPeerError: it cannot be had here.
+    """
+    http_port, grpc_port, metrics_port = free_ports(3)
+    command, environment = peer.triton(repository, http_port, grpc_port, metrics_port, *flags)
+    with _running("triton", command, environment, http_port) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def repository(models: Iterable[Path]) -> Iterator[Path]:
+    """A repository of copies of some models."""
+    with tempfile.TemporaryDirectory(prefix="bench-models-") as folder:
+        for model in models:
+            shutil.copytree(model, Path(folder) / model.name, ignore=shutil.ignore_patterns("__pycache__"))
+        yield Path(folder)
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports that nobody listens on."""
+    with contextlib.ExitStack() as held:
+        return [held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)]
+
+
+@contextlib.contextmanager
+def _running(name: str, command: list[str], environment: dict[str, str], port: int) -> Iterator[Server]:
+    with tempfile.TemporaryFile() as log:
+        started = time.monotonic()
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        try:
+            if not _wait_ready(process, port):
+                log.seek(0)
+                text = log.read().decode(errors="replace")[-3000:]
+                raise RuntimeError(f"{name} did not become ready: {' '.join(command)}\n{text}")
+            yield Server(name, port, process.pid, time.monotonic() - started)
+        finally:
+            _stop(process)
+
+
+def _wait_ready(process: subprocess.Popen[bytes], port: int, seconds: float = 120) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            connection.request("GET", "/v2/health/ready")
+            if connection.getresponse().status == 200:
+                return True
+        connection.close()
+        time.sleep(0.002)
+    return False
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(40)
+    with contextlib.suppress(ProcessLookupError):  # children that outlived it
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,132 @@
+"""What does the hop to a worker and back cost? A request of two INT32[16] tensors through the echo backend.
+
+`python -m benchmarks.worker_hop [--requests N] [--batch B]` prints JSON: round trips in microseconds, and the CPU that
+the front end and the worker spend on each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import InferRequest
+from edge_serve.tensors import DataType, Tensor
+from edge_serve.workers.arena import Arena, Budget
+from edge_serve.workers.pool import BatchReply, OpenedModel, Workers
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Loop:
+    """Sends the next batch when a reply arrives."""
+
+    def __init__(self, count: int, requests: list[InferRequest]) -> None:
+        self.model: OpenedModel
+        self.left = count
+        self.requests = requests
+        self.times: list[int] = []
+        self.inside: list[int] = []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sent = 0
+
+    def send(self) -> None:
+        """One more batch."""
+        self._sent = time.perf_counter_ns()
+        self.model.execute(0, self.left, self.requests)
+
+    def on_reply(self, instance: int, reply: BatchReply) -> None:
+        """Takes the time."""
+        self.times.append(time.perf_counter_ns() - self._sent)
+        self.inside.append(reply.end_ns - reply.compute_start_ns)
+        self.left -= 1
+        if self.left:
+            self.send()
+        else:
+            self.done.set_result(None)
+
+    def on_lost(self, instance: int, error: EdgeServeError) -> None:
+        """The measurement failed."""
+        self.done.set_exception(error)
+
+    def on_back(self, instance: int) -> None:
+        """Never mind."""
+
+
+def make_config(name: str) -> dict[str, object]:
+    """Two tensors in, two out."""
+    tensor = {"data_type": "TYPE_INT32", "dims": [16]}
+    return {
+        "name": name,
+        "max_batch_size": 64,
+        "input": [{"name": f"INPUT{i}", **tensor} for i in range(2)],
+        "output": [{"name": f"OUTPUT{i}", **tensor} for i in range(2)],
+    }
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+async def measure(count: int, batch: int) -> dict[str, float]:
+    """The figures of `count` batches of `batch` requests, one after the other."""
+    data = np.arange(16, dtype=np.int32).tobytes()
+    requests = [
+        InferRequest("echo", inputs=[Tensor(f"INPUT{i}", DataType.INT32, (1, 16), data) for i in range(2)])
+        for _ in range(batch)
+    ]
+    with tempfile.TemporaryDirectory() as directory:
+        workers = Workers()
+        arena = Arena("echo", Budget(64 << 20))
+        spec = ModelSpec("echo", 1, Path(directory), Path(directory), make_config("echo"))
+        warm, run = Loop(1000, requests), Loop(count, requests)
+        started = time.perf_counter()
+        model = await workers.open(spec, "echo", [InstanceSpec("echo_0")], warm, arena)
+        opened = time.perf_counter() - started
+        warm.model = run.model = model
+        warm.send()
+        await warm.done
+        model.listener = run
+        before = time.process_time(), cpu_seconds(model.pids()[0])
+        run.send()
+        await run.done
+        front, back = time.process_time() - before[0], cpu_seconds(model.pids()[0]) - before[1]
+        await model.close()
+        await workers.stop()
+        arena.close()
+    times = sorted(run.times)
+    return {
+        "open_ms": opened * 1e3,
+        "round_trip_us_median": statistics.median(times) / 1e3,
+        "round_trip_us_p99": times[len(times) * 99 // 100] / 1e3,
+        "front_end_cpu_us": front / count * 1e6,
+        "worker_cpu_us": back / count * 1e6,
+        "worker_start_to_end_us": statistics.median(run.inside) / 1e3,
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=20000)
+    parser.add_argument("--batch", type=int, default=1)
+    options = parser.parse_args()
+    figures = asyncio.run(measure(options.requests, options.batch))
+    machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
+    print(json.dumps({"benchmark": "worker_hop", "batch": options.batch, **machine, **figures}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
