@@ -96,6 +96,8 @@ def _batch_size(request: InferRequest, signature: Signature) -> int:
                 f"{prefix(request.id)}input '{tensor.name}' has no shape but model requires batch dimension for "
                 f"'{signature.model_name}'"
             )
+        if tensor.shape[0] < 0:
+            raise _wrong_shape(request, tensor, signature, _spec(tensor, signature))
         if rows < 0:
             rows = tensor.shape[0]
         elif tensor.shape[0] != rows:
@@ -120,20 +122,20 @@ def _check_input(request: InferRequest, tensor: Tensor, signature: Signature) ->
         )
     batched = signature.max_batch_size > 0 and not spec.is_shape_tensor
     dims = tensor.shape[1:] if batched else tensor.shape
-    if dims != spec.dims and not _fits(dims, spec.dims):
+    if (dims != spec.dims or -1 in dims) and not _fits(dims, spec.dims):
         raise _wrong_shape(request, tensor, signature, spec)
     check_size(tensor, signature.model_name, request.id)
 
 
 def _fits(dims: Shape, expected: Shape) -> bool:
-    return len(dims) == len(expected) and all(
-        d == e or (e == -1 and d >= 0) for d, e in zip(dims, expected, strict=True)
-    )
+    if len(dims) != len(expected):
+        return False
+    return all(dim >= 0 and want in (-1, dim) for dim, want in zip(dims, expected, strict=True))
 
 
 def _wrong_shape(request: InferRequest, tensor: Tensor, signature: Signature, spec: TensorSpec) -> InvalidArgument:
     name, model = tensor.name, signature.model_name
-    if -1 in tensor.shape:
+    if min(tensor.shape, default=0) < 0:
         return InvalidArgument(
             f"{prefix(request.id)}All input dimensions should be specified for input '{name}' for model '{model}', "
             f"got {shape_text(tensor.shape)}"

@@ -1,0 +1,573 @@
+"""The v2 application over a service that records what it is asked, and exchanges that record what they are answered."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parameter
+from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata
+from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.protocol.http1 import Head, HeadParser, MessageLimits
+from edge_serve.protocol.routes import Group
+from edge_serve.tensors import Buffer, DataType, Tensor
+from edge_serve.transport.v2 import V2Application
+from edge_serve.transport.v2_head import V2Settings
+
+JSON, PLAIN, BINARY = "application/json", "text/plain", "application/octet-stream"
+SIGNATURE = Signature(
+    "m", "3", "python", 0,
+    {"X": TensorSpec("X", DataType.INT32, (-1,))}, {"Y": TensorSpec("Y", DataType.INT32, (-1,))}, required=1,
+)  # fmt: skip
+DECOUPLED = Signature("d", "1", "python", 0, {}, {}, decoupled=True)
+
+
+@dataclass
+class FakeLease:
+    view: memoryview
+    offset: int
+    arena: object = None
+    released: int = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+
+@dataclass
+class FakeServed:
+    signature: Signature
+
+
+@dataclass
+class FakeTicket:
+    cancelled: int = 0
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+@dataclass
+class FakeService:
+    """Model `m` echoes X as Y at once, or when `answer` is called if `later`."""
+
+    alive: bool = True
+    is_exiting: bool = False
+    later: bool = False
+    error: EdgeServeError | None = None
+    response_lease: FakeLease | None = None
+    lease_error: EdgeServeError | None = None
+    requests: list[InferRequest] = field(default_factory=list)
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    leases: list[FakeLease] = field(default_factory=list)
+    lease_sizes: list[int] = field(default_factory=list)
+    loads: list[tuple[str, Any]] = field(default_factory=list)
+    control_error: EdgeServeError | None = None
+    ticket: FakeTicket = field(default_factory=FakeTicket)
+
+    def live(self) -> bool:
+        return self.alive
+
+    def ready(self) -> bool:
+        return self.alive
+
+    def exiting(self) -> bool:
+        return self.is_exiting
+
+    def server_metadata(self) -> ServerMetadata:
+        return ServerMetadata("triton", "2", ("x",))
+
+    def model_ready(self, name: str, version: str) -> bool:
+        self.lookup(name, version)
+        return self.alive
+
+    def model_metadata(self, name: str, version: str) -> ModelMetadata:
+        self.lookup(name, version)
+        return ModelMetadata(name, (version or "3",), "python", (), ())
+
+    def model_config(self, name: str, version: str) -> Any:
+        self.lookup(name, version)
+        return {"name": name}
+
+    def model_statistics(self, name: str, version: str) -> Sequence[tuple[str, str, ModelStatistics]]:
+        return [(name or "all", version or "1", ModelStatistics())]
+
+    def repository_index(self, ready_only: bool) -> Sequence[IndexEntry]:
+        return [] if ready_only else [IndexEntry("m", "3", "READY")]
+
+    def load_model(
+        self, name: str, parameters: Mapping[str, Parameter | bytes], done: Callable[[EdgeServeError | None], None]
+    ) -> None:
+        self.loads.append((name, parameters))
+        done(self.control_error)
+
+    def unload_model(self, name: str, unload_dependents: bool, done: Callable[[EdgeServeError | None], None]) -> None:
+        self.loads.append((name, unload_dependents))
+        done(self.control_error)
+
+    def lookup(self, name: str, version: str) -> FakeServed:
+        if name == "broken":
+            raise ValueError("a fault of ours")
+        if name not in ("m", "d") or version not in ("", "3"):
+            raise NotFound(f"Request for unknown model: '{name}' is not found")
+        return FakeServed(SIGNATURE if name == "m" else DECOUPLED)
+
+    def lease(self, name: str, version: str, nbytes: int) -> Lease | None:
+        if self.lease_error is not None:
+            raise self.lease_error
+        self.lease_sizes.append(nbytes)
+        if name != "m":
+            return None
+        self.leases.append(FakeLease(memoryview(bytearray(8192)), 4096 * (1 + len(self.leases))))
+        return self.leases[-1]
+
+    def infer(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> FakeTicket:
+        self.requests.append(request)
+
+        def answer() -> None:
+            response = InferResponse("m", "3", request.id, error=self.error, lease=self.response_lease)
+            if self.error is None:
+                (x,) = request.inputs
+                response.outputs = [Tensor("Y", x.datatype, x.shape, x.data)]
+            if request.lease is not None:
+                request.lease.release()
+            on_response(response)
+
+        if self.later:
+            self.waiting.append(answer)
+        else:
+            answer()
+        return self.ticket
+
+
+@dataclass
+class FakeExchange:
+    head: Head
+    body: Buffer = b""
+    lease: Lease | None = None
+    on_abandoned: Callable[[], None] | None = None
+    on_drained: Callable[[], None] | None = None
+    status: int = 0
+    content: bytes = b""
+    content_type: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    on_sent: Callable[[], None] | None = None
+    buffers: Sequence[Buffer] = ()
+
+    def reply(
+        self,
+        status: int,
+        buffers: Sequence[Buffer] = (),
+        *,
+        content_type: str | None = JSON,
+        headers: Sequence[tuple[str, str]] = (),
+        on_sent: Callable[[], None] | None = None,
+    ) -> None:
+        assert self.status == 0, "answered twice"
+        self.status, self.buffers, self.content = status, buffers, b"".join(buffers)
+        self.content_type, self.headers, self.on_sent = content_type, dict(headers), on_sent
+
+    def start(self, status: int, *, content_type: str, headers: Sequence[tuple[str, str]] = ()) -> None:
+        raise AssertionError("this door does not stream")
+
+    def write(self, data: Buffer) -> bool:
+        raise AssertionError("this door does not stream")
+
+    def end(self) -> None:
+        raise AssertionError("this door does not stream")
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.content)
+
+    @property
+    def error(self) -> str:
+        return str(self.json["error"])
+
+
+class FixedClock:
+    def now_ns(self) -> int:
+        return 1_000
+
+
+PARSER = HeadParser(MessageLimits())
+
+
+def head_of(method: str, path: str, headers: Mapping[str, str] | None = None, length: int = 0) -> Head:
+    lines = [f"{method} {path} HTTP/1.1", "Host: h", f"Content-Length: {length}"]
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    return PARSER.parse("\r\n".join([*lines, "", ""]).encode())
+
+
+class Door:
+    """The application under test and its service."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.service = FakeService()
+        self.application = V2Application(
+            self.service,
+            V2Settings(**settings),
+            config_to_json=lambda config: {**config, "made": True},
+            clock=FixedClock(),
+        )
+
+    def call(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> FakeExchange:
+        exchange = FakeExchange(head_of(method, path, headers, len(body)), body)
+        self.application.handle(exchange)
+        return exchange
+
+    def infer(self, body: bytes, headers: Mapping[str, str] | None = None, model: str = "m") -> FakeExchange:
+        return self.call("POST", f"/v2/models/{model}/infer", body, headers)
+
+
+def binary_request(values: bytes = bytes(8), /, **members: Any) -> tuple[bytes, dict[str, str]]:
+    item = {
+        "name": "X",
+        "datatype": "INT32",
+        "shape": [len(values) // 4],
+        "parameters": {"binary_data_size": len(values)},
+    }
+    text = json.dumps({"inputs": [item], **members}).encode()
+    return text + values, {"Inference-Header-Content-Length": str(len(text))}
+
+
+REQUEST = b'{"inputs":[{"name":"X","datatype":"INT32","shape":[2],"data":[1,2]}]}'
+
+
+def test_json_in_json_out() -> None:
+    exchange = Door().infer(REQUEST)
+    assert (exchange.status, exchange.content_type, exchange.headers) == (200, JSON, {})
+    assert exchange.json["outputs"] == [{"name": "Y", "datatype": "INT32", "shape": [2], "data": [1, 2]}]
+
+
+def test_binary_in_binary_out() -> None:
+    body, headers = binary_request(
+        b"\1\0\0\0\2\0\0\0", id="r", outputs=[{"name": "Y", "parameters": {"binary_data": True}}]
+    )
+    door = Door()
+    for _ in range(2):  # the second time from what was remembered
+        exchange = door.infer(body, headers)
+        assert (exchange.status, exchange.content_type) == (200, BINARY)
+        length = int(exchange.headers["Inference-Header-Content-Length"])
+        assert json.loads(exchange.content[:length])["id"] == "r"
+        assert exchange.content[length:] == b"\1\0\0\0\2\0\0\0"
+    assert [request.model_version for request in door.service.requests] == ["", ""]
+    assert door.call("POST", "/v2/models/m/versions/03/infer", body, headers).status == 200
+    assert door.service.requests[-1].model_version == "3"
+
+
+def test_raw_request_gets_a_binary_reply() -> None:
+    exchange = Door().infer(b"\1\0\0\0", {"Inference-Header-Content-Length": "0"})
+    assert (exchange.status, exchange.content_type) == (200, BINARY)
+    assert exchange.content.endswith(b"\1\0\0\0")
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "headers", "status", "content_type", "text"),
+    [
+        ("nope", REQUEST, {}, 404, PLAIN, "Request for unknown model: 'nope' is not found"),
+        ("d", REQUEST, {}, 501, PLAIN, "HTTP end point doesn't support models with decoupled transaction policy"),
+        ("m", b"{", {}, 500, JSON, "failed to parse the request JSON buffer: Missing a name for object member. at 1"),
+        ("m", b"", {}, 400, JSON, "the request body is empty"),
+        ("m", b'{"inputs":[]}', {}, 400, JSON, "expected 1 inputs but got 0 inputs for model 'm'"),
+        (
+            "m",
+            REQUEST,
+            {"Inference-Header-Content-Length": "-1"},
+            400,
+            PLAIN,
+            "inference header size should be in range",
+        ),
+        ("m", REQUEST, {"Content-Encoding": "br"}, 501, PLAIN, "Unsupported compression type"),
+        ("m", REQUEST, {"Content-Encoding": "gzip"}, 400, PLAIN, "neither gzip nor deflate"),
+        ("m", REQUEST, {"timeout-ms": "soon"}, 400, PLAIN, "Unable to parse timeout-ms"),
+        ("broken", REQUEST, {}, 500, JSON, "the server failed to handle this request, its log says why"),
+    ],
+)
+def test_refused_inference(
+    model: str, body: bytes, headers: dict[str, str], status: int, content_type: str, text: str
+) -> None:
+    door = Door()
+    exchange = door.infer(body, headers, model)
+    assert (exchange.status, exchange.content_type) == (status, content_type)
+    assert text in exchange.error
+    assert door.service.requests == []
+
+
+def test_an_unsupported_encoding_is_told_what_is_supported() -> None:
+    assert Door().infer(REQUEST, {"Content-Encoding": "br"}).headers == {"Accept-Encoding": "gzip, deflate"}
+
+
+def test_a_model_that_fails() -> None:
+    door = Door()
+    door.service.error = Unavailable("Exceeds maximum queue size")
+    door.service.response_lease = FakeLease(memoryview(b""), 0)
+    exchange = door.infer(REQUEST)
+    assert (exchange.status, exchange.content_type, exchange.error) == (503, PLAIN, "Exceeds maximum queue size")
+    assert door.service.response_lease.released == 1
+
+
+def test_compressed_both_ways() -> None:
+    body, headers = binary_request()
+    packed = gzip.compress(body)
+    exchange = Door().infer(packed, {**headers, "Content-Encoding": "gzip", "Accept-Encoding": "deflate;q=0.1, gzip"})
+    assert (exchange.status, exchange.headers) == (200, {"Content-Encoding": "gzip"})
+    assert json.loads(gzip.decompress(exchange.content))["outputs"][0]["data"] == [0, 0]
+    refused = Door(max_input_size=len(body) - 1).infer(packed, {**headers, "Content-Encoding": "gzip"})
+    assert "Decompressed data size exceeds the maximum allowed value" in refused.error
+
+
+def test_forwarded_headers_become_parameters() -> None:
+    door = Door(header_forward_pattern="x-.*")
+    body, headers = binary_request(parameters={"mine": 3})
+    for value in ("1", "2"):
+        door.infer(body, {**headers, "X-One": value})
+        assert door.service.requests[-1].parameters == {"mine": 3, "X-One": value}
+    refused = Door(header_forward_pattern="t").infer(REQUEST, {"triton_x": "1"})
+    assert (refused.status, refused.content_type) == (400, JSON)
+    assert "is reserved for Triton usage and cannot be forwarded" in refused.error
+
+
+def test_a_timeout_becomes_a_deadline() -> None:
+    door = Door()
+    door.infer(REQUEST, {"timeout-ms": "250"})
+    door.infer(REQUEST)
+    assert [request.deadline_ns for request in door.service.requests] == [250_001_000, 0]
+
+
+def test_a_client_that_leaves_cancels_its_request() -> None:
+    door = Door()
+    door.service.later = True
+    exchange = door.infer(REQUEST)
+    assert exchange.status == 0
+    assert exchange.on_abandoned is not None
+    exchange.on_abandoned()
+    assert door.service.ticket.cancelled == 1
+    door.service.waiting.pop()()
+    assert exchange.status == 200
+    assert exchange.on_abandoned is None
+
+
+def test_nothing_is_left_to_cancel_once_answered_at_once() -> None:
+    assert Door().infer(REQUEST).on_abandoned is None
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------
+
+
+def placed(door: Door, body: bytes, headers: dict[str, str]) -> FakeExchange:
+    """What the connection does: ask for memory, receive the body there, hand over."""
+    head = head_of("POST", "/v2/models/m/infer", headers, len(body))
+    lease = door.application.place(head, len(body))
+    assert lease is not None
+    view = lease.view[: len(body)]
+    view[:] = body
+    return FakeExchange(head, view, lease)
+
+
+@pytest.mark.parametrize("padding", range(0, 64, 7))
+def test_the_first_tensor_of_a_placed_body_lies_on_64_bytes(padding: int) -> None:
+    door = Door()
+    body, headers = binary_request(id="x" * padding)
+    exchange = placed(door, body, headers)
+    door.application.handle(exchange)
+    assert exchange.status == 200
+    (tensor,) = door.service.requests[0].inputs
+    assert tensor.offset % 64 == 0
+    lease = door.service.leases[0]
+    start = tensor.offset - lease.offset
+    lease.view[start] = 77
+    assert tensor.data[0] == 77  # the tensor is that memory
+    assert start + 8 <= door.service.lease_sizes[0] < len(body) + 64
+    assert lease.released == 1
+
+
+@pytest.mark.parametrize("damage", ["json", "model"])
+def test_the_memory_of_a_refused_body_is_given_back(damage: str) -> None:
+    door = Door()
+    body, headers = binary_request()
+    exchange = placed(door, b"[" + body[1:] if damage == "json" else body, headers)
+    if damage == "model":
+        exchange.head = head_of("POST", "/v2/models/nope/infer", headers, len(body))
+    door.application.handle(exchange)
+    assert exchange.status in (404, 500)
+    assert [lease.released for lease in door.service.leases] == [1]
+    assert door.service.requests == []
+
+
+def test_the_memory_of_a_reply_is_given_back_when_it_has_been_sent() -> None:
+    door = Door()
+    lease = door.service.response_lease = FakeLease(memoryview(bytearray(8)), 0)
+    binary: dict[str, Any] = {"outputs": [{"name": "Y", "parameters": {"binary_data": True}}]}
+    exchange = door.infer(*binary_request(**binary))
+    assert lease.released == 0
+    assert exchange.on_sent is not None
+    exchange.on_sent()
+    assert lease.released == 1
+    assert door.infer(REQUEST).on_sent is None  # JSON holds a copy
+    assert lease.released == 2
+    body, headers = binary_request(**binary)
+    assert door.infer(body, {**headers, "Accept-Encoding": "gzip"}).on_sent is None
+    assert lease.released == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/v2/models/m/infer", {}),
+        ("/v2/models/m/infer", {"Inference-Header-Content-Length": "20", "Content-Encoding": "gzip"}),
+        ("/v2/models/m/infer", {"Inference-Header-Content-Length": "900000"}),
+        ("/v2/models/nope/infer", {"Inference-Header-Content-Length": "20"}),
+        ("/v2/repository/models/m/load", {"Inference-Header-Content-Length": "20"}),
+        ("/nowhere", {}),
+    ],
+)
+def test_other_bodies_are_not_placed(path: str, headers: dict[str, str]) -> None:
+    assert Door().application.place(head_of("POST", path, headers, 70_000), 70_000) is None
+
+
+def test_bodies_that_are_too_large_are_refused_before_they_are_read() -> None:
+    door = Door(max_input_size=1000)
+    for path in ("/v2/models/m/infer", "/v2/repository/models/m/load", "/nowhere"):
+        with pytest.raises(InvalidArgument, match="request JSON size of 1001 bytes exceeds"):
+            door.application.place(head_of("POST", path, {}, 1001), 1001)
+    headers = {"Inference-Header-Content-Length": "200"}
+    assert door.application.place(head_of("POST", "/v2/models/m/infer", headers, 5000), 5000) is not None
+    door.service.lease_error = Unavailable("no tensor memory is left")
+    with pytest.raises(Unavailable):
+        door.application.place(head_of("POST", "/v2/models/m/infer", headers, 5000), 5000)
+
+
+# ---- the other operations ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "content_type", "expected"),
+    [
+        ("GET", "/v2/health/live", 200, PLAIN, None),
+        ("GET", "/v2/health/ready?x=1", 200, PLAIN, None),
+        ("GET", "/v2", 200, JSON, {"name": "triton", "version": "2", "extensions": ["x"]}),
+        ("GET", "/v2/models/m/ready", 200, PLAIN, None),
+        ("GET", "/v2/models/nope/ready", 400, PLAIN, {"error": "Model version not ready"}),
+        ("GET", "/v2/models/m/versions/9/ready", 400, PLAIN, {"error": "Model version not ready"}),
+        ("GET", "/v2/models/nope", 404, JSON, {"error": "Request for unknown model: 'nope' is not found"}),
+        ("GET", "/v2/models/%6d/config", 200, JSON, {"name": "m", "made": True}),
+        ("GET", "/v2/models/nope/config", 404, JSON, {"error": "Request for unknown model: 'nope' is not found"}),
+        ("POST", "/v2/repository/index", 200, JSON, [{"name": "m", "version": "3", "state": "READY"}]),
+        ("POST", "/v2/repository/x/index", 200, JSON, [{"name": "m", "version": "3", "state": "READY"}]),
+        ("POST", "/v2/repository/r/models/m/load", 501, JSON,
+         {"error": "'repository_name' specification is not supported"}),
+        ("GET", "/v2/systemsharedmemory/status", 200, JSON, []),
+        ("GET", "/v2/cudasharedmemory/status", 200, JSON, []),
+        ("GET", "/v2/systemsharedmemory/region/r/status", 404, JSON,
+         {"error": "Unable to find system shared memory region: 'r'"}),
+        ("GET", "/v2/", 404, PLAIN, {"error": "Not Found"}),
+        ("POST", "/v2/models/m/inferx", 404, PLAIN, {"error": "Not Found"}),
+        ("POST", "/v2", 405, JSON, {"error": "Method Not Allowed"}),
+        ("PUT", "/v2/models/m", 405, JSON, {"error": "Method Not Allowed"}),
+        ("GET", "/v2/models/m/infer", 405, PLAIN, {"error": "Method Not Allowed"}),
+        ("POST", "/v2/health/live", 405, PLAIN, {"error": "Method Not Allowed"}),
+    ],
+)  # fmt: skip
+def test_operations(method: str, path: str, status: int, content_type: str, expected: Any) -> None:
+    exchange = Door().call(method, path)
+    assert (exchange.status, exchange.content_type) == (status, content_type)
+    assert exchange.content == b"" if expected is None else exchange.json == expected
+
+
+def test_405_names_the_methods() -> None:
+    assert Door().call("PUT", "/v2/logging").headers == {"Allow": "GET, POST"}
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/models/m/generate", "/v2/models/m/generate_stream", "/v2/trace/setting", "/v2/logging"]
+)
+def test_operations_that_are_not_there_yet_say_so(path: str) -> None:
+    exchange = Door().call("POST", path, b"{}")
+    assert exchange.status == 501
+    assert "is not supported by this version of the server" in exchange.error
+
+
+def test_health_of_a_server_that_is_not_well() -> None:
+    door = Door()
+    door.service.alive = False
+    assert [door.call("GET", path).status for path in ("/v2/health/live", "/v2/health/ready")] == [400, 400]
+    assert door.call("GET", "/v2/models/m/ready").error == "Model version not ready"
+    door.service.is_exiting = True
+    exchange = door.call("GET", "/v2/health/live")
+    assert (exchange.status, exchange.error) == (503, "Server exiting")
+
+
+def test_statistics() -> None:
+    def names(path: str) -> tuple[str, str]:
+        (entry,) = Door().call("GET", path).json["model_stats"]
+        return entry["name"], entry["version"]
+
+    assert names("/v2/models/stats") == ("all", "1")
+    assert names("/v2/models/m/stats") == ("m", "1")
+    assert names("/v2/models/m/versions/3/stats") == ("m", "3")
+
+
+def test_load_and_unload() -> None:
+    door = Door()
+    body = b'{"parameters":{"config":"{}","file:1/model.py":"YQ=="}}'
+    exchange = door.call("POST", "/v2/repository/models/a%2Bb/load", body)
+    assert (exchange.status, exchange.content, exchange.content_type) == (200, b"", JSON)
+    door.call("POST", "/v2/repository/models/m/unload", b'{"parameters":{"unload_dependents":true}}')
+    assert door.service.loads == [("a+b", {"config": "{}", "file:1/model.py": b"a"}), ("m", True)]
+    door.service.control_error = Unavailable("explicit model load / unload is not allowed if polling is enabled")
+    refused = door.call("POST", "/v2/repository/models/m/load")
+    assert (refused.status, refused.error) == (503, door.service.control_error.message)
+    wrong = door.call("POST", "/v2/repository/models/m/load", b"{")
+    assert (wrong.status, wrong.content_type, len(door.service.loads)) == (500, JSON, 3)
+
+
+def test_index_of_ready_models() -> None:
+    assert Door().call("POST", "/v2/repository/index", b'{"ready":true}').content == b"[]"
+
+
+@pytest.mark.parametrize("kind", ["system", "cuda"])
+def test_client_shared_memory_is_off(kind: str) -> None:
+    for action in ("region/r/register", "region/r/unregister", "unregister"):
+        exchange = Door().call("POST", f"/v2/{kind}sharedmemory/{action}", b"{}")
+        assert exchange.status == 501
+        assert exchange.error == (
+            "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+        )
+    allowed = Door(allow_client_shm=True)
+    assert allowed.call("POST", f"/v2/{kind}sharedmemory/unregister").status == 200
+    assert allowed.call("POST", f"/v2/{kind}sharedmemory/region/r/register").status == 501
+
+
+def test_restricted_operations_want_their_header() -> None:
+    door = Door(restricted={Group.METADATA: ("Adm-Key", "v"), Group.INFERENCE: ("Adm-Key", "v")})
+    for method, path in (("GET", "/v2/models/nope"), ("POST", "/v2"), ("POST", "/v2/models/m/infer")):
+        for headers in ({}, {"adm-key": "w"}):
+            exchange = door.call(method, path, REQUEST, headers)
+            assert (exchange.status, exchange.content_type) == (403, PLAIN)
+            assert exchange.error == "This API is restricted, expecting header 'Adm-Key'"
+    assert door.call("GET", "/v2/models/m", headers={"ADM-KEY": "v"}).status == 200
+    assert door.call("GET", "/v2/models/m/config").status == 200
+    assert door.infer(REQUEST, {"Adm-Key": "v"}).status == 200
+
+
+def test_a_version_that_is_no_number_of_64_bits() -> None:
+    exchange = Door().call("GET", "/v2/models/m/versions/99999999999999999999")
+    assert exchange.status == 400
+    assert "version should be an integral value > 0" in exchange.error
+
+
+def test_heads_are_remembered_within_bounds() -> None:
+    door = Door()
+    for number in range(600):
+        assert door.call("GET", f"/v2/models/m?{number}").status == 200
+    assert len(door.application._heads._known) <= 512
+    before = len(door.application._heads._known)
+    assert door.call("GET", "/v2/models/m", headers={"X-Long": "y" * 5000}).status == 200
+    assert len(door.application._heads._known) == before
