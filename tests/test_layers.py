@@ -37,7 +37,7 @@ WORKER_STARTS = ("edge_serve.workers.main", "edge_serve.backends.")
 WORKER_LIBRARIES = {"numpy"}
 #: a backend's own library, imported in its own file only
 BACKEND_LIBRARIES = {
-    "edge_serve.backends.onnxruntime": {"onnxruntime"},
+    "edge_serve.backends.onnxruntime_session": {"onnxruntime"},
     "edge_serve.backends.tensorrt": {"tensorrt", "cuda", "pycuda"},
 }
 #: modules that exist only inside a worker's interpreter

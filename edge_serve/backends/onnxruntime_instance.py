@@ -8,18 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import onnxruntime
 
 from edge_serve import ragged
 from edge_serve.backends import onnxruntime_session as sessions
-from edge_serve.backends import python_dlpack
 from edge_serve.backends.base import BackendRequest, Reply, Timing
 from edge_serve.backends.onnxruntime_strings import text_array
 from edge_serve.config.complete import FoundTensor
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.tensors import (
     BY_CONFIG_NAME,
     Array,
@@ -31,9 +29,7 @@ from edge_serve.tensors import (
     to_array,
 )
 
-_BYTES, _BF16 = DataType.BYTES, DataType.BF16
-#: onnx.TensorProto.BFLOAT16
-_ONNX_BF16 = 16
+_BYTES = DataType.BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +76,7 @@ def make_plan(config: Mapping[str, Any], inputs: Iterable[FoundTensor], outputs:
 class OnnxInstance:
     """One executor. Instances of a model on one device share its session, which may run in several threads at once."""
 
-    def __init__(self, session: sessions.Session, plan: Plan, run_options: onnxruntime.RunOptions | None) -> None:
+    def __init__(self, session: sessions.Session, plan: Plan, run_options: sessions.RunOptions | None) -> None:
         self._session = session
         self._plan = plan
         self._run_options = run_options
@@ -158,14 +154,8 @@ class OnnxInstance:
     def _run(self, names: list[str], feed: dict[str, Any]) -> Sequence[Array]:
         if not names:
             return []
-        try:
-            if self._plan.through_values:
-                return _run_values(self._session, names, feed, self._run_options)
-            return cast(Sequence[Array], self._session.run(names, feed, self._run_options))
-        except EdgeServeError:
-            raise
-        except Exception as error:
-            raise sessions.translated(error) from error
+        run = sessions.run_values if self._plan.through_values else sessions.run
+        return run(self._session, names, feed, self._run_options)
 
     def _add_batch_inputs(self, feed: dict[str, Any], batch: Sequence[BackendRequest]) -> None:
         for made in self._plan.batch_inputs:
@@ -234,22 +224,3 @@ def _wrong_rows(name: str, array: Array, rows: int) -> Internal:
         f"failed to split the output tensor '{name}' in responses: expected batch size of atleast {rows} in model "
         f"output, got {got}"
     )
-
-
-def _run_values(
-    session: sessions.Session, names: list[str], feed: Mapping[str, Array], options: onnxruntime.RunOptions | None
-) -> list[Array]:
-    """A run through OrtValue, for BF16: its bits travel as uint16 in NumPy."""
-    kinds = {node.name: node.type for node in session.get_inputs()}
-    make, make_typed = onnxruntime.OrtValue.ortvalue_from_numpy, onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
-    values = {
-        name: make_typed(array, _ONNX_BF16) if kinds.get(name) == "tensor(bfloat16)" else make(array)
-        for name, array in feed.items()
-    }
-    return [_bits(value) for value in session.run_with_ort_values(names, values, options)]
-
-
-def _bits(value: onnxruntime.OrtValue) -> Array:
-    if value.data_type() != "tensor(bfloat16)":
-        return cast(Array, value.numpy())
-    return python_dlpack.take(value._ortvalue.to_dlpack())[0]

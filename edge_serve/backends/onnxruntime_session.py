@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import onnxruntime
 
+from edge_serve.backends import python_dlpack
 from edge_serve.backends.onnxruntime_settings import CUDA, OPENVINO, TENSORRT, Provider, SessionSettings
 from edge_serve.config.complete import FoundTensor
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
-from edge_serve.tensors import DataType
+from edge_serve.tensors import Array, DataType
 
 #: warnings about devices that are not there would fill the log of a small machine
 _ERRORS_ONLY = 3
@@ -49,6 +50,10 @@ onnxruntime.set_default_logger_severity(_ERRORS_ONLY)
 onnxruntime.disable_telemetry_events()
 
 Session: TypeAlias = onnxruntime.InferenceSession
+RunOptions: TypeAlias = onnxruntime.RunOptions
+#: onnx.TensorProto.BFLOAT16
+_BF16 = 16
+
 _global_pool: tuple[int, int] | None = None
 
 
@@ -85,7 +90,7 @@ def make(path: Path, settings: SessionSettings, wanted: list[Provider]) -> Sessi
     return session
 
 
-def run_options(settings: SessionSettings) -> onnxruntime.RunOptions | None:
+def run_options(settings: SessionSettings) -> RunOptions | None:
     """What each run is told; None for nothing."""
     if not settings.run_entries:
         return None
@@ -108,6 +113,40 @@ def overridable(session: Session) -> list[FoundTensor]:
 def outputs(session: Session) -> list[FoundTensor]:
     """What the model gives."""
     return [_found(node) for node in session.get_outputs()]
+
+
+def run(session: Session, names: list[str], feed: Mapping[str, Array], options: RunOptions | None) -> Sequence[Array]:
+    """The outputs of these names.
+
+    Raises:
+        Internal: the model failed, or refuses the inputs.
+    """
+    try:
+        return cast(Sequence[Array], session.run(names, feed, options))
+    except Exception as error:
+        raise translated(error) from error
+
+
+def run_values(
+    session: Session, names: list[str], feed: Mapping[str, Array], options: RunOptions | None
+) -> Sequence[Array]:
+    """`run` for models with BF16 tensors, whose bits are uint16 in NumPy."""
+    types = {node.name: node.type for node in session.get_inputs()}
+    make, make_typed = onnxruntime.OrtValue.ortvalue_from_numpy, onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
+    try:
+        values = {
+            name: make_typed(array, _BF16) if types.get(name) == "tensor(bfloat16)" else make(array)
+            for name, array in feed.items()
+        }
+        return [_array(value) for value in session.run_with_ort_values(names, values, options)]
+    except Exception as error:
+        raise translated(error) from error
+
+
+def _array(value: Any) -> Array:
+    if value.data_type() == "tensor(bfloat16)":
+        return python_dlpack.take(value._ortvalue.to_dlpack())[0]
+    return cast(Array, value.numpy())
 
 
 def translated(error: Exception) -> EdgeServeError:
