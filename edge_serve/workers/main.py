@@ -175,8 +175,6 @@ class Main:
                 sock.close()
             return
         loaded = self._loaded[number]
-        for thread in loaded.threads:
-            thread.start()
         if loaded.in_main:
             loaded.instances[0].run()
 
@@ -197,6 +195,8 @@ class Main:
         ]
         self._loaded[value["model"]] = Loaded(backend, instances, threads, in_main)
         self._instances.update((instance.number, instance) for instance in instances)
+        for thread in threads:  # before the answer: CLOSE may follow at once, and joins them
+            thread.start()
 
     def _on_close(self, received: Frame) -> None:
         number = received.json()["model"]
@@ -208,10 +208,10 @@ class Main:
 
     def _close(self, question: int, number: int) -> bool:
         loaded = self._loaded[number]
-        for thread in loaded.threads:  # they end because the front end has closed their channels
-            thread.join()
 
         def close() -> bytes:
+            for thread in loaded.threads:  # they end because the front end has closed their channels
+                thread.join()
             try:
                 for instance in loaded.instances:
                     instance.backend.close()
