@@ -32,9 +32,6 @@ _LONG = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT64)
 #: what protobuf's JSON reader raises on values of the wrong shape
 _READER_ERRORS = (json_format.Error, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 
-#: floats beyond are not printed as integers
-_EXACT = 2.0**53
-
 
 def model_config_to_json(config: pb.ModelConfig) -> dict[str, Any]:
     """`config` as Triton's JSON object."""
@@ -83,7 +80,7 @@ def _parse_loosely(text: bytes | str) -> Any:
 
 
 def _numbers_in_place(document: dict[str, Any], message: Descriptor) -> None:
-    """Turn the strings that protobuf prints for 64-bit integers into numbers, and integral floats into integers."""
+    """Turn the strings that protobuf prints for 64-bit integers into numbers."""
     fields = message.fields_by_name
     for name, value in document.items():
         field = fields[name]
@@ -91,8 +88,6 @@ def _numbers_in_place(document: dict[str, Any], message: Descriptor) -> None:
             _each_message(field.message_type, value, _numbers_in_place)
         elif field.type in _LONG and field.full_name not in _STAY_STRINGS:
             document[name] = [int(item) for item in value] if isinstance(value, list) else int(value)
-        elif isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
-            document[name] = int(value)
 
 
 def _spell_enums(document: dict[str, Any], message: Descriptor) -> dict[str, Any]:

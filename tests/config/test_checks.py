@@ -112,9 +112,11 @@ SEQUENCE: list[Case] = [
         "CONTROL_SEQUENCE_READY for m",
     ),
     (
-        _SEQUENCE % '{ name: "S" control { kind: CONTROL_SEQUENCE_END int32_false_true: [0,1] fp32_false_true: [0,1] } }',
+        _SEQUENCE
+        % '{ name: "S" control { kind: CONTROL_SEQUENCE_END int32_false_true: [0,1] fp32_false_true: [0,1] } }',
         _SEQUENCE % '{ name: "S" control { kind: CONTROL_SEQUENCE_END fp32_false_true: [0,1] } }',
-        "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and 'bool_false_true' for "
+        "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and 'bool_false_true' "
+        "for "
         "CONTROL_SEQUENCE_END for m",
     ),
     (
@@ -131,7 +133,8 @@ SEQUENCE: list[Case] = [
     (
         _SEQUENCE % (_CORRID % "data_type: TYPE_FP32"),
         _SEQUENCE % (_CORRID % "data_type: TYPE_UINT64"),
-        "unexpected data type for control CONTROL_SEQUENCE_CORRID for m. Allowed data types are TYPE_UINT64, TYPE_INT64, "
+        "unexpected data type for control CONTROL_SEQUENCE_CORRID for m. Allowed data types are TYPE_UINT64, "
+        "TYPE_INT64, "
         "TYPE_UINT32, TYPE_INT32 and TYPE_STRING",
     ),
     (
@@ -182,7 +185,8 @@ SEQUENCE: list[Case] = [
     (
         _STATE % (_FULL_STATE + _INITIAL % 'name: "i" data_type: TYPE_INT32 dims: [ 2 ]'),
         "",
-        "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input 'I'. 1 != 2",
+        "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input 'I'. 1 "
+        "!= 2",
     ),
     (
         _STATE % (_FULL_STATE + _INITIAL % 'name: "i" data_type: TYPE_INT32 dims: [ 2, -1 ]'),

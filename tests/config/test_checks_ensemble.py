@@ -129,19 +129,22 @@ def test_non_batching_member_under_a_batching_ensemble() -> None:
         (
             _ensemble(ONE, inputs=(("X", "FP32", "-1"),)),
             _member(),
-            "in ensemble e, ensemble tensor X: inconsistent data type: TYPE_FP32 is inferred from model e while TYPE_INT32 "
+            "in ensemble e, ensemble tensor X: inconsistent data type: TYPE_FP32 is inferred from model e while "
+            "TYPE_INT32 "
             "is inferred from model a",
         ),
         (
             _ensemble(ONE, inputs=(("X", "INT32", "2, 2"),)),
             _member(),
-            "in ensemble e, ensemble tensor X: inconsistent shape: [2,2] is inferred from model e while [-1] is inferred "
+            "in ensemble e, ensemble tensor X: inconsistent shape: [2,2] is inferred from model e while [-1] is "
+            "inferred "
             "from model a",
         ),
         (
             _ensemble(ONE, more="max_batch_size: 8"),
             _member(more="max_batch_size: 4"),
-            "ensemble e allows maximum batch size 8, but it contains model a which only allows maximum batch size to be 4",
+            "ensemble e allows maximum batch size 8, but it contains model a which only allows maximum batch size to "
+            "be 4",
         ),
     ],
 )

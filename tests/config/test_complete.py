@@ -178,31 +178,36 @@ def test_agreement(config: dict[str, Any]) -> None:
         (
             _io('name: "X" data_type: TYPE_STRING dims: [ -1, 3 ]'),
             InvalidArgument,
-            "unable to load model 'm', configuration expects datatype TYPE_STRING for input 'X', model provides TYPE_FP32",
+            "unable to load model 'm', configuration expects datatype TYPE_STRING for input 'X', model provides "
+            "TYPE_FP32",
         ),
         (
             _io('name: "X" data_type: TYPE_FP32 dims: [ 3 ]'),
             InvalidArgument,
-            "model 'm', tensor 'X': the model expects 2 dimensions (shape [-1,3]) but the model configuration specifies 1 "
+            "model 'm', tensor 'X': the model expects 2 dimensions (shape [-1,3]) but the model configuration "
+            "specifies 1 "
             "dimensions (shape [3])",
         ),
         (
             _io('name: "X" data_type: TYPE_FP32 dims: [ 4 ]', more="max_batch_size: 2"),
             InvalidArgument,
-            "model 'm', tensor 'X': the model expects 2 dimensions (shape [-1,3]) but the model configuration specifies 2 "
+            "model 'm', tensor 'X': the model expects 2 dimensions (shape [-1,3]) but the model configuration "
+            "specifies 2 "
             "dimensions (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, "
             "making complete shape [-1,4])",
         ),
         (
             _io(_GOOD, 'name: "Y" data_type: TYPE_INT64 dims: [ 4 ]'),
             InvalidArgument,
-            "model 'm', tensor 'Y': the model expects 1 dimensions (shape [-1]) but the model configuration specifies 1 "
+            "model 'm', tensor 'Y': the model expects 1 dimensions (shape [-1]) but the model configuration specifies "
+            "1 "
             "dimensions (shape [4])",
         ),
         (
             _io(_GOOD + " allow_ragged_batch: true"),
             InvalidArgument,
-            "unable to load model 'm', configuration expects model provides input with shape [-1]  for ragged input 'X', "
+            "unable to load model 'm', configuration expects model provides input with shape [-1]  for ragged input "
+            "'X', "
             "model provides [-1,3]",
         ),
         (
@@ -224,7 +229,8 @@ def test_batching_needs_a_variable_first_dimension() -> None:
         check_onnx(_io('name: "X" data_type: TYPE_FP32 dims: [ 3 ]', more="max_batch_size: 2"), [FIXED], [Y])
 
     assert caught.value.message == (
-        "model 'm', tensor 'X': for the model to support batching the shape should have at least 1 dimension and the first "
+        "model 'm', tensor 'X': for the model to support batching the shape should have at least 1 dimension and the "
+        "first "
         "dimension must be -1; but shape expected by the model is [1,3]"
     )
 

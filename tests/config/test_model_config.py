@@ -160,7 +160,7 @@ def test_override_replaces_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("override", ["", "{", "[]", '{"colour": 1}', b"\xff"])
 def test_bad_override(tmp_path: Path, override: str | bytes) -> None:
-    with pytest.raises(InvalidArgument, match="^Invalid config override: "):
+    with pytest.raises(InvalidArgument, match=r"^Invalid config override: "):
         load_model_config(_write(tmp_path, "m", None), auto_complete=True, override=override)
 
 
