@@ -34,6 +34,8 @@ HINTS = {
     "tensorflow": "export the model to ONNX for backend 'onnxruntime', or load it in a model.py with backend 'python'",
     "openvino": "export the model to ONNX for backend 'onnxruntime', or load it in a model.py with backend 'python'",
 }
+#: files of this package that are no backends
+_OTHERS = frozenset({"base", "host", "loader"})
 _NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
@@ -66,7 +68,7 @@ def _made(name: str, found: ModuleType | type) -> Backend:
 
 def _builtin(name: str) -> ModuleType | None:
     path = f"{__package__}.{name}"
-    if not name.isidentifier() or importlib.util.find_spec(path) is None:
+    if not name.isidentifier() or name in _OTHERS or importlib.util.find_spec(path) is None:
         return None
     try:
         module = importlib.import_module(path)
@@ -75,7 +77,7 @@ def _builtin(name: str) -> ModuleType | None:
         raise Unavailable(
             f"backend '{name}' needs the module '{error.name}', which is not installed: {hint}"
         ) from error
-    return module if hasattr(module, "Backend") and module.Backend.__module__ == path else None
+    return module if hasattr(module, "Backend") else None
 
 
 def _installed(name: str) -> ModuleType | type | None:

@@ -11,13 +11,13 @@ from typing import Any
 
 from edge_serve.backends.base import BackendRequest, Reply
 from edge_serve.messages.infer import InferRequest, Parameter
-from edge_serve.tensors import BY_NUMBER, Tensor
+from edge_serve.tensors import DataType, Shape, Tensor
 from edge_serve.workers.frames import HEADER, HEADER_SIZE, VERSION, Kind, parse_json
 from edge_serve.workers.layout import IN_ARENA, IN_FRAME, NAMES_IN_EXTRA, PAD, TENSOR, Layout
 
-# mask of the listed outputs (0 = all), correlation id, priority, timeout us, deadline ns; flags, id bytes, extra bytes;
-# number of tensors
-REQUEST = struct.Struct("<QQQQQIIIH")
+# mask of the listed outputs (0 = all), correlation id, priority, timeout us, deadline ns; flags, id bytes, extra bytes,
+# block bytes, where its data starts
+REQUEST = struct.Struct("<QQQQQIIIII")
 EXECUTE_HEAD = struct.Struct("<QQI")  # output slot: offset, capacity; bytes of the part before the data
 
 _EXECUTE = Kind.EXECUTE.value
@@ -30,6 +30,7 @@ def encode_execute(
 
     Raises:
         struct.error: a number does not fit its field.
+        KeyError: an input is not in the configuration.
     """
     parts: list[Any] = [b""]
     data: list[Any] = []
@@ -37,17 +38,29 @@ def encode_execute(
     index_of = layout.input_index
     structs = TENSOR
     for request in requests:
-        mask, extra = 0, b""
-        try:
-            for wanted in request.outputs:
-                mask |= layout.output_bit[wanted.name]
-        except KeyError:
-            mask = NAMES_IN_EXTRA
+        mask, extra, block, base = 0, b"", b"", position
+        if request.outputs:
+            mask = _mask(layout, request)
         correlation = request.correlation_id
-        inputs = request.inputs
         if mask == NAMES_IN_EXTRA or request.parameters or type(correlation) is not int:
             extra = _extra(request, mask == NAMES_IN_EXTRA)
         request_id = request.id.encode() if request.id else b""
+        for tensor in request.inputs:
+            shape = tensor.shape
+            rank = len(shape)
+            size = len(tensor.data)
+            if tensor.offset >= 0:
+                place, where = IN_ARENA, tensor.offset
+            else:
+                place, where = IN_FRAME, position - base
+                data.append(tensor.data)
+                position += size
+                if size & 15:
+                    data.append(PAD[size & 15 :])
+                    position += 16 - (size & 15)
+            block += structs[rank].pack(
+                rank, tensor.datatype._value_, index_of[tensor.name], place, where, size, *shape
+            )
         parts.append(
             REQUEST.pack(
                 mask,
@@ -58,28 +71,14 @@ def encode_execute(
                 request.flags,
                 len(request_id),
                 len(extra),
-                len(inputs),
+                len(block),
+                base,
             )
         )
         if request_id or extra:
             parts.append(request_id)
             parts.append(extra)
-        for tensor in inputs:
-            shape = tensor.shape
-            rank = len(shape)
-            size = len(tensor.data)
-            if tensor.offset >= 0:
-                place, where = IN_ARENA, tensor.offset
-            else:
-                place, where = IN_FRAME, position
-                data.append(tensor.data)
-                position += size
-                if size & 15:
-                    data.append(PAD[size & 15 :])
-                    position += 16 - (size & 15)
-            parts.append(
-                structs[rank].pack(rank, tensor.datatype._value_, index_of[tensor.name], place, where, size, *shape)
-            )
+        parts.append(block)
     meta = sum(map(len, parts))
     pad = -(HEADER_SIZE + EXECUTE_HEAD.size + meta) & 15
     length = EXECUTE_HEAD.size + meta + pad + position
@@ -90,6 +89,16 @@ def encode_execute(
         parts.append(PAD[:pad])
     parts += data
     return b"".join(parts)
+
+
+def _mask(layout: Layout, request: InferRequest) -> int:
+    mask = 0
+    for wanted in request.outputs:
+        bit = layout.output_bit.get(wanted.name)
+        if bit is None:
+            return NAMES_IN_EXTRA
+        mask |= bit
+    return mask
 
 
 def _extra(request: InferRequest, list_outputs: bool) -> bytes:
@@ -143,10 +152,10 @@ def decode_execute(
     listed: list[bool] = []
     any_deadline = False
     is_cancelled = cancelled.__contains__
+    read = layout.input_blocks.read
     for i in range(count):
-        mask, correlation, priority, timeout_us, deadline, flags, id_size, extra_size, tensors = REQUEST.unpack_from(
-            frame, position
-        )
+        fields = REQUEST.unpack_from(frame, position)
+        mask, correlation, priority, timeout_us, deadline, flags, id_size, extra_size, block_size, base = fields
         position += REQUEST.size
         request_id = ""
         parameters: dict[str, Parameter] = {}
@@ -160,7 +169,16 @@ def decode_execute(
             parameters = extra.get("parameters", parameters)
             correlation = extra.get("correlation_id", correlation)
             names = extra.get("outputs", names)
-        inputs, position = _read_tensors(layout.inputs, tensors, frame, view, position, data_start, arena)
+        block = bytes(view[position : position + block_size])
+        position += block_size
+        base += data_start
+        inputs: list[Tensor] = []
+        for name, datatype, shape, place, where, size in read(block):
+            if place == IN_FRAME:
+                where += base
+                inputs.append(Tensor(name or "", datatype, shape, view[where : where + size]))
+            else:
+                inputs.append(_in_arena(name or "", datatype, shape, arena, where, size))
         any_deadline = any_deadline or deadline != 0
         deadlines.append(deadline)
         listed.append(mask != 0)
@@ -186,36 +204,8 @@ def cancel_key(batch_id: int, index: int) -> int:
     return (batch_id << 16) | index
 
 
-def _read_tensors(
-    names: tuple[str, ...],
-    count: int,
-    frame: bytearray,
-    view: memoryview,
-    position: int,
-    data_start: int,
-    arena: memoryview,
-) -> tuple[list[Tensor], int]:
-    """Inputs in the order of the configuration, and where the next request starts."""
-    inputs: list[Tensor] = []
-    order: list[int] = []
-    previous, sorted_already = -1, True
-    for _ in range(count):
-        made = TENSOR[frame[position]]
-        fields = made.unpack_from(frame, position)
-        position += made.size
-        _, number, index, place, where, size = fields[:6]
-        datatype = BY_NUMBER[number]
-        if place == IN_FRAME:
-            start = data_start + where
-            inputs.append(Tensor(names[index], datatype, fields[6:], view[start : start + size]))
-        else:
-            data: memoryview | bytearray = arena[where : where + size]
-            if datatype.size > 1 and where % datatype.size:
-                data, where = bytearray(data), -1
-            inputs.append(Tensor(names[index], datatype, fields[6:], data, where))
-        order.append(index)
-        sorted_already = sorted_already and index > previous
-        previous = index
-    if not sorted_already:
-        inputs = [tensor for _, tensor in sorted(zip(order, inputs, strict=True), key=lambda pair: pair[0])]
-    return inputs, position
+def _in_arena(name: str, datatype: DataType, shape: Shape, arena: memoryview, where: int, size: int) -> Tensor:
+    """A view, or a copy of what is not aligned: a binary tensor starts anywhere in a body."""
+    if datatype.size > 1 and where % datatype.size:
+        return Tensor(name, datatype, shape, bytearray(arena[where : where + size]))
+    return Tensor(name, datatype, shape, arena[where : where + size], where)

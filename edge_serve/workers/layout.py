@@ -1,11 +1,15 @@
 """How a model's tensors are numbered and laid out in frames: what `execute` and `reply` share.
 
-    EXECUTE  header | EXECUTE_HEAD | per request: REQUEST, id, extra JSON, per tensor: TENSOR and its dims | data
-    REPLY    header | REPLY_HEAD   | per reply:   ANSWER, extra,           per tensor: TENSOR and its dims | data
+    EXECUTE  header | EXECUTE_HEAD | per request: REQUEST, id, extra JSON, block | data
+    REPLY    header | REPLY_HEAD   | per reply:   ANSWER, extra,           block | data
+
+A block describes the tensors of one request or reply: a TENSOR struct each. Requests of one model look alike, so read
+blocks are remembered, and reading one again is a look-up.
 
 Tensors are named by their index in the configuration. A tensor lies in the arena, or in the frame's data part, where
-each starts on 16 bytes. What is rare (parameters, string correlation ids, names that the configuration lacks) goes
-into the extra JSON. `execute` and `reply` are the hot path: locals and few objects rather than small functions.
+each starts on 16 bytes and is found from where the data of its request starts. What is rare (parameters, string
+correlation ids, names that the configuration lacks) goes into the extra JSON. `execute` and `reply` are the hot path:
+locals and few objects rather than small functions.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ import struct
 from typing import Any
 
 from edge_serve.messages.infer import InferRequest
-from edge_serve.tensors import BY_CONFIG_NAME
+from edge_serve.tensors import BY_CONFIG_NAME, BY_NUMBER, DataType, Shape, element_count
+from edge_serve.workers.frames import FrameError
 
 #: tensors of one request or reply that are larger together travel through the arena
 INLINE = 32 * 1024
@@ -58,6 +63,63 @@ def _row_bytes(config: dict[str, Any]) -> int:
     return total
 
 
+#: name (None: not in the configuration), type, shape, place, position, bytes
+Described = tuple[str | None, DataType, Shape, int, int, int]
+
+#: blocks that are remembered for each model; beyond that they change all the time, and memory is not free
+_REMEMBERED = 512
+_PARSE_ERRORS = (struct.error, KeyError, IndexError, ValueError)
+
+
+class Blocks:
+    """Reads blocks of one model's inputs or outputs.
+
+    Args:
+        in_order: sort the tensors as the configuration has them; else they stay as they were written.
+    """
+
+    __slots__ = ("_in_order", "_known", "_names")
+
+    def __init__(self, names: tuple[str, ...], *, in_order: bool) -> None:
+        self._names = names
+        self._in_order = in_order
+        self._known: dict[bytes, list[Described]] = {}
+
+    def read(self, block: bytes) -> list[Described]:
+        """The tensors, each consistent in itself.
+
+        Raises:
+            FrameError: the bytes describe no tensors.
+        """
+        found = self._known.get(block)
+        if found is None:
+            try:
+                found = self._parse(block)
+            except _PARSE_ERRORS as error:
+                raise FrameError(f"tensors cannot be read: {type(error).__name__}: {error}") from error
+            if all(one[3] == IN_FRAME for one in found):
+                if len(self._known) >= _REMEMBERED:
+                    self._known.clear()
+                self._known[block] = found
+        return found
+
+    def _parse(self, block: bytes) -> list[Described]:
+        found: list[tuple[int, Described]] = []
+        position = 0
+        while position < len(block):
+            made = TENSOR[block[position]]
+            _, number, index, place, where, size, *dims = made.unpack_from(block, position)
+            position += made.size
+            datatype, shape = BY_NUMBER[number], tuple(dims)
+            name = self._names[index] if index != UNNAMED else None
+            if min(shape, default=0) < 0 or (datatype.size and element_count(shape) * datatype.size != size):
+                raise FrameError(f"tensor '{name}' has {size} bytes, which is not {datatype.name} {list(shape)}")
+            found.append((index, (name, datatype, shape, place, where, size)))
+        if self._in_order:
+            found.sort(key=lambda pair: pair[0])
+        return [described for _, described in found]
+
+
 class Layout:
     """The names of a model's tensors, numbered; equal on both sides because both read the completed configuration.
 
@@ -68,11 +130,13 @@ class Layout:
     __slots__ = (
         "batches",
         "decoupled",
+        "input_blocks",
         "input_index",
         "inputs",
         "listed",
         "most_rows",
         "output_bit",
+        "output_blocks",
         "output_index",
         "outputs",
         "row_bytes",
@@ -81,6 +145,8 @@ class Layout:
     def __init__(self, config: dict[str, Any]) -> None:
         self.inputs: tuple[str, ...] = tuple(str(entry["name"]) for entry in config.get("input", []))
         self.outputs: tuple[str, ...] = tuple(str(entry["name"]) for entry in config.get("output", []))
+        self.input_blocks = Blocks(self.inputs, in_order=True)
+        self.output_blocks = Blocks(self.outputs, in_order=False)
         self.input_index = {name: i for i, name in enumerate(self.inputs)}
         self.output_index = {name: i for i, name in enumerate(self.outputs)}
         self.output_bit = {name: 1 << i for i, name in enumerate(self.outputs[:63])}

@@ -6,18 +6,19 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, triton_code
 from edge_serve.messages.infer import Lease
-from edge_serve.tensors import BY_NUMBER, Tensor, element_count
+from edge_serve.tensors import Tensor
 from edge_serve.workers.frames import HEADER, VERSION, FrameError, Kind, parse_json
 from edge_serve.workers.layout import IN_ARENA, IN_FRAME, INLINE, PAD, TENSOR, UNNAMED, Layout, padded
 
 REPLY_HEAD = struct.Struct("<qqqqII")  # four time marks, token of the output slot, bytes of the part before the data
 PARTIAL_HEAD = struct.Struct("<IIII")  # the request's index, final, token, bytes of the part before the data
-ANSWER = struct.Struct("<HHI")  # tensors; 0, or 1 + Triton's error code; extra bytes
+ANSWER = struct.Struct("<IIII")  # 0, or 1 + Triton's error code; extra bytes, block bytes, where its data starts
 
 _REPLY, _PARTIAL = Kind.REPLY.value, Kind.PARTIAL.value
 _PARSE_ERRORS = (struct.error, KeyError, IndexError, ValueError, TypeError, OverflowError)
@@ -108,7 +109,7 @@ def encode_answers(
     for reply, names in zip(replies, wanted, strict=True):
         if reply.error is not None:
             text = reply.error.message.encode(errors="replace")
-            parts.append(ANSWER.pack(0, 1 + triton_code(reply.error), len(text)))
+            parts.append(ANSWER.pack(1 + triton_code(reply.error), len(text), 0, 0))
             parts.append(text)
             continue
         outputs = reply.outputs
@@ -120,31 +121,31 @@ def encode_answers(
         if total > INLINE and not reserved:
             room.reserve(large_bytes(replies, wanted))
             reserved = True
-        extra = b""
-        unknown = [tensor.name for tensor in outputs if tensor.name not in index_of]
-        if reply.parameters or unknown:
-            extra = json.dumps({"parameters": reply.parameters, "names": unknown}).encode()
-        parts.append(ANSWER.pack(len(outputs), 0, len(extra)))
-        if extra:
-            parts.append(extra)
+        base, unnamed = position, []
+        block = b""
         for tensor in outputs:
-            shape, size = tensor.shape, len(tensor.data)
-            rank = len(shape)
+            shape, size, datatype = tensor.shape, len(tensor.data), tensor.datatype
+            if datatype.size and prod(shape) * datatype.size != size:
+                raise Internal(f"output '{tensor.name}' has {size} bytes, which is not {datatype.name} {list(shape)}")
             if total > INLINE:
                 place, where = IN_ARENA, room.put(tensor.data)
             else:
-                place, where = IN_FRAME, position
+                place, where = IN_FRAME, position - base
                 data.append(tensor.data)
                 position += size
                 if size & 15:
                     data.append(PAD[size & 15 :])
                     position += 16 - (size & 15)
-            if tensor.datatype.size and element_count(shape) * tensor.datatype.size != size:
-                raise Internal(
-                    f"output '{tensor.name}' has {size} bytes, which is not {tensor.datatype.name} {list(shape)}"
-                )
             index = index_of.get(tensor.name, UNNAMED)
-            parts.append(TENSOR[rank].pack(rank, tensor.datatype._value_, index, place, where, size, *shape))
+            if index == UNNAMED:
+                unnamed.append(tensor.name)
+            rank = len(shape)
+            block += TENSOR[rank].pack(rank, datatype._value_, index, place, where, size, *shape)
+        extra = b""
+        if reply.parameters or unnamed:
+            extra = json.dumps({"parameters": reply.parameters, "names": unnamed}).encode()
+        parts.append(ANSWER.pack(0, len(extra), len(block), base))
+        parts.append(extra + block)
     return parts, sum(map(len, parts)), data, position
 
 
@@ -206,39 +207,35 @@ def _read_answers(
     view = memoryview(frame)
     replies: list[Reply] = []
     in_slot = False
-    outputs_of = layout.outputs
+    read = layout.output_blocks.read
     for _ in range(count):
-        tensors, failed, extra_size = ANSWER.unpack_from(frame, position)
+        failed, extra_size, block_size, base = ANSWER.unpack_from(frame, position)
         position += ANSWER.size
         extra = frame[position : position + extra_size] if extra_size else b""
         position += extra_size
         if failed:
             replies.append(Reply(error=BY_TRITON_CODE[failed - 1](extra.decode())))
             continue
-        parameters, unknown = _answer_extra(extra) if extra else ({}, [])
+        parameters, unnamed = _answer_extra(extra) if extra else ({}, [])
+        described = read(bytes(frame[position : position + block_size]))
+        position += block_size
+        base += data_start
         outputs: list[Tensor] = []
-        for _ in range(tensors):
-            made = TENSOR[frame[position]]
-            fields = made.unpack_from(frame, position)
-            position += made.size
-            _, number, index, place, where, size = fields[:6]
-            datatype, shape = BY_NUMBER[number], fields[6:]
-            name = outputs_of[index] if index != UNNAMED else unknown.pop(0)
+        for name, datatype, shape, place, where, size in described:
+            if name is None:
+                name = unnamed.pop(0)
             if place == IN_FRAME:
-                start, offset = data_start + where, -1
-                data = view[start : start + size]
+                where += base
+                data = view[where : where + size]
+                if len(data) != size:
+                    raise FrameError(f"output '{name}' is cut off")
+                outputs.append(Tensor(name, datatype, shape, data))
             elif slot is not None and slot.offset <= where and where + size <= slot.offset + capacity:
-                in_slot, offset = True, where
+                in_slot = True
                 data = slot.view[where - slot.offset : where - slot.offset + size]
+                outputs.append(Tensor(name, datatype, shape, data, where))
             else:
                 raise FrameError(f"output '{name}' lies outside its slot")
-            if (
-                len(data) != size
-                or min(shape, default=0) < 0
-                or (datatype.size and element_count(shape) * datatype.size != size)
-            ):
-                raise FrameError(f"output '{name}' has {size} bytes, which is not {datatype.name} {list(shape)}")
-            outputs.append(Tensor(name, datatype, shape, data, offset))
         replies.append(Reply(outputs, None, parameters))
     return replies, in_slot
 

@@ -137,6 +137,20 @@ def test_replies_arrive() -> None:
     assert found[2].error.message == "höre"
 
 
+def test_outputs_stay_in_the_order_of_the_model() -> None:
+    names = ["new", "OUTPUT1", "OUTPUT0", "other"]
+    found = back(written([Reply([tensor(name, [[i]]) for i, name in enumerate(names)])]))
+    assert [(one.name, one.array().item()) for one in found[0].outputs] == list(zip(names, range(4), strict=True))
+
+
+def test_alike_requests_are_told_apart_by_their_place() -> None:
+    sent = [InferRequest("echo", inputs=[tensor("INPUT0", [[i]]), tensor("INPUT1", [[-i]])]) for i in range(700)]
+    found = there(*sent)
+    assert [[one.array().item() for one in request.inputs] for request in found.requests] == [
+        [i, -i] for i in range(700)
+    ]
+
+
 @pytest.mark.parametrize("cls", BY_TRITON_CODE.values())
 def test_every_error_keeps_its_class(cls: type[EdgeServeError]) -> None:
     assert type(back(written([Reply(error=cls("text"))]))[0].error) is cls

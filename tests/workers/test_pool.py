@@ -357,7 +357,7 @@ def test_a_failed_load_says_why_and_leaves_nothing(
     async def work() -> None:
         workers = Workers(Limits(load=0.5 if deed == "sleep" else 20))
         arena = Arena("echo", Budget(1 << 20))
-        for phase in ("on_describe", "on_open"):
+        for phase in ("on_describe", "on_open") if deed == "fail" else ("on_open",):
             made = spec(tmp_path, config(**{phase: deed}))  # type: ignore[arg-type]  # only parameters are named
             describing = workers.describe(made, "echo")
             opening = workers.open(made, "echo", [InstanceSpec("echo_0")], Recorder(), arena)

@@ -1,0 +1,71 @@
+"""Models of the python backend: a process for each instance, and their code in its main thread."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from edge_serve.backends.base import InstanceSpec
+from edge_serve.messages.infer import InferRequest
+from edge_serve.tensors import DataType, Tensor
+from edge_serve.workers.arena import Arena, Budget
+from edge_serve.workers.pool import Workers
+from tests.workers.harness import Recorder, run, spec, values
+
+MODEL = """
+import os, pathlib, signal, threading
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "IN", "data_type": "TYPE_INT32", "dims": [1]})
+        config.add_output({"name": "OUT", "data_type": "TYPE_INT32", "dims": [3]})
+        return config
+
+    def initialize(self, args):
+        assert threading.current_thread() is threading.main_thread()
+        self.directory = pathlib.Path(args["model_repository"])
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+
+    def execute(self, requests):
+        main = threading.current_thread() is threading.main_thread()
+        answers = []
+        for request in requests:
+            (value,) = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            answer = np.array([value, os.getpid(), main], np.int32)
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", answer)]))
+        return answers
+
+    def finalize(self):
+        (self.directory / f"finalized-{os.getpid()}").touch()
+"""
+
+
+def test_each_instance_has_its_own_process_and_main_thread(tmp_path: Path) -> None:
+    async def work() -> None:
+        (tmp_path / "1").mkdir()
+        (tmp_path / "1" / "model.py").write_text(MODEL)
+        workers, arena, listener = Workers(), Arena("m", Budget(1 << 20)), Recorder()
+        completed = await workers.describe(spec(tmp_path, {"name": "echo", "backend": "python"}), "python")
+        assert [entry["name"] for entry in completed["input"]] == ["IN"]
+        instances = [InstanceSpec("echo_0_0"), InstanceSpec("echo_0_1")]
+        model = await workers.open(spec(tmp_path, completed), "python", instances, listener, arena)
+        pids = model.pids()
+        assert len(set(pids)) == 2
+        for instance in range(2):
+            for sent in pids:
+                os.kill(sent, signal.SIGINT)
+                os.kill(sent, signal.SIGTERM)
+            data = (41 + instance).to_bytes(4, "little")
+            model.execute(instance, instance, [InferRequest("echo", inputs=[Tensor("IN", DataType.INT32, (1,), data)])])
+            assert values((await listener.reply(instance)).replies[0]) == [41 + instance, pids[instance], 1]
+        assert await model.is_ready(5)
+        await model.close()
+        assert {path.name for path in tmp_path.iterdir()} == {"1", *(f"finalized-{pid}" for pid in pids)}
+        assert workers.workers() == 0
+        arena.close()
+
+    run(work())
