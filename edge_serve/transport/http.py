@@ -16,8 +16,9 @@ from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import Unavailable
 from edge_serve.protocol.http1_response import CLOSE, response_head
 from edge_serve.transport.exchange import Application
-from edge_serve.transport.http_connection import HttpConnection, HttpCounters, Shared
+from edge_serve.transport.http_connection import HttpConnection
 from edge_serve.transport.http_limits import HttpLimits
+from edge_serve.transport.http_shared import HttpCounters, Shared
 from edge_serve.transport.listeners import Listener
 from edge_serve.transport.replies import error_body
 

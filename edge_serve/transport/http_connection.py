@@ -7,24 +7,19 @@ the server's sweep calls `check_time`.
 
 from __future__ import annotations
 
-import asyncio
-import enum
 import logging
-import math
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.protocol.http1 import NO_HEAD, HeadParser
+from edge_serve.protocol.http1 import NO_HEAD
 from edge_serve.protocol.http1_errors import RequestTimeout
 from edge_serve.protocol.http1_reader import RequestReader
 from edge_serve.protocol.http1_response import CONTINUE
 from edge_serve.tensors import Buffer
-from edge_serve.transport.exchange import Application
 from edge_serve.transport.http_exchange import HttpExchange, Progress
-from edge_serve.transport.http_limits import HttpLimits
+from edge_serve.transport.http_shared import Phase, Shared, Wait
 from edge_serve.transport.replies import error_body
 from edge_serve.transport.send_queue import SendQueue
 
@@ -34,76 +29,6 @@ _log = logging.getLogger(__name__)
 _REQUESTS_PER_TURN = 32
 
 _FAILED = "internal error, see the server's log"
-
-
-class Phase(enum.IntEnum):
-    """A connection only ever moves down this list."""
-
-    OPEN = 0
-    #: no further request is read: the last one said so, or was refused, or the server is draining
-    LAST = 1
-    #: everything is said; bytes are thrown away until the client closes or `linger_timeout` is over, because closing
-    #: with unread bytes would reset the connection and take the reply with it (RFC 9112 9.6)
-    LINGER = 2
-    CLOSED = 3
-
-
-class Wait(enum.IntEnum):
-    """What a connection is waiting for, each with its timeout."""
-
-    IDLE = 0
-    HEAD = 1
-    BODY = 2
-    ANSWER = 3
-    WRITE = 4
-    LINGER = 5
-
-
-@dataclass(slots=True)
-class HttpCounters:
-    """What the metrics page shows of a door."""
-
-    connections: int = 0
-    connections_total: int = 0
-    connections_refused: int = 0
-    requests: dict[int, int] = field(default_factory=dict)
-
-
-class Shared:
-    """What all connections of a server use together."""
-
-    __slots__ = (
-        "application",
-        "buffer",
-        "connections",
-        "counters",
-        "emptied",
-        "limits",
-        "loop",
-        "parser",
-        "timeouts",
-        "view",
-    )
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, application: Application, limits: HttpLimits) -> None:
-        self.loop = loop
-        self.application = application
-        self.limits = limits
-        self.parser = HeadParser(limits)
-        self.timeouts = {
-            Wait.IDLE: limits.idle_timeout,
-            Wait.HEAD: limits.head_timeout,
-            Wait.BODY: limits.body_timeout,
-            Wait.ANSWER: math.inf,
-            Wait.WRITE: limits.write_timeout,
-            Wait.LINGER: limits.linger_timeout,
-        }
-        self.buffer = bytearray(limits.receive_buffer)
-        self.view = memoryview(self.buffer)
-        self.counters = HttpCounters()
-        self.connections: set[HttpConnection] = set()
-        #: called when the last connection has gone
-        self.emptied: Callable[[], None] | None = None
 
 
 class HttpConnection:
