@@ -208,7 +208,7 @@ class Registry:
         if failures:
             await self._abandon(record, opened, failures)
             raise InvalidArgument(_load_failure(record.name, failures))
-        self._take_over(record, plan, [served for served in opened if isinstance(served, Served)])
+        self._take_over(record, plan, [served for served in opened if not isinstance(served, EdgeServeError)])
 
     async def _open(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
         async with self._slots:
@@ -228,7 +228,9 @@ class Registry:
             if version.state is State.LOADING:
                 error = failures.get(version.version)
                 version.move(Event.FAILED, error.as_triton() if error else "unloaded")
-        await asyncio.gather(*(self._loader.close(served) for served in opened if isinstance(served, Served)))
+        await asyncio.gather(
+            *(self._loader.close(served) for served in opened if not isinstance(served, EdgeServeError))
+        )
 
     def _take_over(self, record: ModelRecord, plan: Plan, fresh: list[Served]) -> None:
         replaced = [known for known in record.ready() if known.version not in plan.versions]

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_serve.config.model_config_pb2 import ModelConfig, ModelWarmup
+from edge_serve.config.model import read_file
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Tensor, element_count, from_array, join_bytes, split_bytes
@@ -54,13 +55,15 @@ async def warm_up(
 
     Raises:
         InvalidArgument: a sample cannot be made, or its data file is too small.
+        Internal: the data file cannot be read.
         EdgeServeError: the model failed on a sample.
     """
     for sample in config.model_warmup:
+        requests = make_requests(config, sample, model_directory, np.random.default_rng(seed))
+        if not requests:
+            continue
         try:
-            requests = make_requests(config, sample, model_directory, np.random.default_rng(seed))
-            if requests:
-                await asyncio.gather(*(_run(sample, requests, opened, listener, i) for i in range(opened.instances)))
+            await asyncio.gather(*(_run(sample, requests, opened, listener, i) for i in range(opened.instances)))
         except EdgeServeError as error:
             raise type(error)(f"failed to run warmup sample '{sample.name}': {error.message}") from error
 
@@ -132,12 +135,7 @@ def _random(datatype: DataType, shape: tuple[int, ...], random: np.random.Genera
 
 
 def _from_file(path: Path, name: str, datatype: DataType, shape: tuple[int, ...]) -> Buffer:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidArgument(
-            f"unable to read warmup data for input '{name}' from '{path}': {error.strerror}"
-        ) from error
+    data = read_file(path)
     if datatype is DataType.BYTES:
         elements = split_bytes(data)
         if len(elements) < element_count(shape):

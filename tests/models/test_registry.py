@@ -1,0 +1,317 @@
+"""Load, reload, unload, lookup and index, with a loader that only remembers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
+from edge_serve.models.loading import Loader, Plan
+from edge_serve.models.override import Override
+from edge_serve.models.registry import Registry, check_name, parse_version
+from edge_serve.models.repository import Found, Repository, fingerprint, versions
+from edge_serve.models.served import Served
+
+
+class Idle:
+    """A runner that is busy until told otherwise."""
+
+    def __init__(self, busy: bool) -> None:
+        self.busy = busy
+        self.on_idle: Callable[[], None] | None = None
+
+    def stop(self, on_idle: Callable[[], None]) -> None:
+        if self.busy:
+            self.on_idle = on_idle
+        else:
+            on_idle()
+
+    def in_flight(self) -> int:
+        return int(self.busy)
+
+
+class FakeServed:
+    """What the registry needs of a Served."""
+
+    def __init__(self, name: str, version: int, busy: bool) -> None:
+        self.name, self.version = name, str(version)
+        self.healthy = True
+        self.load_seconds = 0.0
+        self.arena = None
+        self.closed = False
+        self.runner = Idle(busy)
+
+
+class FakeLoader:
+    """Opens whatever it is asked for, but for what `broken` names."""
+
+    def __init__(self) -> None:
+        self.broken: dict[tuple[str, int], EdgeServeError] = {}
+        self.opened: list[FakeServed] = []
+        self.busy = False
+        self.gate: asyncio.Event | None = None
+
+    def plan(self, found: Found, override: Override | None) -> Plan:
+        if not (found.directory / "ok").exists():
+            raise InvalidArgument("unreadable configuration")
+        numbers = versions(found.directory)
+        return Plan(found.name, found.directory, pb.ModelConfig(), numbers, fingerprint(found.directory), override)
+
+    async def open(self, plan: Plan, version: int, *, own_worker: bool) -> FakeServed:
+        if self.gate is not None:
+            await self.gate.wait()
+        if (plan.name, version) in self.broken:
+            raise self.broken[plan.name, version]
+        served = FakeServed(plan.name, version, self.busy)
+        self.opened.append(served)
+        return served
+
+    async def close(self, served: FakeServed) -> None:
+        served.closed = True
+
+
+class House:
+    """A registry over a directory of models."""
+
+    def __init__(self, root: Path, **options: Any) -> None:
+        self.root = root
+        self.loader = FakeLoader()
+        self.registry = Registry(Repository([root]), cast(Loader, self.loader), **options)
+
+    def put(self, name: str, *numbers: int, readable: bool = True) -> None:
+        for number in numbers:
+            (self.root / name / str(number)).mkdir(parents=True, exist_ok=True)
+        (self.root / name).mkdir(exist_ok=True)
+        if readable:
+            (self.root / name / "ok").touch()
+
+    def index(self) -> list[tuple[str, str, str, str]]:
+        return [(e.name, e.version, e.state, e.reason) for e in self.registry.index(ready_only=False)]
+
+    def serving(self, name: str) -> FakeServed:
+        return cast(FakeServed, self.registry.lookup(name, ""))
+
+
+Scenario = Callable[[House], Coroutine[Any, Any, None]]
+
+
+def play(root: Path, scenario: Scenario, **options: Any) -> None:
+    async def run() -> None:
+        await asyncio.wait_for(scenario(House(root, **options)), 10)
+
+    asyncio.run(run())
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_loaded_versions_are_found_and_the_highest_is_the_default(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1, 10, 9)
+        await house.registry.load("m")
+
+        assert "10" == house.serving("m").version
+        assert "9" == house.registry.lookup("m", "9").version
+        assert ("1", "9", "10") == house.registry.ready_versions("m")
+
+    play(tmp_path, scenario)
+
+
+def test_lookup_tells_why_not(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        await house.registry.load("m")
+        registry = house.registry
+
+        with pytest.raises(NotFound, match="Request for unknown model: 'x' is not found"):
+            registry.lookup("x", "")
+        with pytest.raises(NotFound, match="Request for unknown model: 'm' version 7 is not found"):
+            registry.lookup("m", "7")
+        await registry.unload("m")
+        with pytest.raises(NotFound, match="Request for unknown model: 'm' has no available versions"):
+            registry.lookup("m", "")
+        with pytest.raises(Unavailable, match="'m' version 1 is not at ready state"):
+            registry.lookup("m", "1")
+
+    play(tmp_path, scenario)
+
+
+def test_one_failing_version_keeps_what_served_before(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        await house.registry.load("m")
+        before = house.serving("m")
+        house.put("m", 2, 3)
+        house.loader.broken["m", 3] = Internal("no memory")
+
+        with pytest.raises(InvalidArgument) as failure:
+            await house.registry.load("m")
+
+        assert (
+            "load failed for model 'm': version 3 is at UNAVAILABLE state: Internal: no memory;\n"
+            == failure.value.message
+        )
+        assert before is house.serving("m")
+        assert not before.closed
+        assert all(served.closed for served in house.loader.opened if served is not before)
+        states = {version: state for _, version, state, _ in house.index()}
+        assert {"1": "READY", "2": "UNAVAILABLE", "3": "UNAVAILABLE"} == states
+
+    play(tmp_path, scenario)
+
+
+def test_a_reload_switches_then_drains_the_old_one(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.loader.busy = True
+        await house.registry.load("m")
+        old = house.serving("m")
+        (house.root / "m" / "1" / "weights").write_bytes(b"new")
+
+        await house.registry.load("m")
+
+        assert old is not house.serving("m")
+        assert not old.closed
+        await settle()
+        assert old.runner.on_idle is not None
+        old.runner.on_idle()
+        await settle()
+        assert old.closed
+        assert [("m", "1", "READY", "")] == house.index()
+
+    play(tmp_path, scenario)
+
+
+def test_an_unchanged_model_is_not_loaded_again_but_an_override_is(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        await house.registry.load("m")
+        await house.registry.load("m")
+        assert 1 == len(house.loader.opened)
+
+        await house.registry.load("m", Override("{}"))
+        assert 2 == len(house.loader.opened)
+
+        await house.registry.load("m")
+        assert 3 == len(house.loader.opened)
+
+    play(tmp_path, scenario)
+
+
+def test_loads_of_one_model_follow_each_other(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.loader.gate = asyncio.Event()
+        loads = [asyncio.create_task(house.registry.load("m")) for _ in range(5)]
+        await settle()
+        house.loader.gate.set()
+        await asyncio.gather(*loads)
+
+        assert 1 == len(house.loader.opened)
+
+    play(tmp_path, scenario)
+
+
+def test_unreadable_and_absent_models_are_poll_errors(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("bad", 1, readable=False)
+        for name in ("bad", "absent"):
+            with pytest.raises(Internal, match=f"failed to load '{name}', failed to poll from model repository"):
+                await house.registry.load(name)
+        assert [("bad", "", "", "")] == house.index()
+
+    play(tmp_path, scenario)
+
+
+def test_unload_waits_for_the_last_answer(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.loader.busy = True
+        await house.registry.load("m")
+        served = house.serving("m")
+
+        unload = asyncio.create_task(house.registry.unload("m"))
+        await settle()
+        assert [("m", "1", "UNLOADING", "")] == house.index()
+        assert not unload.done()
+        assert served.runner.on_idle is not None
+        served.runner.on_idle()
+        await unload
+
+        assert [("m", "1", "UNAVAILABLE", "unloaded")] == house.index()
+        await house.registry.unload("never seen")
+
+    play(tmp_path, scenario)
+
+
+def test_readiness_counts_every_version_of_the_models_that_matter(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.put("broken", 1)
+        house.loader.broken["broken", 1] = Internal("x")
+        assert house.registry.is_ready()
+
+        assert 1 == len(await house.registry.load_all())
+
+        assert not house.registry.is_ready()
+
+    play(tmp_path, scenario)
+
+
+def test_required_models_alone_decide_readiness(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.put("broken", 1)
+        house.loader.broken["broken", 1] = Internal("x")
+        assert not house.registry.is_ready()
+        await house.registry.load_all()
+        assert house.registry.is_ready()
+
+        house.serving("m").healthy = False
+        assert not house.registry.is_ready()
+
+    play(tmp_path, scenario, required=("m",))
+
+
+def test_close_gives_up_on_what_stays_busy(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("idle", 1)
+        await house.registry.load("idle")
+        house.loader.busy = True
+        house.put("busy", 1)
+        await house.registry.load("busy")
+
+        assert 1 == await house.registry.close(0.05)
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("name", ["", " ", "../x", "a/b", "a\\b", "a\x00"])
+def test_names_that_leave_the_repository_are_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument):
+        check_name(name)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "1.5", str(1 << 63), ""])
+def test_versions_are_positive_numbers(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="version should be an integral value > 0"):
+        parse_version(text)
+
+
+def test_a_registry_serves_what_it_opened(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1, 2)
+        house.put("n", 1)
+        await house.registry.load_all()
+
+        served: list[Served] = house.registry.served()
+        assert [("m", "1"), ("m", "2"), ("n", "1")] == [(one.name, one.version) for one in served]
+
+    play(tmp_path, scenario)

@@ -1,0 +1,71 @@
+"""What lies on disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edge_serve.errors import InvalidArgument
+from edge_serve.models.repository import Repository, fingerprint, versions
+
+
+def model(root: Path, name: str, *numbers: str) -> Path:
+    directory = root / name
+    for number in numbers:
+        (directory / number).mkdir(parents=True)
+        (directory / number / "model.py").write_text("x = 1\n")
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
+def test_scan_finds_directories_and_sorts_them(tmp_path: Path) -> None:
+    model(tmp_path, "b", "1")
+    model(tmp_path, "a", "1")
+    model(tmp_path, ".hidden", "1")
+    (tmp_path / "README.md").write_text("not a model")
+
+    assert ["a", "b"] == list(Repository([tmp_path]).scan())
+
+
+def test_one_name_in_two_repositories_is_ambiguous(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    model(first, "same", "1")
+    model(second, "same", "1")
+    model(second, "other", "1")
+    repository = Repository([first, second])
+
+    found = repository.scan()
+
+    assert {"same": True, "other": False} == {name: entry.ambiguous for name, entry in found.items()}
+    same = repository.find("same")
+    assert same is not None
+    assert same.ambiguous
+
+
+def test_a_missing_repository_is_named_in_the_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"failed to read model repository '.*absent': No such file"):
+        Repository([tmp_path / "absent"]).scan()
+
+
+def test_versions_are_integers_without_leading_zeros(tmp_path: Path) -> None:
+    directory = model(tmp_path, "m", "1", "10", "9", "007", "v2", "-3", "\u0663")
+    (directory / "11").write_text("a file, not a version")
+
+    assert [1, 9, 10] == versions(directory)
+
+
+def test_the_fingerprint_changes_with_content_names_and_only_with_them(tmp_path: Path) -> None:
+    directory = model(tmp_path, "m", "1")
+    before = fingerprint(directory)
+    (directory / "1" / "__pycache__").mkdir()
+    (directory / "1" / "__pycache__" / "model.pyc").write_bytes(b"x")
+    assert before == fingerprint(directory)
+
+    os.utime(directory / "1" / "model.py", ns=(1, 1))
+    touched = fingerprint(directory)
+    assert before != touched
+
+    (directory / "2").mkdir()
+    assert touched != fingerprint(directory)
