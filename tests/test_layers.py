@@ -184,4 +184,4 @@ def test_neighbours_of_the_free_layers_may_know_each_other() -> None:
 
 
 def test_a_backend_may_import_its_own_library() -> None:
-    assert worker_breaches({"edge_serve.backends.onnxruntime": "import onnxruntime"}) == []
+    assert worker_breaches({"edge_serve.backends.onnxruntime_session": "import onnxruntime"}) == []

@@ -50,6 +50,11 @@ class _Family:
         self.holders = 0
         self.series: dict[tuple[tuple[str, str], ...], _Series] = {}
 
+    def forget_if_unused(self) -> None:
+        """Free the name once nobody holds the family or a series of it."""
+        if not self.holders and not self.series:
+            _families.pop(self.name, None)
+
 
 _families: dict[str, _Family] = {}
 
@@ -147,6 +152,7 @@ class Metric:
             if series.holders == 0:
                 self._family.series.pop(tuple(sorted(self._labels.items())), None)
                 self._tell("remove", 0.0)
+                self._family.forget_if_unused()
 
 
 def _number(function: str, value: float) -> float:
@@ -217,8 +223,7 @@ class MetricFamily:
             if family is None:
                 return
             family.holders -= 1
-            if family.holders == 0 and not family.series:
-                _families.pop(family.name, None)
+            family.forget_if_unused()
 
 
 Metric.__module__ = MetricKind.__module__ = MetricFamily.__module__ = MODULE

@@ -1,0 +1,447 @@
+"""What an instance makes of what a model's methods return and raise. Texts as recorded from Triton 2.51."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from edge_serve.backends import python_instance
+from edge_serve.backends.base import Reply, Timing
+from edge_serve.errors import Cancelled, Internal, InvalidArgument, NotFound, Unavailable, Unknown, Unsupported
+
+from .hosting import PythonScene, model_source, number, request, run, tensor
+
+FAILED = "Failed to process the request(s) for model 'm_0', message: "
+ANSWER = "pb_utils.InferenceResponse([pb_utils.Tensor('OUTPUT0', r.inputs()[0].as_numpy() + 1)])"
+
+
+def error_of(reply: Reply) -> str:
+    assert isinstance(reply.error, Internal)
+    return reply.error.message
+
+
+def test_answers_come_in_the_order_of_the_requests(scene: PythonScene) -> None:
+    replies = scene.execute(f"return [{ANSWER} for r in requests]", request(number(1)), request(number(5)))
+    assert [reply.outputs[0].array().tolist() for reply in replies] == [[2], [6]]
+
+
+def test_outputs_that_were_not_asked_for_are_left_out(scene: PythonScene) -> None:
+    body = "t = requests[0].inputs()[0].as_numpy()\n" + (
+        "return [pb_utils.InferenceResponse([pb_utils.Tensor('A', t), pb_utils.Tensor('B', t)])]"
+    )
+    (reply,) = scene.execute(body, request(number(), outputs=["B"]))
+    assert [output.name for output in reply.outputs] == ["B"]
+
+
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        (
+            "pb_utils.InferenceResponse([])",
+            "Expected a list in the execute return, found type '<class 'c_python_backend_utils.InferenceResponse'>'.",
+        ),
+        (
+            "[]",
+            "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+            "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:0\n",
+        ),
+        (
+            "[pb_utils.InferenceResponse([])] * 2",
+            "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+            "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:2\n",
+        ),
+        (
+            "['text']",
+            "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'str'>'.",
+        ),
+    ],
+)
+def test_a_wrong_return_value_fails_the_batch_in_tritons_words(scene: PythonScene, returned: str, text: str) -> None:
+    (reply,) = scene.execute(f"return {returned}")
+    assert error_of(reply) == FAILED + text
+
+
+@pytest.mark.parametrize("returned", ["None", "[None]"])
+def test_no_answer_is_an_error_and_not_a_hang(scene: PythonScene, returned: str) -> None:
+    (reply,) = scene.execute(f"return {returned}")
+    assert "returned None" in error_of(reply)
+
+
+def test_an_exception_fails_every_request_with_its_place_innermost_first(scene: PythonScene) -> None:
+    source = """
+    class TritonPythonModel:
+        def inner(self):
+            raise ValueError("deep\\nand long")
+
+        def execute(self, requests):
+            self.inner()
+    """
+    replies = run(scene.open(source), request(number()), request(number()))
+    path = scene.directory / "m/1/model.py"
+    expected = f"{FAILED}ValueError: deep\nand long\n\nAt:\n  {path}(4): inner\n  {path}(7): execute\n"
+    assert [error_of(reply) for reply in replies] == [expected, expected]
+    assert ("ERROR", expected) in scene.host.lines
+
+
+@pytest.mark.parametrize(
+    ("raised", "text"),
+    [
+        ("pb_utils.TritonModelException('triton model exception')", "TritonModelException: triton model exception"),
+        ("KeyError('missing')", "KeyError: 'missing'"),
+        ("RuntimeError('café 世界')", "RuntimeError: café 世界"),
+        ("SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_the_form_of_an_exceptions_text(scene: PythonScene, raised: str, text: str) -> None:
+    (reply,) = scene.execute(f"raise {raised}")
+    assert error_of(reply) == f"{FAILED}{text}\n\nAt:\n  {scene.directory / 'm/1/model.py'}(7): execute\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("UNKNOWN", Unknown),
+        ("INTERNAL", Internal),
+        ("NOT_FOUND", NotFound),
+        ("INVALID_ARG", InvalidArgument),
+        ("UNAVAILABLE", Unavailable),
+        ("UNSUPPORTED", Unsupported),
+        ("CANCELLED", Cancelled),
+    ],
+)
+def test_an_error_response_keeps_its_code_and_fails_its_request_only(
+    scene: PythonScene, code: str, expected: type
+) -> None:
+    failure = f"pb_utils.InferenceResponse(error=pb_utils.TritonError('refused', pb_utils.TritonError.{code}))"
+    body = f"r = requests[0]\nreturn [{failure}, {ANSWER}]"
+    bad, good = scene.execute(body, request(number()), request(number()))
+    assert bad.error is not None
+    assert (type(bad.error), bad.error.message) == (expected, "refused")
+    assert good.error is None
+
+
+def test_response_parameters_arrive(scene: PythonScene) -> None:
+    body = "return [pb_utils.InferenceResponse([], parameters={'s': 'x', 'i': 4, 'b': True, 'f': 0.5})]"
+    (reply,) = scene.execute(body)
+    assert reply.parameters == {"s": "x", "i": 4, "b": True, "f": 0.5}
+
+
+def test_async_execute_is_awaited_in_one_loop_that_goes_on_between_calls(scene: PythonScene) -> None:
+    source = """
+    import asyncio
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.loops, self.ticks = [], asyncio.Event
+
+        async def execute(self, requests):
+            self.loops.append(asyncio.get_running_loop())
+            assert len(set(self.loops)) == 1
+            if len(self.loops) == 1:
+                self.woken = asyncio.Event()
+                self.task = asyncio.create_task(self.later())
+            else:
+                await asyncio.wait_for(self.woken.wait(), 10)
+            return [pb_utils.InferenceResponse(r.inputs()) for r in requests]
+
+        async def later(self):
+            self.woken.set()
+    """
+    instance = scene.open(source)
+    for _ in range(2):
+        (reply,) = run(instance, request(number(), outputs=["INPUT0"]))
+        assert reply.error is None
+
+
+def test_an_exception_of_async_execute_names_the_coroutine(scene: PythonScene) -> None:
+    source = """
+    class TritonPythonModel:
+        async def deep(self):
+            raise ValueError("async deep")
+
+        async def execute(self, requests):
+            await self.deep()
+    """
+    (reply,) = run(scene.open(source))
+    assert error_of(reply) == f"{FAILED}ValueError: async deep\n\nAt:\n  {scene.directory / 'm/1/model.py'}(4): deep\n"
+
+
+def test_a_response_sender_answers_in_place_of_the_list(scene: PythonScene) -> None:
+    body = f"""
+    for r in requests:
+        r.get_response_sender().send({ANSWER}, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    return None
+    """
+    (reply,) = scene.execute(body, request(number(41)))
+    assert reply.outputs[0].array().tolist() == [42]
+
+
+def test_a_response_may_be_sent_by_a_thread_after_execute_has_returned(scene: PythonScene) -> None:
+    source = """
+    import threading
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            self.asked = threading.Event()
+            sender, value = requests[0].get_response_sender(), requests[0].inputs()[0].as_numpy()
+            threading.Thread(target=self.later, args=(sender, value)).start()
+            return None
+
+        def later(self, sender, value):
+            self.asked.wait()
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", value + 1)]), 1)
+    """
+    instance = scene.open(source)
+    replies: list[Reply] = []
+    executing = threading.Thread(target=lambda: replies.extend(run(instance, request(number(1)))))
+    executing.start()
+    while not hasattr(instance._model, "asked"):
+        pass
+    assert not replies
+    instance._model.asked.set()
+    executing.join(10)
+    assert replies[0].outputs[0].array().tolist() == [2]
+
+
+def test_a_dropped_sender_ends_its_request(scene: PythonScene) -> None:
+    (reply,) = scene.execute("for r in requests:\n    r.get_response_sender()\nreturn None")
+    assert "returned None" in error_of(reply)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "text"),
+    [
+        ("flags=0", "", "Inference Response object must be provided when the response flags is set to zero."),
+        ("flags=9", "", "Unable to send response. Unsupported flag provided."),
+        (
+            "flags=1",
+            "",
+            "Unable to send response. Non-decoupled model cannot send complete final before sending a response.",
+        ),
+        (
+            f"{ANSWER}, 1",
+            f"s.send({ANSWER}, 1)",
+            "Unable to send response. Non-decoupled model cannot send more than one response.",
+        ),
+        (f"{ANSWER}, 1", "s.send(flags=1)", "Unable to send response. Response sender has been closed."),
+    ],
+)
+def test_misuse_of_a_sender_is_refused(scene: PythonScene, first: str, second: str, text: str) -> None:
+    body = f"""
+    r = requests[0]
+    s = r.get_response_sender()
+    try:
+        s.send({first})
+        {second or "pass"}
+    except pb_utils.TritonModelException as error:
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array([str(error)], object))])]
+    """
+    replies = scene.execute(body)
+    if second:
+        # the answer was sent already; the list's is one too many, and is told in the log
+        assert replies[0].outputs[0].array().tolist() == [2]
+        assert any("cannot send more than one response" in line or "closed" in line for _, line in scene.host.lines)
+    else:
+        assert replies[0].outputs[0].array().tolist() == [text.encode()]
+
+
+def test_a_sent_answer_survives_a_later_exception(scene: PythonScene) -> None:
+    body = f"r = requests[0]\nr.get_response_sender().send({ANSWER}, 1)\nraise ValueError('late')"
+    first, second = scene.execute(body, request(number(1)), request(number(2)))
+    assert first.outputs[0].array().tolist() == [2]
+    assert "ValueError: late" in error_of(second)
+
+
+DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
+
+
+class Stream:
+    """Collects what a decoupled model sends for one request."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[Reply, bool]] = []
+        self.ended = threading.Event()
+
+    def __call__(self, reply: Reply, final: bool) -> None:
+        self.got.append((reply, final))
+        if final:
+            self.ended.set()
+
+
+def test_a_decoupled_model_sends_any_number_of_responses(scene: PythonScene) -> None:
+    body = f"""
+    for r in requests:
+        s = r.get_response_sender()
+        for i in range(3):
+            s.send({ANSWER})
+        s.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    """
+    stream = Stream()
+    scene.execute(body, request(number(1), send=stream), config=DECOUPLED)
+    assert [(len(reply.outputs), final) for reply, final in stream.got] == [(1, False)] * 3 + [(0, True)]
+
+
+def test_a_decoupled_models_failures_end_each_stream(scene: PythonScene) -> None:
+    streams = Stream(), Stream()
+    body = f"r = requests[0]\nr.get_response_sender().send({ANSWER}, 1)\nraise ValueError('no')"
+    scene.execute(body, *(request(number(), send=stream) for stream in streams), config=DECOUPLED)
+    assert [final for _, final in streams[0].got] == [True]
+    ((reply, final),) = streams[1].got
+    assert final
+    assert error_of(reply).startswith(f"{FAILED}ValueError: no\n")
+
+
+def test_a_decoupled_model_must_return_none(scene: PythonScene) -> None:
+    stream = Stream()
+    scene.execute("return []", request(number(), send=stream), config=DECOUPLED)
+    ((reply, _),) = stream.got
+    assert error_of(reply) == (
+        FAILED + "Python model 'm_0' is using the decoupled mode and the execute function must return None."
+    )
+
+
+def test_a_stream_that_a_model_forgets_is_ended(scene: PythonScene) -> None:
+    stream = Stream()
+    scene.execute("return None", request(number(), send=stream), config=DECOUPLED)
+    assert [(len(reply.outputs), final) for reply, final in stream.got] == [(0, True)]
+
+
+def test_async_decoupled_runs_on_after_execute(scene: PythonScene) -> None:
+    source = f"""
+    import asyncio
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        async def execute(self, requests):
+            await asyncio.sleep(0)
+            for r in requests:
+                r.get_response_sender().send({ANSWER}, 1)
+            raise ValueError("afterwards")
+    """
+    stream = Stream()
+    run(scene.open(source, DECOUPLED), request(number(1), send=stream))
+    assert stream.ended.wait(10)
+    assert stream.got[0][0].outputs[0].array().tolist() == [2]
+
+
+def test_cancellation_is_seen_by_request_and_sender(scene: PythonScene) -> None:
+    body = """
+    seen = [requests[0].is_cancelled(), requests[0].get_response_sender().is_cancelled()]
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array(seen))])]
+    """
+    (reply,) = scene.execute(body, request(number(), is_cancelled=lambda: True))
+    assert reply.outputs[0].array().tolist() == [True, True]
+
+
+def test_marks_of_time_lie_around_the_models_own_code(scene: PythonScene) -> None:
+    instance, timing = scene.open(model_source(f"return [{ANSWER} for r in requests]")), Timing()
+    instance.execute([request(number())], timing)
+    assert 0 < timing.input_end_ns < timing.output_start_ns
+
+
+@pytest.mark.parametrize(
+    ("method", "ready"),
+    [
+        ("def is_ready(self): return True", True),
+        ("def is_ready(self): return False", False),
+        ("async def is_ready(self): return True", True),
+        ("def is_ready(self): return 1", False),
+        ("def is_ready(self): raise ValueError('not yet')", False),
+        ("pass", True),
+    ],
+)
+def test_is_ready_is_what_the_model_says(scene: PythonScene, method: str, ready: bool) -> None:
+    source = f"class TritonPythonModel:\n    {method}\n    def execute(self, requests): return []\n"
+    assert scene.open(source).is_ready() is ready
+
+
+def test_is_ready_has_a_limit_and_is_not_asked_twice_at_once(
+    scene: PythonScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_instance, "READY_SECONDS", 0.05)
+    source = """
+    import threading
+
+    class TritonPythonModel:
+        asked, go = 0, threading.Event()
+
+        def is_ready(self):
+            type(self).asked += 1
+            return self.go.wait(20)
+
+        def execute(self, requests):
+            return []
+    """
+    instance = scene.open(source)
+    assert not instance.is_ready()
+    assert not instance.is_ready()
+    instance._model.go.set()
+    assert instance._asking is not None
+    instance._asking.join(10)
+    assert instance._model.asked == 1
+    assert instance.is_ready()
+
+
+def test_initialize_gets_strings_and_finalize_is_called(scene: PythonScene) -> None:
+    source = """
+    import json
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            assert all(type(value) is str for value in args.values())
+            config = json.loads(args.pop("model_config"))
+            pb_utils.Logger.log_info(json.dumps([config["name"], args], sort_keys=True))
+
+        def execute(self, requests):
+            return []
+
+        def finalize(self):
+            pb_utils.Logger.log_warn("bye")
+            raise ValueError("at the end")
+    """
+    scene.open(source)
+    directory = scene.directory / "m"
+    assert scene.host.lines == [
+        (
+            "INFO",
+            '["m", {"model_instance_device_id": "0", "model_instance_kind": "CPU", "model_instance_name": "m_0", '
+            f'"model_name": "m", "model_repository": "{directory}", "model_version": "1"}}]',
+        )
+    ]
+    scene.close()
+    assert scene.host.lines[1] == ("WARNING", "bye")
+    assert "finalize() failed: ValueError: at the end" in scene.host.lines[2][1]
+
+
+def test_an_instance_that_does_not_initialize_tells_why_and_closes_the_others(scene: PythonScene) -> None:
+    source = """
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            if args["model_instance_name"].endswith("_1"):
+                raise RuntimeError("cannot start")
+
+        def execute(self, requests):
+            return []
+
+        def finalize(self):
+            pb_utils.Logger.log_info("closed")
+    """
+    with pytest.raises(Internal) as caught:
+        scene.open(source, instances=2)
+    path = scene.directory / "m/1/model.py"
+    assert caught.value.message == f"RuntimeError: cannot start\n\nAt:\n  {path}(7): initialize\n"
+    assert scene.host.lines == [("INFO", "closed")]
+
+
+def test_inputs_are_views_of_the_requests_bytes(scene: PythonScene) -> None:
+    wire = tensor("INPUT0", np.arange(6, dtype=np.float32).reshape(2, 3))
+    body = "requests[0].inputs()[0].as_numpy()[:] = 7\nreturn [pb_utils.InferenceResponse([])]"
+    scene.execute(body, request(wire))
+    assert wire.array().tolist() == [[7, 7, 7], [7, 7, 7]]
