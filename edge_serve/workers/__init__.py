@@ -4,7 +4,7 @@
     pool      Workers, OpenedModel: the room's face    main      starts, dispatches control frames, ends
     worker    holds models, is restarted               instance  receives a batch, calls the backend, replies
     process   one process: spawn, control, exit        remote    what the backend asks of the front end
-    channel   batches to one instance and back
+    channel   batches to one instance and back (`link`: what a model's channels share)
     arena     slots of the shared tensor memory
     restart   when a worker is started again (pure)
     output    what models print

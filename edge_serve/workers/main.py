@@ -36,7 +36,7 @@ from edge_serve.workers.remote import Remote
 #: enough for models; far below what an inherited limit may be, which would make closing descriptors slow
 OPEN_FILES = 4096
 _PR_SET_PDEATHSIG = 1
-_MOST_DESCRIPTORS = 64
+_MOST_DESCRIPTORS = 253  # SCM_MAX_FD
 
 
 @dataclass(slots=True)

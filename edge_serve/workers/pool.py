@@ -13,8 +13,8 @@ from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferRequest
 from edge_serve.workers.arena import Arena
-from edge_serve.workers.channel import Link, ModelListener, PartialListener
 from edge_serve.workers.layout import Layout
+from edge_serve.workers.link import Link, ModelListener, PartialListener
 from edge_serve.workers.process import Limits
 from edge_serve.workers.reply import BatchReply
 from edge_serve.workers.worker import Hooks, Part, Worker

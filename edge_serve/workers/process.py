@@ -60,6 +60,9 @@ class Process:
         label: for log lines.
         on_frame: is given every control frame that is no answer to `ask`.
 
+    Raises:
+        Unavailable: the machine lets no process start now.
+
     Attributes:
         exited: resolves to the reason once the process is reaped; what it had written before has been read.
     """
@@ -80,7 +83,11 @@ class Process:
         self._hello: asyncio.Future[None] = loop.create_future()
         self._seen = loop.time()
         self._closing = False
-        self._spawn()
+        self._loading = 0
+        try:
+            self._spawn()
+        except OSError as error:
+            raise Unavailable(f"cannot start worker {label}: {error}") from error
 
     @property
     def pid(self) -> int:
@@ -89,7 +96,8 @@ class Process:
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with contextlib.ExitStack() as undo, theirs:
+            undo.callback(ours.close)
             self._popen = subprocess.Popen(
                 [
                     self._limits.python or sys.executable,
@@ -107,13 +115,17 @@ class Process:
                 start_new_session=True,  # Ctrl-C in a terminal is for the front end
                 bufsize=0,
             )
-        assert self._popen.stdout is not None
-        self.output = Output(self._loop, os.dup(self._popen.stdout.fileno()), self.label)
-        self._popen.stdout.close()
+            undo.callback(self._popen.wait)
+            undo.callback(self._popen.kill)
+            assert self._popen.stdout is not None
+            with self._popen.stdout as stdout:
+                self._pidfd = os.pidfd_open(self._popen.pid)
+                undo.callback(os.close, self._pidfd)
+                self.output = Output(self._loop, os.dup(stdout.fileno()), self.label)
+            undo.pop_all()
         self._socket = ours
         ours.setblocking(False)
         self._loop.add_reader(ours.fileno(), self._on_readable)
-        self._pidfd = os.pidfd_open(self._popen.pid)
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._watch = self._loop.call_later(self._limits.silence / 4, self._check)
 
@@ -144,11 +156,15 @@ class Process:
         number = next(self._numbers)
         future: asyncio.Future[Frame] = self._loop.create_future()
         self._answers[number] = future
+        loading = kind in (Kind.DESCRIBE, Kind.OPEN)
+        self._loading += loading
         try:
             self.send(json_frame(kind, number, value), fds)
             answer = await asyncio.wait_for(future, timeout)
         finally:
             self._answers.pop(number, None)
+            self._loading -= loading
+            self._seen = self._loop.time()
         if answer.kind == Kind.FAILED:
             raise error_of(answer.json())
         return answer
@@ -218,7 +234,7 @@ class Process:
 
     def _check(self) -> None:
         silence = self._loop.time() - self._seen
-        if silence > self._limits.silence and not self._answers and self._hello.done():
+        if silence > self._limits.silence and not self._loading and self._hello.done():
             self.kill(f"was killed: it gave no sign of life for {silence:.0f} s, its interpreter is stuck")
         self._watch = self._loop.call_later(self._limits.silence / 4, self._check)
 

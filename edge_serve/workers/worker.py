@@ -14,8 +14,10 @@ from typing import Any
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, Unsupported
-from edge_serve.workers.channel import Channel, Link
+from edge_serve.workers.channel import Channel
 from edge_serve.workers.frames import Frame, FrameError, Kind, failed_frame, frame
+from edge_serve.workers.link import Link
+from edge_serve.workers.output import Rate
 from edge_serve.workers.process import Limits, Process, ProcessLost
 from edge_serve.workers.remote import pack, unpack
 from edge_serve.workers.restart import RestartPolicy
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 
 #: seconds between attempts to open a model again that refuses to
 _REOPEN_FIRST, _REOPEN_LONGEST = 0.25, 5.0
+#: the kernel passes at most 253 descriptors at once (SCM_MAX_FD), and one is the arena
+MOST_INSTANCES = 252
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +84,8 @@ class Worker:
         self._parts: list[Part] = []
         self._numbers = itertools.count(1)
         self._ending = False
+        self._log_rate = Rate(200, 1000)
+        self._unlogged = 0
         self._wake = asyncio.Event()
         self._reopening: set[asyncio.Task[None]] = set()
         self._process = self._new_process()
@@ -130,6 +136,10 @@ class Worker:
 
     async def _open(self, part: Part) -> None:
         process = self._process
+        if part.link.arena.fd < 0 or len(part.instances) > MOST_INSTANCES:
+            raise Internal(
+                f"model '{part.spec.name}' is closed, or has more than {MOST_INSTANCES} instances in a worker"
+            )
         part.number = next(self._numbers)
         pairs = [socket.socketpair() for _ in part.instances]
         numbers = [next(self._numbers) for _ in part.instances]
@@ -230,8 +240,20 @@ class Worker:
             if self._ending or not self._parts:
                 return
             self.restarts += 1
-            self._process = self._new_process()
+            await self._restart()
             await self._revive(self._process)
+
+    async def _restart(self) -> None:
+        """Start a new process; a machine that cannot now may be able to later."""
+        while True:
+            try:
+                self._process = self._new_process()
+            except EdgeServeError as error:
+                log.error("worker %s: %s", self.label, error.message)
+            else:
+                return
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), _REOPEN_LONGEST)
 
     def _lose(self, reason: str, delay: float) -> None:
         """Tell every listener; the process has been reaped, so its slots are free."""
@@ -247,8 +269,7 @@ class Worker:
             for channel in channels:
                 channel.close()
                 name = part.specs[part.instances.index(channel.instance)].name
-                text = f"Stub process '{name}' is not healthy. Its worker {reason}; it is being restarted."
-                part.link.listener.on_lost(channel.instance, Internal(text))
+                part.link.listener.on_lost(channel.instance, Internal(_lost_text(part.backend, name, reason)))
 
     async def _revive(self, process: Process) -> None:
         for part in list(self._parts):
@@ -267,9 +288,7 @@ class Worker:
             log.error("model %s does not open in its restarted worker: %s", part.spec.name, error.message)
             return False
         if part not in self._parts or process.exited.done():  # closed, or died, meanwhile
-            for channel in part.channels.values():
-                channel.close()
-            part.channels.clear()
+            await self.close(part)
             return True
         log.info("model %s is back in worker %s (pid %d)", part.spec.name, self.label, process.pid)
         for instance in part.instances:
@@ -290,17 +309,24 @@ class Worker:
 
     def _on_frame(self, received: Frame) -> None:
         if received.kind == Kind.LOG:
-            value = received.json()
-            level = value.get("level")
-            logging.getLogger("edge_serve.model").log(
-                level if isinstance(level, int) else logging.INFO, "%s: %s", self.label, value.get("text")
-            )
+            self._on_log(received.json())
         elif received.kind == Kind.METRIC:
             self._hooks.metric(received.json())
         elif received.kind == Kind.CALL:
             self._on_call(received)
         elif received.kind not in (Kind.HEALTH_REPLY, Kind.FAILED, Kind.OPENED, Kind.DESCRIBED, Kind.CLOSED):
             raise FrameError(f"found kind {received.kind} on a control channel")
+
+    def _on_log(self, value: dict[str, Any]) -> None:
+        if not self._log_rate.take(self._loop.time()):
+            self._unlogged += 1
+            return
+        if self._unlogged:
+            log.warning("%s: %d log lines dropped: the model logs too much", self.label, self._unlogged)
+            self._unlogged = 0
+        level = value.get("level")
+        known = level if isinstance(level, int) else logging.INFO
+        logging.getLogger("edge_serve.model").log(known, "%s: %s", self.label, value.get("text"))
 
     def _on_call(self, received: Frame) -> None:
         question, tensors = unpack(received.payload)
@@ -316,6 +342,16 @@ class Worker:
             refuse(Unsupported(f"models may not ask for '{question.get('do')}' here"))
         else:
             self._hooks.call(question, tensors, answer, refuse)
+
+
+def _lost_text(backend: str, instance: str, reason: str) -> str:
+    """Triton's words for a python model (python_backend src/python_be.cc, stub_launcher.cc), and the reason."""
+    if backend != "python":
+        return f"the worker of '{instance}' {reason}; it is being restarted"
+    return (
+        f"Failed to process the request(s) for model instance '{instance}', message: Stub process '{instance}' is not "
+        f"healthy. Its worker {reason}; it is being restarted."
+    )
 
 
 def _as_json(spec: ModelSpec) -> dict[str, Any]:

@@ -121,6 +121,12 @@ class Served:
         return reply
 
 
+async def survives(served: Served) -> None:
+    """The instance comes back and answers."""
+    await served.listener.back()
+    assert values((await served.ask(request())).replies[0]) == list(range(16))
+
+
 def spec(directory: Path, model_config: dict[str, Any]) -> ModelSpec:
     """Version 1 of a model in `directory`."""
     (directory / "1").mkdir(exist_ok=True)

@@ -15,11 +15,12 @@ from edge_serve.errors import Internal, Unavailable
 from edge_serve.messages.infer import InferRequest
 from edge_serve.tensors import DataType, Tensor
 from edge_serve.workers.arena import Arena, Budget
-from edge_serve.workers.channel import Channel, Link
+from edge_serve.workers.channel import Channel
 from edge_serve.workers.execute import Batch, decode_execute
 from edge_serve.workers.frames import HEADER_SIZE, NEED, SLOT, Kind, frame
 from edge_serve.workers.instance import Receiver
 from edge_serve.workers.layout import Layout
+from edge_serve.workers.link import Link
 from edge_serve.workers.reply import OutputRoom, encode_partial, encode_reply
 from tests.workers.harness import Recorder, config, request, run, values
 

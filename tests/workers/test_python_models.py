@@ -63,6 +63,13 @@ def test_each_instance_has_its_own_process_and_main_thread(tmp_path: Path) -> No
             model.execute(instance, instance, [InferRequest("echo", inputs=[Tensor("IN", DataType.INT32, (1,), data)])])
             assert values((await listener.reply(instance)).replies[0]) == [41 + instance, pids[instance], 1]
         assert await model.is_ready(5)
+        os.kill(pids[1], signal.SIGKILL)
+        assert (await listener.lost(1)).message.startswith(
+            "Failed to process the request(s) for model instance 'echo_0_1', message: Stub process 'echo_0_1' is not "
+            "healthy. Its worker was ended by SIGKILL (the machine may be out of memory"
+        )
+        await listener.back(1)
+        pids = model.pids()
         await model.close()
         assert {path.name for path in tmp_path.iterdir()} == {"1", *(f"finalized-{pid}" for pid in pids)}
         assert workers.workers() == 0

@@ -1,0 +1,92 @@
+"""What the channels of one opened model share, and who listens to them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edge_serve.backends.base import Reply
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import Lease
+from edge_serve.workers.arena import Arena, Slot
+from edge_serve.workers.layout import INLINE, Layout
+from edge_serve.workers.reply import BatchReply
+
+
+class ModelListener(Protocol):
+    """Who is told what becomes of a model's batches. A batch gets exactly one of `on_reply` and `on_lost`."""
+
+    def on_reply(self, instance: int, reply: BatchReply) -> None:
+        """The batch is done and the instance idle. `reply.lease` and the requests' leases are the listener's now."""
+
+    def on_lost(self, instance: int, error: EdgeServeError) -> None:
+        """The worker is gone, has been reaped, and touches no memory any more; its batches failed with `error`."""
+
+    def on_back(self, instance: int) -> None:
+        """Restarted, the model is open again, the instance idle."""
+
+
+class PartialListener(ModelListener, Protocol):
+    """The listener of a decoupled model."""
+
+    def on_partial(
+        self, instance: int, batch_id: int, index: int, reply: Reply, final: bool, lease: Lease | None
+    ) -> None:
+        """One of several replies of a decoupled model."""
+
+
+@dataclass(slots=True)
+class Link:
+    """What all channels of one opened model share.
+
+    Attributes:
+        name: model's name, for texts.
+        row_bytes: output bytes to expect for each row: exact from the configuration, or learned; 0 = unknown.
+        large: outputs of one request may exceed INLINE, so slots are handed out.
+        timeout: the model's `execution_timeout_ms`, in seconds; 0 = none.
+    """
+
+    name: str
+    layout: Layout
+    arena: Arena
+    listener: ModelListener
+    timeout: float = 0.0
+    row_bytes: int = field(init=False)
+    large: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.row_bytes = self.layout.row_bytes
+        self.large = self.row_bytes * self.layout.most_rows > INLINE
+
+    def learn(self, nbytes: int, rows: int) -> None:
+        """A batch of `rows` had large outputs; the estimate follows growth at once and shrinks slowly."""
+        if not self.layout.row_bytes:
+            self.row_bytes = max(-(-nbytes // max(rows, 1)), self.row_bytes * 7 // 8)
+            self.large = True
+
+
+@dataclass(slots=True)
+class Pending:
+    """A batch in flight.
+
+    Attributes:
+        sent: position of each request of the frame in the batch; None when all were sent.
+        copies: slots of inputs that came in ordinary memory.
+    """
+
+    count: int
+    rows: int
+    slot: Slot | None
+    sent: list[int] | None = None
+    refused: dict[int, EdgeServeError] | None = None
+    copies: list[Slot] | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    def release(self) -> None:
+        """Give back what the batch held, but not its output slot."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.copies is not None:
+            for slot in self.copies:
+                slot.release()

@@ -1,0 +1,142 @@
+"""Worker processes that die, hang or lie: what becomes of their batches, and how they come back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from edge_serve.workers.pool import Limits
+from tests.workers.harness import config, request, run, serving, survives, values
+
+
+@pytest.mark.parametrize(
+    ("deed", "reason"), [("exit", "ended with exit status 7"), ("segfault", "was ended by SIGSEGV")]
+)
+def test_a_dead_worker_fails_its_batch_and_comes_back(tmp_path: Path, deed: str, reason: str) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            first = served.model.pids()
+            served.send(request(), request(do=deed))
+            error = await served.listener.lost()
+            assert error.message == f"the worker of 'echo_0' {reason}; it is being restarted"
+            await survives(served)
+            assert served.model.pids() != first
+            assert served.model.restarts == 1
+            assert await served.model.is_ready(5)
+
+    run(work())
+
+
+def test_kill_9_in_the_middle_of_a_batch_frees_its_memory(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, config(dims=-1), instances=2) as served:
+            served.send(request(range(100_000), do="sleep", ms=20_000), instance=1)
+            await asyncio.sleep(0.05)
+            assert served.budget.used > 0
+            os.kill(served.model.pids()[0], signal.SIGKILL)
+            assert sorted([(await served.listener.next())[:2] for _ in range(2)]) == [("lost", 0), ("lost", 1)]
+            assert served.budget.used == 0
+            assert sorted([(await served.listener.next())[:2] for _ in range(2)]) == [("back", 0), ("back", 1)]
+
+    run(work())
+
+
+def test_execute_while_the_worker_is_away_is_lost(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            served.send(request(do="exit"))
+            await served.listener.lost()
+            served.send(request())
+            assert served.listener.idle(), "never before execute has returned"
+            assert "has no worker now" in (await served.listener.lost()).message
+            assert not await served.model.is_ready(5)
+            await survives(served)
+
+    run(work())
+
+
+def test_garbage_from_users_code_ends_only_its_worker(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            served.send(request(do="garbage"))
+            assert "broke the protocol" in (await served.listener.lost()).message
+            await survives(served)
+
+    run(work())
+
+
+def test_a_stuck_interpreter_is_noticed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, limits=Limits(silence=0.6)) as served:
+            served.send(request(do="hold", ms=20_000))
+            assert "its interpreter is stuck" in (await served.listener.lost()).message
+            await survives(served)
+
+    run(work())
+
+
+def test_a_slow_model_is_not_stuck(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, limits=Limits(silence=0.3)) as served:
+            assert values((await served.ask(request(do="sleep", ms=800))).replies[0]) == list(range(16))
+
+    run(work())
+
+
+def test_execution_timeout_ends_the_batch(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, config(execution_timeout_ms="200")) as served:
+            await served.ask(request(do="sleep", ms=20))
+            served.send(request(do="sleep", ms=20_000))
+            assert "longer than the model's execution_timeout_ms (200)" in (await served.listener.lost()).message
+            await survives(served)
+            await asyncio.sleep(0.3)
+            assert served.listener.idle(), "the timer of an answered batch is gone"
+
+    run(work())
+
+
+def test_many_crashes_wait_and_a_reopen_that_fails_is_tried_again(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    async def work() -> None:
+        async with serving(tmp_path, config(on_open="fail_when_marked")) as served:
+            served.send(request(do="exit"))
+            await served.listener.lost()
+            await served.listener.back()
+            mark.touch()
+            served.send(request(do="exit"))
+            await served.listener.lost()
+            await asyncio.sleep(0.5)
+            assert served.listener.idle()
+            assert not await served.model.is_ready(5)
+            mark.unlink()
+            await survives(served)
+            served.send(request(do="exit"))
+            await served.listener.lost()
+            started = time.monotonic()
+            await survives(served)
+            assert time.monotonic() - started > 0.25, "the third crash waits"
+
+    run(work())
+
+
+def test_a_crash_at_reopening_counts_as_crash(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    async def work() -> None:
+        async with serving(tmp_path, config(on_open="exit_when_marked")) as served:
+            mark.touch()
+            served.send(request(do="exit"))
+            await served.listener.lost()
+            while served.model.restarts < 3:
+                await asyncio.sleep(0.01)
+            mark.unlink()
+            await survives(served)
+
+    run(work())

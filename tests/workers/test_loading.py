@@ -1,0 +1,192 @@
+"""Opening and closing models: who lives with whom, what failures say, and that nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from edge_serve.backends.base import InstanceSpec
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+from edge_serve.workers.arena import Arena, Budget
+from edge_serve.workers.pool import Limits, Workers
+from tests.workers.harness import Recorder, config, request, run, serving, spec, survives
+
+
+@pytest.mark.parametrize(
+    ("deed", "cls", "text"),
+    [
+        ("fail", InvalidArgument, "asked to fail"),
+        ("raise", Internal, "ValueError: asked to raise"),
+        ("exit", Internal, "worker echo ended with exit status 9 while it loaded model 'echo'"),
+        ("sleep", Internal, "model 'echo' did not load within 0.5 s"),
+    ],
+)
+def test_a_failed_load_says_why_and_leaves_nothing(
+    tmp_path: Path, deed: str, cls: type[EdgeServeError], text: str
+) -> None:
+    async def work() -> None:
+        workers = Workers(Limits(load=0.5 if deed == "sleep" else 20))
+        arena = Arena("echo", Budget(1 << 20))
+        for phase in ("on_describe", "on_open") if deed == "fail" else ("on_open",):
+            made = spec(tmp_path, config(**{phase: deed}))  # type: ignore[arg-type]  # only parameters are named
+            describing = workers.describe(made, "echo")
+            opening = workers.open(made, "echo", [InstanceSpec("echo_0")], Recorder(), arena)
+            unused, work = (opening, describing) if phase == "on_describe" else (describing, opening)
+            unused.close()
+            with pytest.raises(cls) as caught:
+                await work
+            assert text in str(caught.value)
+            assert workers.workers() == 0
+        arena.close()
+        assert not psutil.Process().children()
+
+    run(work())
+
+
+def test_a_model_opens_in_the_worker_that_described_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        workers = Workers()
+        arena = Arena("echo", Budget(1 << 20))
+        listener = Recorder()
+        completed = await workers.describe(spec(tmp_path, {"name": "echo"}), "echo", own_worker=True)
+        assert [entry["name"] for entry in completed["input"]] == ["INPUT0"]
+        (described,) = psutil.Process().children()
+        model = await workers.open(
+            spec(tmp_path, completed), "echo", [InstanceSpec("e")], listener, arena, own_worker=True
+        )
+        assert model.pids() == [described.pid]
+        await model.close()
+        await workers.describe(spec(tmp_path, {"name": "echo"}), "echo")
+        await workers.forget(spec(tmp_path, {}))
+        assert workers.workers() == 0
+        arena.close()
+
+    run(work())
+
+
+def test_models_of_a_backend_share_a_worker_unless_told_otherwise(tmp_path: Path) -> None:
+    async def work() -> None:
+        workers = Workers()
+        arenas = [Arena("echo", Budget(1 << 20)) for _ in range(3)]
+        listeners = [Recorder() for _ in range(3)]
+        first, second, alone = [
+            await workers.open(spec(tmp_path, config()), "echo", [InstanceSpec("e")], listener, arena, own_worker=own)
+            for listener, arena, own in zip(listeners, arenas, (False, False, True), strict=True)
+        ]
+        assert first.pids() == second.pids() != alone.pids()
+        assert 1 << 20 < first.memory_bytes() < alone.memory_bytes()
+        first.execute(0, 1, [request(do="exit")])
+        for listener in listeners[:2]:
+            await listener.lost()
+            await listener.back()
+        assert listeners[2].idle()
+        await first.close()
+        second.execute(0, 2, [request()])
+        await listeners[1].reply()
+        for model in (second, alone):
+            await model.close()
+        assert workers.workers() == 0
+        for arena in arenas:
+            arena.close()
+
+    run(work())
+
+
+def test_readiness_is_the_models_own(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            assert await served.model.is_ready(5)
+            (tmp_path / "not_ready").touch()
+            assert not await served.model.is_ready(5)
+
+    run(work())
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_model_that_does_not_close_is_killed(tmp_path: Path, busy: bool) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, config(on_close="" if busy else "sleep"), limits=Limits(close=0.3)) as served:
+            if busy:
+                served.send(request(do="sleep", ms=20_000))
+            (pid,) = served.model.pids()
+            await served.model.close()
+            assert not psutil.pid_exists(pid)
+            assert served.listener.idle()
+            served.model._homes.clear()  # the harness closes again
+
+    run(work())
+
+
+def test_stop_ends_everything(tmp_path: Path) -> None:
+    async def work() -> None:
+        workers = Workers(Limits(close=1))
+        arena = Arena("echo", Budget(1 << 20))
+        model = await workers.open(spec(tmp_path, config()), "echo", [InstanceSpec("e")], Recorder(), arena)
+        await workers.describe(spec(tmp_path, config()), "echo", own_worker=True)
+        assert len(model.pids()) == 1
+        await workers.stop()
+        assert not psutil.Process().children()
+        arena.close()
+
+    run(work())
+
+
+def test_nothing_leaks_over_many_models(tmp_path: Path) -> None:
+    """In the front end and in the worker, which stays because one model does."""
+
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            worker = psutil.Process(served.model.pids()[0])
+
+            async def cycle(count: int) -> None:
+                for _ in range(count):
+                    arena = Arena("other", served.budget, 1 << 20)
+                    listener = Recorder()
+                    made = spec(tmp_path, config())
+                    model = await served.workers.open(made, "echo", [InstanceSpec("e")], listener, arena)
+                    model.execute(0, 1, [request(range(20_000))])
+                    reply = await listener.reply()
+                    assert reply.lease is not None
+                    reply.lease.release()
+                    await model.close()
+                    arena.close()
+
+            def held() -> tuple[int, int, int]:
+                gc.collect()
+                return len(os.listdir("/proc/self/fd")), worker.num_fds(), worker.num_threads()
+
+            await cycle(5)
+            before, memory = held(), worker.memory_info().rss
+            await cycle(100)
+            assert held() == before
+            assert worker.memory_info().rss - memory < 8 << 20
+
+    run(work())
+
+
+def test_the_loop_is_never_blocked_for_long(tmp_path: Path) -> None:
+    async def work() -> None:
+        longest = 0.0
+
+        async def watch() -> None:
+            nonlocal longest
+            while True:
+                before = time.thread_time()
+                await asyncio.sleep(0)
+                longest = max(longest, time.thread_time() - before)
+
+        watching = asyncio.create_task(watch())
+        async with serving(tmp_path) as served:
+            served.send(request(do="exit"))
+            await served.listener.lost()
+            await survives(served)
+        watching.cancel()
+        assert longest < 0.005
+
+    run(work())
