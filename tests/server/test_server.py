@@ -1,0 +1,216 @@
+"""The whole server as a process: start, serve, break, stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+
+from tests.server.running import ADD_SUB, PATIENCE, python_model, running, start
+
+SLOW = ADD_SUB.replace("        replies = []", "        import time\n        time.sleep(0.7)\n        replies = []")
+DIES = ADD_SUB.replace("            a = ", "            import os\n            if CONDITION: os._exit(7)\n            a = ").replace(
+    "CONDITION", "pb_utils.get_input_tensor_by_name(request, 'INPUT0').as_numpy()[0][0] == 666"
+)
+
+
+def test_a_real_client_infers_and_reads_everything(tmp_path: Path) -> None:
+    python_model(tmp_path, "add_sub")
+    with running(f"--model-repository={tmp_path}") as server, triton.InferenceServerClient(server.url) as client:
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("add_sub")
+        a, b = np.arange(16, dtype=np.int32).reshape(1, 16), np.full((1, 16), 3, np.int32)
+        inputs = [triton.InferInput(name, [1, 16], "INT32") for name in ("INPUT0", "INPUT1")]
+        inputs[0].set_data_from_numpy(a)
+        inputs[1].set_data_from_numpy(b, binary_data=False)
+        outputs = [triton.InferRequestedOutput("OUTPUT0"), triton.InferRequestedOutput("OUTPUT1", binary_data=False)]
+
+        result = client.infer("add_sub", inputs, outputs=outputs, request_id="7")
+
+        np.testing.assert_array_equal(a + b, result.as_numpy("OUTPUT0"))
+        np.testing.assert_array_equal(a - b, result.as_numpy("OUTPUT1"))
+        assert "7" == result.get_response()["id"]
+        assert 1 == client.get_inference_statistics("add_sub")["model_stats"][0]["inference_count"]
+        assert 8 == client.get_model_config("add_sub")["max_batch_size"]
+
+        page = server.get("/metrics", server.metrics)[1].decode()
+        assert 'nv_inference_request_success{model="add_sub",version="1"} 1\n' in page
+
+
+def test_a_broken_model_says_why_and_the_others_serve(tmp_path: Path) -> None:
+    python_model(tmp_path, "good")
+    python_model(tmp_path, "bad", "raise RuntimeError('no licence file')\n")
+    with running(f"--model-repository={tmp_path}", "--exit-on-error=false") as server:
+        assert 200 == server.add_sub("good")[0]
+        assert 400 == server.get("/v2/health/ready")[0]
+        assert 200 == server.get("/v2/models/good/ready")[0]
+        status, body = server.post("/v2/repository/index")
+        assert 200 == status
+        assert b"no licence file" in body
+        assert "no licence file" in server.log()
+
+    with running(f"--model-repository={tmp_path}", "--exit-on-error=false", "--required-model=good") as server:
+        assert 200 == server.get("/v2/health/ready")[0]
+
+
+def test_a_broken_model_ends_the_start_by_default(tmp_path: Path) -> None:
+    python_model(tmp_path, "bad", "import no_such_module\n")
+    server = start(f"--model-repository={tmp_path}")
+
+    assert 1 == server.process.wait(PATIENCE)
+    assert "no_such_module" in server.log()
+    assert "--exit-on-error=false" in server.log()
+    assert "Traceback" not in server.log()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "--model-repository must be specified"),
+        (("--model-repository=/no/such/place",), "failed to read model repository '/no/such/place'"),
+        (("--model-repository=.", "--model-control-mode=sometimes"), "sometimes"),
+        (("--model-repository=.", "--no-such-flag"), "--no-such-flag"),
+    ],
+)
+def test_a_bad_command_line_is_one_clear_line(arguments: tuple[str, ...], text: str) -> None:
+    server = start(*arguments)
+
+    assert 1 == server.process.wait(PATIENCE)
+    assert text in server.log()
+    assert "Traceback" not in server.log()
+
+
+def test_a_taken_port_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = start(f"--model-repository={tmp_path}", f"--http-port={taken.getsockname()[1]}")
+
+        assert 1 == server.process.wait(PATIENCE)
+    assert "Address already in use" in server.log()
+    assert "Traceback" not in server.log()
+
+
+def test_sigterm_loses_nothing_that_was_accepted(tmp_path: Path) -> None:
+    python_model(tmp_path, "slow", SLOW)
+    answers: list[int] = []
+    with running(f"--model-repository={tmp_path}") as server:
+        threads = [threading.Thread(target=lambda: answers.append(server.add_sub("slow")[0])) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + PATIENCE
+        while b'pending_request_count{model="slow",version="1"} 2' not in server.get("/metrics", server.metrics)[1]:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+        status = server.stop()
+
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert [200, 200, 200] == answers
+        assert 0 == status
+        assert "all requests answered" in server.log()
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    python_model(tmp_path, "stuck", ADD_SUB.replace("        replies = []", "        import time\n        time.sleep(60)\n"))
+    with running(f"--model-repository={tmp_path}") as server:
+        client = socket.create_connection(("127.0.0.1", server.http))
+        body = b'{"inputs":[{"name":"INPUT0","datatype":"INT32","shape":[1,1],"data":[1]}]}'
+        body = body.replace(b"[1,1]", b"[1,16]").replace(b"[1]}", b"[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}")
+        body = body[:-2] + b"," + body[len(b'{"inputs":[') :].replace(b"INPUT0", b"INPUT1")
+        client.sendall(b"POST /v2/models/stuck/infer HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        end = time.monotonic() + PATIENCE
+        while b'nv_inference_pending_request_count{model="stuck"' not in server.get("/metrics", server.metrics)[1]:
+            assert time.monotonic() < end
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for_log("SIGTERM: draining")
+        started = time.monotonic()
+
+        status = server.stop(signal.SIGINT)
+
+        assert 1 == status
+        assert time.monotonic() - started < 20
+        client.close()
+
+
+def test_a_dying_worker_fails_only_its_requests_and_comes_back(tmp_path: Path) -> None:
+    python_model(tmp_path, "dies", DIES)
+    python_model(tmp_path, "fine")
+    with running(f"--model-repository={tmp_path}") as server:
+        status, answer = server.add_sub("dies", 666)
+
+        assert status in (500, 503)
+        assert "dies" in answer["error"]
+        assert 200 == server.add_sub("fine")[0]
+        end = time.monotonic() + PATIENCE
+        while server.add_sub("dies")[0] != 200:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        page = server.get("/metrics", server.metrics)[1].decode()
+        restarts = [line for line in page.splitlines() if "restarts" in line and 'model="dies"' in line]
+        assert [1.0] == [float(line.rsplit(" ", 1)[1]) for line in restarts]
+        end = time.monotonic() + PATIENCE
+        while server.get("/v2/health/ready")[0] != 200:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+def test_unloading_ends_the_worker_and_loading_makes_a_new_one(tmp_path: Path) -> None:
+    python_model(tmp_path, "m")
+    with running(f"--model-repository={tmp_path}", "--model-control-mode=explicit") as server:
+        assert [] == server.workers()
+        assert 200 == server.post("/v2/repository/models/m/load")[0]
+        workers = server.workers()
+        assert 1 == len(workers)
+        assert 200 == server.add_sub("m")[0]
+
+        assert 200 == server.post("/v2/repository/models/m/unload")[0]
+
+        assert 404 == server.add_sub("m")[0]
+        end = time.monotonic() + PATIENCE
+        while server.workers():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+
+def test_warm_up_runs_before_the_model_is_ready(tmp_path: Path) -> None:
+    code = ADD_SUB.replace(
+        "        replies = []",
+        "        with open(__file__ + '.seen', 'a') as seen:\n"
+        "            seen.write(f'{len(requests)} ')\n"
+        "        replies = []",
+    )
+    value = "value { data_type: TYPE_INT32 dims: [16] zero_data: true }"
+    config = (
+        'backend: "python" max_batch_size: 8 input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 16 ] }, '
+        '{ name: "INPUT1" data_type: TYPE_INT32 dims: [ 16 ] } ] '
+        'output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 16 ] } ] '
+        f"model_warmup {{ name: 'w' batch_size: 3 count: 2 inputs {{ key: 'INPUT0' {value} }} "
+        f"inputs {{ key: 'INPUT1' {value} }} }}"
+    )
+    directory = python_model(tmp_path, "warm", code, config)
+    with running(f"--model-repository={tmp_path}") as server:
+        assert "3 3 " == (directory / "1" / "model.py.seen").read_text()
+        stats = triton.InferenceServerClient(server.url).get_inference_statistics("warm")["model_stats"][0]
+        assert 0 == stats["inference_count"]
+
+
+def test_kill_minus_nine_leaves_nothing_behind(tmp_path: Path) -> None:
+    python_model(tmp_path, "m")
+    before = set(os.listdir("/dev/shm"))
+    with running(f"--model-repository={tmp_path}") as server:
+        workers = server.workers()
+        assert workers
+        server.stop(signal.SIGKILL)
+        end = time.monotonic() + PATIENCE
+        while any(Path(f"/proc/{pid}").exists() for pid in workers):
+            assert time.monotonic() < end, "a worker outlived its server"
+            time.sleep(0.02)
+    assert set(os.listdir("/dev/shm")) <= before
