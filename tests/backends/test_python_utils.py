@@ -20,7 +20,6 @@ from edge_serve.errors import Internal
 
 from .hosting import RecordingHost, installed
 
-
 #: dir() of the module in Triton 2.51 and 2.73, without names that start with an underscore
 TRITONS_NAMES = """
     InferenceRequest InferenceResponse Logger MetricFamily ModelConfig PreferredMemory TRITONSERVER_MEMORY_CPU
