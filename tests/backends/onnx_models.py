@@ -1,0 +1,53 @@
+"""Small ONNX models, made in a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edge_serve.tensors import Array
+
+Dims = Sequence[int | str | None]
+OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+FLOAT, INT32, STRING = TensorProto.FLOAT, TensorProto.INT32, TensorProto.STRING
+
+
+def save(
+    path: Path,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, tuple[int, Dims]],
+    outputs: Mapping[str, tuple[int, Dims]],
+    initializers: Mapping[str, Array] | None = None,
+    initializers_are_inputs: bool = False,
+) -> Path:
+    """Write a model of these nodes."""
+    made = [numpy_helper.from_array(array, name) for name, array in (initializers or {}).items()]
+    found = [helper.make_tensor_value_info(name, *value) for name, value in inputs.items()]
+    if initializers_are_inputs:
+        found += [helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in made]
+    given = [helper.make_tensor_value_info(name, *value) for name, value in outputs.items()]
+    graph = helper.make_graph(nodes, "test", found, given, made)
+    model = helper.make_model(graph, opset_imports=OPSETS, ir_version=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path)
+    return path
+
+
+def node(kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> onnx.NodeProto:
+    """One node."""
+    return helper.make_node(kind, inputs, outputs, **attributes)
+
+
+def add_sub(path: Path, dims: Dims = ("N", 4), kind: int = INT32) -> Path:
+    """SUM = A + B, DIFFERENCE = A - B."""
+    nodes = [node("Add", ["A", "B"], ["SUM"]), node("Sub", ["A", "B"], ["DIFFERENCE"])]
+    return save(path, nodes, {"A": (kind, dims), "B": (kind, dims)}, {"SUM": (kind, dims), "DIFFERENCE": (kind, dims)})
+
+
+def identity(path: Path, kind: int = FLOAT, dims: Dims = ("N", None)) -> Path:
+    """Y = X."""
+    return save(path, [node("Identity", ["X"], ["Y"])], {"X": (kind, dims)}, {"Y": (kind, dims)})
