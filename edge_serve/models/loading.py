@@ -119,6 +119,7 @@ class Loader:
             served = await self._open(plan, version, arena, own_worker)
         except BaseException:
             arena.close()
+            await self._workers.forget(self._spec(plan, plan.config, version))
             raise
         served.load_seconds = time.monotonic() - started
         return served
