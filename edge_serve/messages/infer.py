@@ -7,6 +7,7 @@ from typing import Protocol, Union
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.tensors import Buffer, Tensor
 
 Parameter = Union[str, int, bool, float]
@@ -63,6 +64,7 @@ class InferRequest:
         lease: the arena slot that the tensors are views of, released when the backend is done with them.
         rows: its batch size (1 when the model has no batch dimension), set by protocol/validate.py.
         validated: the signature it was checked against; None = not yet.
+        compute: of the ensemble request that this one is a part of, which adds its times there; None = of no ensemble.
     """
 
     model_name: str
@@ -80,6 +82,7 @@ class InferRequest:
     lease: Lease | None = None
     rows: int = 1
     validated: Signature | None = None
+    compute: ComputeTimes | None = None
 
 
 @dataclass(slots=True)

@@ -21,6 +21,21 @@ class Duration:
 
 
 @dataclass(slots=True)
+class ComputeTimes:
+    """How long the members of an ensemble computed for one request of it, nanoseconds."""
+
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+
+    def add(self, compute_start_ns: int, input_end_ns: int, output_start_ns: int, compute_end_ns: int) -> None:
+        """One more member."""
+        self.input_ns += input_end_ns - compute_start_ns
+        self.infer_ns += output_start_ns - input_end_ns
+        self.output_ns += compute_end_ns - output_start_ns
+
+
+@dataclass(slots=True)
 class BatchStatistics:
     """Executions of one batch size."""
 

@@ -222,6 +222,8 @@ class Driver:
             arrival = job.arrival_ns
             if result.error is None:
                 record.record_success(stats, job.rows, arrival, arrival, *marks, now)
+                if job.request.compute is not None:
+                    job.request.compute.add(*marks)
             else:
                 record.record_failure(stats, record.failure_reason(result.error, executed=True), now - arrival)
             self._deliver(job, result, lease)
