@@ -59,6 +59,7 @@ class Source:
 
     registry: Registry
     custom_metrics: CustomMetrics
+    budget: Budget
     doors: list[HttpServer] = field(default_factory=list)
 
     def models(self) -> Iterable[ModelSeries]:
@@ -71,6 +72,10 @@ class Source:
         for door in self.doors:
             requests.update(door.counters.requests)
         return HttpSeries(sum(door.counters.connections for door in self.doors), requests)
+
+    def tensor_memory(self) -> int:
+        """Bytes of all slots in all arenas."""
+        return self.budget.used
 
     def custom(self) -> Iterable[CustomFamily]:
         """The models' own metrics."""
@@ -101,7 +106,7 @@ class Server:
         )
         explicit = config.model_control_mode == "explicit"
         self.service = Service(self._registry, ServiceOptions(config.id, explicit, config.strict_readiness))
-        self._source = Source(self._registry, custom, self._doors)
+        self._source = Source(self._registry, custom, self._budget, self._doors)
 
     async def run(self) -> int:
         """Serve until a signal; the exit status."""

@@ -128,6 +128,8 @@ CATALOGUE: tuple[Metric, ...] = (
            "Restarts of the model's worker processes after a crash or a hang"),
     Metric("edge_serve_model_memory_bytes", "gauge", _MODEL, each(lambda m: m.series.memory_bytes),
            "Memory of the model's worker processes, its share where a worker is shared"),
+    Metric("edge_serve_tensor_memory_used_bytes", "gauge", (), one(lambda s: s.tensor_memory),
+           "Memory that request bodies and tensors hold now, of --tensor-memory-bytes"),
     Metric("edge_serve_http_connections", "gauge", (), one(lambda s: s.http.connections),
            "Open HTTP connections"),
     Metric("edge_serve_http_requests_total", "counter", ("code",), http_requests,

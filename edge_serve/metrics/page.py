@@ -51,7 +51,8 @@ class Page:
     def _scrape(self, now_ns: int) -> Scrape:
         models = [Model(series, self._options, now_ns) for series in self._source.models()]
         machine = self._machine.read(now_ns) if self._machine else MachineReading()
-        return Scrape(models, self._source.http(), machine, self._read_gpus(now_ns))
+        http, memory = self._source.http(), self._source.tensor_memory()
+        return Scrape(models, http, memory, machine, self._read_gpus(now_ns))
 
     def _read_gpus(self, now_ns: int) -> list[GpuReading]:
         if self._options.gpu and now_ns >= self._gpus_due_ns:

@@ -45,6 +45,7 @@ class Scrape:
 
     models: list[Model]
     http: HttpSeries
+    tensor_memory: int = 0
     machine: MachineReading = field(default_factory=MachineReading)
     gpus: list[GpuReading] = field(default_factory=list)
 

@@ -67,4 +67,7 @@ class StatisticsSource(Protocol):
 
     def http(self) -> HttpSeries: ...
 
+    def tensor_memory(self) -> int:
+        """Bytes of request bodies and tensors that are held now."""
+
     def custom(self) -> Iterable[CustomFamily]: ...

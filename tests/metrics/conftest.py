@@ -27,6 +27,9 @@ class FakeSource:
     def http(self) -> HttpSeries:
         return HttpSeries(connections=3, requests={200: 7, 404: 1})
 
+    def tensor_memory(self) -> int:
+        return 8192
+
     def custom(self) -> Iterable[CustomFamily]:
         return self.families
 
