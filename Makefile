@@ -15,8 +15,12 @@ TESTS ?= tests
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
+# ready once these serve: the real models may not be fetched yet
+READY := simple simple_identity simple_int8 simple_string
+
 serve: .venv/serve  ## serve model_repository/ on 127.0.0.1:8000, metrics on :8002 (FLAGS=... for more)
-	$(BIN)/edge-serve --model-repository model_repository --exit-on-error=false $(FLAGS)
+	@test -f model_repository/magika/1/model.onnx || echo "the real models (magika, text_*, silero_vad) are not here yet: make models"
+	$(BIN)/edge-serve --model-repository model_repository --exit-on-error=false $(READY:%=--required-model %) $(FLAGS)
 
 test: .venv/test  ## the default tests (TESTS=... for some of them)
 	$(BIN)/python -m pytest -q -m "not slow" $(TESTS)
@@ -54,7 +58,7 @@ clean:  ## remove .venv, caches and build output; fetched models stay
 # --- the virtual environment, made again when the requirements change ---
 
 .venv/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
 	  { echo "make: Python 3.10 or newer is needed; $(PYTHON) is missing or older (PYTHON=... picks another)" >&2; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "make: $(PYTHON) has no venv module: apt-get install python3-venv (Debian, Ubuntu)" >&2; exit 2; }
