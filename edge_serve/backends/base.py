@@ -51,7 +51,8 @@ class BackendRequest:
         inputs: in the order of the configuration; tensors are views of the arena or of the message.
         requested_outputs: names; all outputs of the model when the client listed none.
         is_cancelled: asks whether the client has gone; cheap enough to call in a loop.
-        send: decoupled models only: one of several replies, and whether it is the last; callable from any thread.
+        send: decoupled models only: one of several replies, and whether it is the last; None only says that no (further)
+            reply comes. Callable from any thread.
     """
 
     id: str
@@ -63,16 +64,21 @@ class BackendRequest:
     priority: int
     timeout_us: int
     is_cancelled: Callable[[], bool]
-    send: Callable[[Reply, bool], None] | None = None
+    send: Callable[[Reply | None, bool], None] | None = None
 
 
 @dataclass(slots=True)
 class Reply:
-    """The answer to one request. Output tensors not asked for are dropped by the worker."""
+    """The answer to one request. Output tensors not asked for are dropped by the worker.
+
+    Attributes:
+        answered: `error` is what the model itself answers this request with; its execution counts as a success.
+    """
 
     outputs: list[Tensor] = field(default_factory=list)
     error: EdgeServeError | None = None
     parameters: dict[str, Parameter] = field(default_factory=dict)
+    answered: bool = False
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ Class names, codes and texts are those of triton-inference-server/python_backend
 from __future__ import annotations
 
 from enum import IntEnum
+from pathlib import Path
 from types import FrameType
 from typing import ClassVar
 
@@ -13,6 +14,8 @@ from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, triton_c
 
 #: The module that Triton's classes say they come from; it shows in `type(x)` and in error texts.
 MODULE = "c_python_backend_utils"
+
+_OWN = str(Path(__file__).parent / "python_")
 
 
 class ErrorCode(IntEnum):
@@ -99,7 +102,9 @@ def describe(error: BaseException, caller: FrameType | None) -> str:
     line = trace.tb_lineno if trace is not None else 0
     lines: list[str] = []
     while frame is not None and frame is not caller:
-        lines.append(f"  {frame.f_code.co_filename}({line}): {frame.f_code.co_name}\n")
+        # In Triton what pb_utils does is native code, and has no frames.
+        if not frame.f_code.co_filename.startswith(_OWN):
+            lines.append(f"  {frame.f_code.co_filename}({line}): {frame.f_code.co_name}\n")
         frame = frame.f_back
         line = frame.f_lineno if frame is not None else 0
     return f"{text}\n\nAt:\n{''.join(lines)}" if lines else text

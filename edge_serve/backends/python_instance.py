@@ -268,4 +268,4 @@ def _stream(request: BackendRequest) -> Callable[[Reply | None, bool], None]:
     send = request.send
     if send is None:
         raise TritonModelException("decoupled models are not supported yet")
-    return lambda reply, final: send(Reply() if reply is None else reply, final)
+    return send

@@ -57,7 +57,7 @@ class InferenceResponse:
     def as_reply(self, wanted: Collection[str]) -> Reply:
         """The same for the channel, without the outputs that are not `wanted`."""
         if self._error is not None:
-            return Reply([], self._error.as_reply_error())
+            return Reply([], self._error.as_reply_error(), answered=True)
         outputs = [tensor.as_wire() for tensor in self._tensors if tensor._name in wanted]
         return Reply(outputs) if self._parameters is None else Reply(outputs, None, self._parameters)
 

@@ -149,7 +149,7 @@ def test_requests_of_unequal_shapes_are_told_apart(file: Path, open_model: Open)
 
 def test_an_error_of_the_run_is_told_as_triton_does(file: Path, open_model: Open) -> None:
     models.add_sub(file)
-    with pytest.raises(Internal, match="onnx runtime error 2: Got invalid dimensions for input: [AB]"):
+    with pytest.raises(Internal, match=r"onnx runtime error 2: Got invalid dimensions for input: [AB]"):
         open_model(ADD_SUB).execute([pair([[1, 2]], [[1, 2]])], Timing())
 
 

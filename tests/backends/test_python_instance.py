@@ -99,6 +99,13 @@ def test_the_form_of_an_exceptions_text(scene: PythonScene, raised: str, text: s
     assert error_of(reply) == f"{FAILED}{text}\n\nAt:\n  {scene.directory / 'm/1/model.py'}(7): execute\n"
 
 
+def test_the_trace_shows_the_models_code_and_not_ours(scene: PythonScene) -> None:
+    (reply,) = scene.execute("pb_utils.Tensor('', np.zeros(1))")
+    path = scene.directory / "m/1/model.py"
+    text = "TritonModelException: Tensor name cannot be an empty string."
+    assert error_of(reply) == f"{FAILED}{text}\n\nAt:\n  {path}(7): execute\n"
+
+
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
