@@ -8,18 +8,13 @@ channel does, or at once when its parent dies. Standard library and NumPy only: 
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
 import logging
 import mmap
 import os
 import queue
-import resource
-import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,15 +23,11 @@ from typing import Any
 from edge_serve.backends import host, loader
 from edge_serve.backends.base import Backend, InstanceSpec, ModelSpec
 from edge_serve.errors import EdgeServeError, Internal, NotFound
-from edge_serve.workers.frames import CANCELLATION, SLOT, Frame, Kind, Splitter, failed_frame, frame, json_frame
+from edge_serve.workers.child import Control, ForwardingHandler, beat, prepare_process
+from edge_serve.workers.frames import CANCELLATION, SLOT, Frame, Kind, failed_frame, json_frame
 from edge_serve.workers.instance import Instance
 from edge_serve.workers.layout import Layout
 from edge_serve.workers.remote import Remote
-
-#: enough for models; far below what an inherited limit may be, which would make closing descriptors slow
-OPEN_FILES = 4096
-_PR_SET_PDEATHSIG = 1
-_MOST_DESCRIPTORS = 253  # SCM_MAX_FD
 
 
 @dataclass(slots=True)
@@ -47,32 +38,6 @@ class Loaded:
     instances: list[Instance]
     threads: list[threading.Thread]
     in_main: bool
-
-
-class Control:
-    """The control channel: any thread sends, one receives."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
-        self._lock = threading.Lock()
-        self._splitter = Splitter()
-        self.descriptors: list[int] = []
-
-    def send(self, data: bytes) -> None:
-        """Send a whole frame; nothing happens when the front end is gone."""
-        try:
-            with self._lock:
-                self._socket.sendall(data)
-        except OSError:
-            pass
-
-    def receive(self) -> list[Frame] | None:
-        """Frames that have arrived; None at the end. Descriptors that came along are in `descriptors`."""
-        data, descriptors, _, _ = socket.recv_fds(self._socket, 64 * 1024, _MOST_DESCRIPTORS)
-        for fd in descriptors:
-            os.set_inheritable(fd, False)
-        self.descriptors += descriptors
-        return self._splitter.feed(data) if data else None
 
 
 class Main:
@@ -252,17 +217,6 @@ class Main:
             instance.give_slot(token, offset, capacity, received.payload[SLOT.size :].decode())
 
 
-class ForwardingHandler(logging.Handler):
-    """Log records become LOG frames: the front end writes them in the server's format."""
-
-    def __init__(self, remote: Remote) -> None:
-        super().__init__()
-        self._remote = remote
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._remote.forward_log(record.levelno, record.name, self.format(record))
-
-
 def _spec(value: dict[str, Any]) -> ModelSpec:
     return ModelSpec(
         value["name"],
@@ -281,37 +235,14 @@ def _map(fd: int) -> memoryview:
         os.close(fd)
 
 
-def _prepare_process(parent: int) -> None:
-    """Die with the parent; let only the front end decide about signals; limits; traces of fatal errors."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the line above
-        os._exit(1)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # not SIG_IGN, which a model's own children would inherit
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard), hard)
-    )
-    faulthandler.enable(all_threads=False)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]  # text files
-
-
-def _beat(control: Control, seconds: float) -> None:
-    heartbeat = frame(Kind.HEARTBEAT)
-    while True:
-        time.sleep(seconds)
-        control.send(heartbeat)
-
-
 def main(arguments: list[str]) -> None:
     """Serve one front end, then return."""
     control = Control(socket.socket(fileno=int(arguments[0])))
-    _prepare_process(int(arguments[1]))
+    prepare_process(int(arguments[1]))
     worker = Main(control)
     host.install(worker.remote)
     logging.basicConfig(level=logging.INFO, handlers=[ForwardingHandler(worker.remote)], format="%(message)s")
-    threading.Thread(target=_beat, args=(control, float(arguments[2])), name="heartbeat", daemon=True).start()
+    threading.Thread(target=beat, args=(control, float(arguments[2])), name="heartbeat", daemon=True).start()
     control.send(json_frame(Kind.HELLO, 0, {"pid": os.getpid()}))
     worker.run()
 

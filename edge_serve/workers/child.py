@@ -1,0 +1,86 @@
+"""What every child process of the server does: its control channel, its end, its log.
+
+Child's side: the standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+
+from edge_serve.workers.frames import Frame, Kind, Splitter, frame
+from edge_serve.workers.remote import Remote
+
+#: enough for models; far below what an inherited limit may be, which would make closing descriptors slow
+OPEN_FILES = 4096
+_PR_SET_PDEATHSIG = 1
+_MOST_DESCRIPTORS = 253  # SCM_MAX_FD
+
+
+class Control:
+    """The control channel: any thread sends, one receives."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._lock = threading.Lock()
+        self._splitter = Splitter()
+        self.descriptors: list[int] = []
+
+    def send(self, data: bytes) -> None:
+        """Send a whole frame; nothing happens when the front end is gone."""
+        try:
+            with self._lock:
+                self._socket.sendall(data)
+        except OSError:
+            pass
+
+    def receive(self) -> list[Frame] | None:
+        """Frames that have arrived; None at the end. Descriptors that came along are in `descriptors`."""
+        data, descriptors, _, _ = socket.recv_fds(self._socket, 64 * 1024, _MOST_DESCRIPTORS)
+        for fd in descriptors:
+            os.set_inheritable(fd, False)
+        self.descriptors += descriptors
+        return self._splitter.feed(data) if data else None
+
+
+class ForwardingHandler(logging.Handler):
+    """Log records become LOG frames: the front end writes them in the server's format."""
+
+    def __init__(self, remote: Remote) -> None:
+        super().__init__()
+        self._remote = remote
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._remote.forward_log(record.levelno, record.name, self.format(record))
+
+
+def prepare_process(parent: int) -> None:
+    """Die with the parent; let only the front end decide about signals; limits; traces of fatal errors."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which a model's own children would inherit
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard), hard)
+    )
+    faulthandler.enable(all_threads=False)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]  # text files
+
+
+def beat(control: Control, seconds: float) -> None:
+    """Heartbeats for ever: run it in a thread of its own."""
+    heartbeat = frame(Kind.HEARTBEAT)
+    while True:
+        time.sleep(seconds)
+        control.send(heartbeat)
