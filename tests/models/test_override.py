@@ -22,8 +22,8 @@ def test_files_become_a_directory_that_goes_with_its_user() -> None:
 
     assert kept is not None
     root = Path(kept.name)
-    assert b"x = 1" == (root / "m" / "1" / "model.py").read_bytes()
-    assert b"a\n" == (root / "m" / "labels.txt").read_bytes()
+    assert (root / "m" / "1" / "model.py").read_bytes() == b"x = 1"
+    assert (root / "m" / "labels.txt").read_bytes() == b"a\n"
     kept.cleanup()
     assert not root.exists()
 

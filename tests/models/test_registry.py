@@ -117,9 +117,9 @@ def test_loaded_versions_are_found_and_the_highest_is_the_default(tmp_path: Path
         house.put("m", 1, 10, 9)
         await house.registry.load("m")
 
-        assert "10" == house.serving("m").version
-        assert "9" == house.registry.lookup("m", "9").version
-        assert ("1", "9", "10") == house.registry.ready_versions("m")
+        assert house.serving("m").version == "10"
+        assert house.registry.lookup("m", "9").version == "9"
+        assert house.registry.ready_versions("m") == ("1", "9", "10")
 
     play(tmp_path, scenario)
 
@@ -155,14 +155,14 @@ def test_one_failing_version_keeps_what_served_before(tmp_path: Path) -> None:
             await house.registry.load("m")
 
         assert (
-            "load failed for model 'm': version 3 is at UNAVAILABLE state: Internal: no memory;\n"
-            == failure.value.message
+            failure.value.message
+            == "load failed for model 'm': version 3 is at UNAVAILABLE state: Internal: no memory;\n"
         )
         assert before is house.serving("m")
         assert not before.closed
         assert all(served.closed for served in house.loader.opened if served is not before)
         states = {version: state for _, version, state, _ in house.index()}
-        assert {"1": "READY", "2": "UNAVAILABLE", "3": "UNAVAILABLE"} == states
+        assert states == {"1": "READY", "2": "UNAVAILABLE", "3": "UNAVAILABLE"}
 
     play(tmp_path, scenario)
 
@@ -184,7 +184,7 @@ def test_a_reload_switches_then_drains_the_old_one(tmp_path: Path) -> None:
         old.runner.on_idle()
         await settle()
         assert old.closed
-        assert [("m", "1", "READY", "")] == house.index()
+        assert house.index() == [("m", "1", "READY", "")]
 
     play(tmp_path, scenario)
 
@@ -194,13 +194,13 @@ def test_an_unchanged_model_is_not_loaded_again_but_an_override_is(tmp_path: Pat
         house.put("m", 1)
         await house.registry.load("m")
         await house.registry.load("m")
-        assert 1 == len(house.loader.opened)
+        assert len(house.loader.opened) == 1
 
         await house.registry.load("m", Override("{}"))
-        assert 2 == len(house.loader.opened)
+        assert len(house.loader.opened) == 2
 
         await house.registry.load("m")
-        assert 3 == len(house.loader.opened)
+        assert len(house.loader.opened) == 3
 
     play(tmp_path, scenario)
 
@@ -214,7 +214,7 @@ def test_loads_of_one_model_follow_each_other(tmp_path: Path) -> None:
         house.loader.gate.set()
         await asyncio.gather(*loads)
 
-        assert 1 == len(house.loader.opened)
+        assert len(house.loader.opened) == 1
 
     play(tmp_path, scenario)
 
@@ -225,7 +225,7 @@ def test_unreadable_and_absent_models_are_poll_errors(tmp_path: Path) -> None:
         for name in ("bad", "absent"):
             with pytest.raises(Internal, match=f"failed to load '{name}', failed to poll from model repository"):
                 await house.registry.load(name)
-        assert [("bad", "", "", "")] == house.index()
+        assert house.index() == [("bad", "", "", "")]
 
     play(tmp_path, scenario)
 
@@ -239,13 +239,13 @@ def test_unload_waits_for_the_last_answer(tmp_path: Path) -> None:
 
         unload = asyncio.create_task(house.registry.unload("m"))
         await settle()
-        assert [("m", "1", "UNLOADING", "")] == house.index()
+        assert house.index() == [("m", "1", "UNLOADING", "")]
         assert not unload.done()
         assert served.runner.on_idle is not None
         served.runner.on_idle()
         await unload
 
-        assert [("m", "1", "UNAVAILABLE", "unloaded")] == house.index()
+        assert house.index() == [("m", "1", "UNAVAILABLE", "unloaded")]
         await house.registry.unload("never seen")
 
     play(tmp_path, scenario)
@@ -258,7 +258,7 @@ def test_readiness_counts_every_version_of_the_models_that_matter(tmp_path: Path
         house.loader.broken["broken", 1] = Internal("x")
         assert house.registry.is_ready()
 
-        assert 1 == len(await house.registry.load_all())
+        assert len(await house.registry.load_all()) == 1
 
         assert not house.registry.is_ready()
 
@@ -288,7 +288,7 @@ def test_close_gives_up_on_what_stays_busy(tmp_path: Path) -> None:
         house.put("busy", 1)
         await house.registry.load("busy")
 
-        assert 1 == await house.registry.close(0.05)
+        assert await house.registry.close(0.05) == 1
 
     play(tmp_path, scenario)
 
@@ -312,6 +312,6 @@ def test_a_registry_serves_what_it_opened(tmp_path: Path) -> None:
         await house.registry.load_all()
 
         served: list[Served] = house.registry.served()
-        assert [("m", "1"), ("m", "2"), ("n", "1")] == [(one.name, one.version) for one in served]
+        assert [(one.name, one.version) for one in served] == [("m", "1"), ("m", "2"), ("n", "1")]
 
     play(tmp_path, scenario)

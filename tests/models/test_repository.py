@@ -26,7 +26,7 @@ def test_scan_finds_directories_and_sorts_them(tmp_path: Path) -> None:
     model(tmp_path, ".hidden", "1")
     (tmp_path / "README.md").write_text("not a model")
 
-    assert ["a", "b"] == list(Repository([tmp_path]).scan())
+    assert list(Repository([tmp_path]).scan()) == ["a", "b"]
 
 
 def test_one_name_in_two_repositories_is_ambiguous(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_one_name_in_two_repositories_is_ambiguous(tmp_path: Path) -> None:
 
     found = repository.scan()
 
-    assert {"same": True, "other": False} == {name: entry.ambiguous for name, entry in found.items()}
+    assert {name: entry.ambiguous for name, entry in found.items()} == {"same": True, "other": False}
     same = repository.find("same")
     assert same is not None
     assert same.ambiguous
@@ -53,7 +53,7 @@ def test_versions_are_integers_without_leading_zeros(tmp_path: Path) -> None:
     directory = model(tmp_path, "m", "1", "10", "9", "007", "v2", "-3", "\u0663")
     (directory / "11").write_text("a file, not a version")
 
-    assert [1, 9, 10] == versions(directory)
+    assert versions(directory) == [1, 9, 10]
 
 
 def test_the_fingerprint_changes_with_content_names_and_only_with_them(tmp_path: Path) -> None:

@@ -29,17 +29,17 @@ ZERO = "inputs { key: 'X' value { data_type: TYPE_FP32 dims: [2, 3] zero_data: t
 def test_a_sample_is_batch_size_requests_of_one_row() -> None:
     made = requests(sample("batch_size: 3 " + ZERO))
 
-    assert 3 == len(made)
-    assert (1, 2, 3) == made[0].inputs[0].shape
+    assert len(made) == 3
+    assert made[0].inputs[0].shape == (1, 2, 3)
     assert bytes(24) == bytes(made[0].inputs[0].data)
 
 
 def test_a_model_without_batches_gets_one_request_of_the_bare_shape() -> None:
-    assert [(2, 3)] == [r.inputs[0].shape for r in requests(sample("batch_size: 1 " + ZERO, max_batch_size=0))]
+    assert [r.inputs[0].shape for r in requests(sample("batch_size: 1 " + ZERO, max_batch_size=0))] == [(2, 3)]
 
 
 def test_batch_size_zero_is_skipped() -> None:
-    assert [] == requests(sample(ZERO))
+    assert requests(sample(ZERO)) == []
 
 
 @pytest.mark.parametrize("datatype", [name for name in pb.DataType.keys() if name != "TYPE_INVALID"])  # noqa: SIM118
@@ -49,7 +49,7 @@ def test_every_type_makes_a_tensor_of_its_size(datatype: str, kind: str) -> None
 
     tensor = requests(config)[0].inputs[0]
 
-    assert 5 == tensor.array().size
+    assert tensor.array().size == 5
 
 
 def test_data_from_a_file(tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ def test_data_from_a_file(tmp_path: Path) -> None:
 
     by_name = {tensor.name: tensor for tensor in requests(config, tmp_path)[0].inputs}
 
-    assert [[1, 2]] == by_name["X"].array().tolist()
-    assert [b"hi", b"!"] == split_bytes(by_name["S"].data)
+    assert by_name["X"].array().tolist() == [[1, 2]]
+    assert split_bytes(by_name["S"].data) == [b"hi", b"!"]
 
 
 def test_what_cannot_be_made_is_told(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_what_cannot_be_made_is_told(tmp_path: Path) -> None:
         requests(sample(value.format(-1, "zero_data: true")))
     with pytest.raises(InvalidArgument, match="expected 8 bytes, found 4"):
         requests(sample(value.format(2, "input_data_file: 'short'")), tmp_path)
-    with pytest.raises(Internal, match="failed to open text file for read .*absent: No such file"):
+    with pytest.raises(Internal, match=r"failed to open text file for read .*absent: No such file"):
         requests(sample(value.format(2, "input_data_file: 'absent'")), tmp_path)
     with pytest.raises(InvalidArgument, match="has batch_size 9, but 'm' allows at most 4"):
         requests(sample("batch_size: 9 " + ZERO))

@@ -39,8 +39,10 @@ class TritonPythonModel:
 ADD_SUB_CONFIG = """
 backend: "python"
 max_batch_size: 8
-input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 16 ] }, { name: "INPUT1" data_type: TYPE_INT32 dims: [ 16 ] } ]
-output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 16 ] }, { name: "OUTPUT1" data_type: TYPE_INT32 dims: [ 16 ] } ]
+input { name: "INPUT0" data_type: TYPE_INT32 dims: [ 16 ] }
+input { name: "INPUT1" data_type: TYPE_INT32 dims: [ 16 ] }
+output { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 16 ] }
+output { name: "OUTPUT1" data_type: TYPE_INT32 dims: [ 16 ] }
 """
 
 
@@ -106,9 +108,7 @@ class Running:
     def add_sub(self, model: str, value: int = 1) -> tuple[int, Any]:
         """One infer of the add/sub model; the status and the JSON of the answer."""
         data = [value] * 16
-        inputs = [
-            {"name": name, "datatype": "INT32", "shape": [1, 16], "data": data} for name in ("INPUT0", "INPUT1")
-        ]
+        inputs = [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": data} for name in ("INPUT0", "INPUT1")]
         status, body = self.post(f"/v2/models/{model}/infer", {"inputs": inputs})
         return status, json.loads(body)
 
@@ -127,7 +127,15 @@ class Running:
 def start(*arguments: str, environment: dict[str, str] | None = None) -> Running:
     """Start `edge-serve` on free ports; wait for nothing."""
     handle, path = tempfile.mkstemp(prefix="edge-serve-test-", suffix=".log")
-    command = [sys.executable, "-m", "edge_serve", "--http-port=0", "--metrics-port=0", "--allow-grpc=false", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "edge_serve",
+        "--http-port=0",
+        "--metrics-port=0",
+        "--allow-grpc=false",
+        *arguments,
+    ]
     with os.fdopen(handle, "wb") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **(environment or {})}

@@ -16,8 +16,12 @@ import tritonclient.http as triton
 from tests.server.running import ADD_SUB, PATIENCE, python_model, running, start
 
 SLOW = ADD_SUB.replace("        replies = []", "        import time\n        time.sleep(0.7)\n        replies = []")
-DIES = ADD_SUB.replace("            a = ", "            import os\n            if CONDITION: os._exit(7)\n            a = ").replace(
-    "CONDITION", "pb_utils.get_input_tensor_by_name(request, 'INPUT0').as_numpy()[0][0] == 666"
+STUCK = ADD_SUB.replace("        replies = []", "        import time\n        time.sleep(60)\n")
+DIES = ADD_SUB.replace(
+    "            a = ",
+    "            first = pb_utils.get_input_tensor_by_name(request, 'INPUT0').as_numpy()[0][0]\n"
+    "            if first == 666: __import__('os')._exit(7)\n"
+    "            a = ",
 )
 
 
@@ -37,9 +41,9 @@ def test_a_real_client_infers_and_reads_everything(tmp_path: Path) -> None:
 
         np.testing.assert_array_equal(a + b, result.as_numpy("OUTPUT0"))
         np.testing.assert_array_equal(a - b, result.as_numpy("OUTPUT1"))
-        assert "7" == result.get_response()["id"]
-        assert 1 == client.get_inference_statistics("add_sub")["model_stats"][0]["inference_count"]
-        assert 8 == client.get_model_config("add_sub")["max_batch_size"]
+        assert result.get_response()["id"] == "7"
+        assert client.get_inference_statistics("add_sub")["model_stats"][0]["inference_count"] == 1
+        assert client.get_model_config("add_sub")["max_batch_size"] == 8
 
         page = server.get("/metrics", server.metrics)[1].decode()
         assert 'nv_inference_request_success{model="add_sub",version="1"} 1\n' in page
@@ -49,23 +53,23 @@ def test_a_broken_model_says_why_and_the_others_serve(tmp_path: Path) -> None:
     python_model(tmp_path, "good")
     python_model(tmp_path, "bad", "raise RuntimeError('no licence file')\n")
     with running(f"--model-repository={tmp_path}", "--exit-on-error=false") as server:
-        assert 200 == server.add_sub("good")[0]
-        assert 400 == server.get("/v2/health/ready")[0]
-        assert 200 == server.get("/v2/models/good/ready")[0]
+        assert server.add_sub("good")[0] == 200
+        assert server.get("/v2/health/ready")[0] == 400
+        assert server.get("/v2/models/good/ready")[0] == 200
         status, body = server.post("/v2/repository/index")
-        assert 200 == status
+        assert status == 200
         assert b"no licence file" in body
         assert "no licence file" in server.log()
 
     with running(f"--model-repository={tmp_path}", "--exit-on-error=false", "--required-model=good") as server:
-        assert 200 == server.get("/v2/health/ready")[0]
+        assert server.get("/v2/health/ready")[0] == 200
 
 
 def test_a_broken_model_ends_the_start_by_default(tmp_path: Path) -> None:
     python_model(tmp_path, "bad", "import no_such_module\n")
     server = start(f"--model-repository={tmp_path}")
 
-    assert 1 == server.process.wait(PATIENCE)
+    assert server.process.wait(PATIENCE) == 1
     assert "no_such_module" in server.log()
     assert "--exit-on-error=false" in server.log()
     assert "Traceback" not in server.log()
@@ -83,7 +87,7 @@ def test_a_broken_model_ends_the_start_by_default(tmp_path: Path) -> None:
 def test_a_bad_command_line_is_one_clear_line(arguments: tuple[str, ...], text: str) -> None:
     server = start(*arguments)
 
-    assert 1 == server.process.wait(PATIENCE)
+    assert server.process.wait(PATIENCE) == 1
     assert text in server.log()
     assert "Traceback" not in server.log()
 
@@ -92,7 +96,7 @@ def test_a_taken_port_is_told(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = start(f"--model-repository={tmp_path}", f"--http-port={taken.getsockname()[1]}")
 
-        assert 1 == server.process.wait(PATIENCE)
+        assert server.process.wait(PATIENCE) == 1
     assert "Address already in use" in server.log()
     assert "Traceback" not in server.log()
 
@@ -113,13 +117,13 @@ def test_sigterm_loses_nothing_that_was_accepted(tmp_path: Path) -> None:
 
         for thread in threads:
             thread.join(PATIENCE)
-        assert [200, 200, 200] == answers
-        assert 0 == status
+        assert answers == [200, 200, 200]
+        assert status == 0
         assert "all requests answered" in server.log()
 
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    python_model(tmp_path, "stuck", ADD_SUB.replace("        replies = []", "        import time\n        time.sleep(60)\n"))
+    python_model(tmp_path, "stuck", STUCK)
     with running(f"--model-repository={tmp_path}") as server:
         client = socket.create_connection(("127.0.0.1", server.http))
         body = b'{"inputs":[{"name":"INPUT0","datatype":"INT32","shape":[1,1],"data":[1]}]}'
@@ -135,7 +139,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
 
         status = server.stop(signal.SIGINT)
 
-        assert 1 == status
+        assert status == 1
         assert time.monotonic() - started < 20
         client.close()
 
@@ -148,14 +152,14 @@ def test_a_dying_worker_fails_only_its_requests_and_comes_back(tmp_path: Path) -
 
         assert status in (500, 503)
         assert "dies" in answer["error"]
-        assert 200 == server.add_sub("fine")[0]
+        assert server.add_sub("fine")[0] == 200
         end = time.monotonic() + PATIENCE
         while server.add_sub("dies")[0] != 200:
             assert time.monotonic() < end
             time.sleep(0.02)
         page = server.get("/metrics", server.metrics)[1].decode()
         restarts = [line for line in page.splitlines() if "restarts" in line and 'model="dies"' in line]
-        assert [1.0] == [float(line.rsplit(" ", 1)[1]) for line in restarts]
+        assert [float(line.rsplit(" ", 1)[1]) for line in restarts] == [1.0]
         end = time.monotonic() + PATIENCE
         while server.get("/v2/health/ready")[0] != 200:
             assert time.monotonic() < end
@@ -165,15 +169,15 @@ def test_a_dying_worker_fails_only_its_requests_and_comes_back(tmp_path: Path) -
 def test_unloading_ends_the_worker_and_loading_makes_a_new_one(tmp_path: Path) -> None:
     python_model(tmp_path, "m")
     with running(f"--model-repository={tmp_path}", "--model-control-mode=explicit") as server:
-        assert [] == server.workers()
-        assert 200 == server.post("/v2/repository/models/m/load")[0]
+        assert server.workers() == []
+        assert server.post("/v2/repository/models/m/load")[0] == 200
         workers = server.workers()
-        assert 1 == len(workers)
-        assert 200 == server.add_sub("m")[0]
+        assert len(workers) == 1
+        assert server.add_sub("m")[0] == 200
 
-        assert 200 == server.post("/v2/repository/models/m/unload")[0]
+        assert server.post("/v2/repository/models/m/unload")[0] == 200
 
-        assert 404 == server.add_sub("m")[0]
+        assert server.add_sub("m")[0] == 404
         end = time.monotonic() + PATIENCE
         while server.workers():
             assert time.monotonic() < end
@@ -197,9 +201,9 @@ def test_warm_up_runs_before_the_model_is_ready(tmp_path: Path) -> None:
     )
     directory = python_model(tmp_path, "warm", code, config)
     with running(f"--model-repository={tmp_path}") as server:
-        assert "3 3 " == (directory / "1" / "model.py.seen").read_text()
+        assert (directory / "1" / "model.py.seen").read_text() == "3 3 "
         stats = triton.InferenceServerClient(server.url).get_inference_statistics("warm")["model_stats"][0]
-        assert 0 == stats["inference_count"]
+        assert stats["inference_count"] == 0
 
 
 def test_kill_minus_nine_leaves_nothing_behind(tmp_path: Path) -> None:
