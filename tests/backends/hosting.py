@@ -29,7 +29,7 @@ def request(
     outputs: Sequence[str] = ("OUTPUT0",),
     id: str = "",
     parameters: Mapping[str, Parameter] | None = None,
-    send: Callable[[Reply, bool], None] | None = None,
+    send: Callable[[Reply | None, bool], None] | None = None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> BackendRequest:
     """A request with everything else at its default."""
