@@ -167,7 +167,7 @@ class Service:
 
     async def _unload(self, name: str, unload_dependents: bool) -> None:
         self._check_control(name)
-        await self.registry.unload(name)
+        await self.registry.unload(name, unload_dependents=unload_dependents)
 
     def _check_control(self, name: str) -> None:
         self._check_running()

@@ -293,10 +293,9 @@ class Flight:
         writers = self._runner.plan.writers
         batching = signature.max_batch_size > 0
         outputs = []
-        for name in self._run.route.outputs:
+        for name, spec in reversed(signature.outputs.items()):  # as Triton's hash map mostly hands them out
             tensor = self._tensors.get(name)
-            if tensor is not None:
-                spec = signature.outputs[name]
+            if tensor is not None and name in self._run.route.outputs:
                 dims = spec.dims if spec.reshape is None else spec.reshape
                 shape = fitted(tensor.shape, dims, batching, self._rows_of(writers.get(name)))
                 outputs.append(Tensor(name, tensor.datatype, shape, tensor.data))
@@ -359,6 +358,21 @@ class Leases:
         leases, self._leases = self._leases, ()
         for lease in leases:
             lease.release()
+
+
+def member_labels(plan: EnsemblePlan, lookup: Lookup) -> dict[str, tuple[str, ...]]:
+    """Class labels by ensemble tensor, as the models that write them have them.
+
+    Raises:
+        EdgeServeError: a member does not serve.
+    """
+    labels = {}
+    for step in plan.steps:
+        outputs = lookup(step.model, step.version).signature.outputs
+        for name, tensor in step.outputs.items():
+            if name in outputs and outputs[name].labels:
+                labels[tensor] = outputs[name].labels
+    return labels
 
 
 def fitted(shape: Shape, dims: Shape, batching: bool, rows: int) -> Shape:

@@ -13,18 +13,21 @@ from tempfile import TemporaryDirectory
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.clock import Clock
 from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.checks_io import check_inputs_and_outputs
 from edge_serve.config.json_form import model_config_to_json
 from edge_serve.config.model import load_model_config, merge_completed, settle_instances
 from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.signature import Signature
 from edge_serve.models.driver import Driver
+from edge_serve.models.ensemble import EnsembleRunner, Lookup, member_labels
 from edge_serve.models.override import Override
 from edge_serve.models.repository import Fingerprint, Found, fingerprint, versions
 from edge_serve.models.served import Served
 from edge_serve.models.statistics import new_statistics
 from edge_serve.models.version_policy import choose
 from edge_serve.models.warmup import WarmupListener, warm_up
+from edge_serve.scheduling.ensemble import ensemble_plan
 from edge_serve.scheduling.keys import shape_key_for
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.scheduling.policy import scheduler_for
@@ -123,6 +126,25 @@ class Loader:
             raise
         served.load_seconds = time.monotonic() - started
         return served
+
+    def open_ensemble(self, plan: Plan, version: int, lookup: Lookup) -> Served:
+        """One version of an ensemble whose members serve; it has no worker and no memory of its own.
+
+        Raises:
+            EdgeServeError: its labels cannot be read.
+        """
+        started = time.monotonic()
+        config = plan.config
+        check_inputs_and_outputs(config)
+        layout = ensemble_plan(config)
+        labels = {**member_labels(layout, lookup), **read_labels(config, plan.directory)}
+        signature = signature_of(config, plan.name, version, labels)
+        statistics = new_statistics(summaries=self._options.summaries, histograms=self._options.histograms)
+        runner = EnsembleRunner(layout, signature, statistics, lookup, self._clock)
+        return Served(
+            plan.name, str(version), config, signature, runner, statistics, None, None, time.monotonic() - started,
+            shape_key_for(signature), kept=plan.kept,
+        )  # fmt: skip
 
     async def _open(self, plan: Plan, version: int, arena: Arena, own_worker: bool) -> Served:
         config = settle_instances(plan.config)

@@ -8,14 +8,26 @@ beside it, then takes over, and the old one answers what it accepted before it g
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
+from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.metrics.source import ModelSeries
+from edge_serve.models.batch import Batch, Results
+from edge_serve.models.dependencies import (
+    LoadFailure,
+    Member,
+    check_members,
+    dependents,
+    members_of,
+    outermost_first,
+    released,
+)
 from edge_serve.models.lifecycle import Event, State, after
 from edge_serve.models.loading import Loader, Plan
 from edge_serve.models.override import Override
@@ -45,11 +57,17 @@ class VersionRecord:
 
 @dataclass(slots=True)
 class ModelRecord:
-    """A model that was asked for at least once. `plan` is what the serving versions were loaded from."""
+    """A model that was asked for at least once.
+
+    Attributes:
+        plan: what the serving versions were loaded from; an ensemble that waits for a member has one too.
+        explicit: it was asked for by its own name, not only as a member of an ensemble.
+    """
 
     name: str
     versions: dict[int, VersionRecord] = field(default_factory=dict)
     plan: Plan | None = None
+    explicit: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def ready(self) -> list[VersionRecord]:
@@ -89,7 +107,7 @@ class Registry:
             if served is not None:
                 return served
         record = self._models.get(name)
-        if record is None:
+        if record is None or not record.versions:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         if not version:
             raise NotFound(f"Request for unknown model: '{name}' has no available versions")
@@ -147,43 +165,56 @@ class Registry:
     # ---- loading ------------------------------------------------------------------------------------------------
 
     async def load_all(self, names: Iterable[str] | None = None) -> list[str]:
-        """Load models beside each other at the start: all of the repository, or `names`.
+        """Load models beside each other at the start: all of the repository, or `names`; ensembles after their members.
 
         Returns:
             One text per model that failed.
         """
-        wanted = sorted(self._repository.scan()) if names is None else list(names)
-        results = await asyncio.gather(*(self._try_load(name) for name in wanted))
-        return [text for text in results if text]
-
-    async def _try_load(self, name: str) -> str:
-        try:
-            await self.load(name, own_worker=False)
-        except EdgeServeError as error:
-            return error.message
-        return ""
+        wanted = sorted(self._repository.scan()) if names is None else list(dict.fromkeys(names))
+        results = await self._load(wanted, None, own_worker=False)
+        return [error.message for error in (results[name] for name in wanted) if error is not None]
 
     async def load(self, name: str, override: Override | None = None, *, own_worker: bool = True) -> None:
-        """Load or reload a model.
+        """Load or reload a model, and the members of an ensemble.
 
         Raises:
             InvalidArgument: a bad name, or a version failed to load (its reason is in the text).
             Internal: the model or its configuration could not be read.
         """
         check_name(name)
-        record = self._models.get(name) or ModelRecord(name)
-        async with record.lock:
-            plan = self._plan(name, override)
-            self._models.setdefault(name, record)
-            if record.plan is not None and plan.same_as(record.plan) and record.ready():
-                log.info("model %s is unchanged, nothing to load", name)
-                return
-            if not plan.versions:
-                raise InvalidArgument(
-                    f"load failed for model '{name}': at least one version must be available under the version policy "
-                    f"of model '{name}'\n"
-                )
-            await self._swap(record, plan, own_worker=own_worker)
+        error = (await self._load([name], override, own_worker=own_worker))[name]
+        if error is not None:
+            raise error
+
+    async def _load(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
+        """What became of each model: an error, or None. Ensembles that need one of them are made anew."""
+        plans, results = self._plans(wanted, override)
+        for name in plans:
+            self._models.setdefault(name, ModelRecord(name))
+        async with self._locked(plans) as needing:
+            batch = Batch({**{name: self._old_plan(name) for name in needing}, **plans}, results)
+            for name in wanted:
+                if name in plans:
+                    self._models[name].explicit = True
+            return await batch.run(lambda plan: self._load_one(plan, batch, own_worker=own_worker))
+
+    def _plans(self, wanted: Iterable[str], override: Override | None) -> tuple[dict[str, Plan], Results]:
+        """The plans of models and of all that they need, and the errors of those that cannot be read."""
+        plans: dict[str, Plan] = {}
+        errors: Results = {}
+        left = list(wanted)
+        while left:
+            name = left.pop()
+            if name in plans or name in errors:
+                continue
+            try:
+                plans[name] = self._plan(name, override)
+            except EdgeServeError as error:
+                errors[name] = error
+            else:
+                left += members_of(plans[name].config)
+            override = None  # it is for the model that was asked for
+        return plans, errors
 
     def _plan(self, name: str, override: Override | None) -> Plan:
         found = self._repository.find(name)
@@ -197,6 +228,89 @@ class Registry:
             log.error("failed to load '%s': %s", name, error.message)
             raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
 
+    def _old_plan(self, name: str) -> Plan:
+        plan = self._models[name].plan
+        assert plan is not None, "only a model with a plan needs others"
+        return plan
+
+    @contextlib.asynccontextmanager
+    async def _locked(self, names: Iterable[str]) -> AsyncIterator[set[str]]:
+        """Nobody else loads or unloads `names`, nor what needs them, which is given back."""
+        while True:
+            needing = dependents(set(names), self._needs())
+            locks = [self._models[name].lock for name in sorted(needing.union(names))]
+            async with contextlib.AsyncExitStack() as stack:
+                for lock in locks:
+                    await stack.enter_async_context(lock)
+                if dependents(set(names), self._needs()) <= needing:  # else something came while this waited
+                    yield needing
+                    return
+
+    def _needs(self) -> dict[str, dict[str, set[int]]]:
+        """Ensemble -> its members and their versions."""
+        plans = {name: record.plan.config for name, record in self._models.items() if record.plan is not None}
+        return {name: members for name, config in plans.items() if (members := members_of(config))}
+
+    async def _load_one(self, plan: Plan, batch: Batch, *, own_worker: bool) -> None:
+        """Load a model whose members were loaded before.
+
+        Raises:
+            LoadFailure: what served before it still does, unless it is an ensemble that does not fit its members.
+        """
+        record = self._models[plan.name]
+        if not batch.members_changed(plan) and record.plan is not None and plan.same_as(record.plan):
+            if record.ready():
+                log.info("model %s is unchanged, nothing to load", plan.name)
+                return
+            if plan is record.plan:  # it needs something that was loaded, and that changed nothing
+                return
+        try:
+            if members_of(plan.config):
+                plan = self._fit(plan, batch.results)
+            if not plan.versions:
+                text = f"at least one version must be available under the version policy of model '{plan.name}'"
+                raise LoadFailure(plan.name, text)
+            await self._swap(record, plan, own_worker=own_worker)
+        except LoadFailure as error:
+            if members_of(plan.config):
+                self._give_up(record, plan, batch.results, error)
+            raise
+        batch.changed.add(plan.name)
+
+    def _fit(self, plan: Plan, results: Results) -> Plan:
+        """The plan of an ensemble, completed with what its members say.
+
+        Raises:
+            LoadFailure: it cannot work with them.
+        """
+        config = pb.ModelConfig()
+        config.CopyFrom(plan.config)
+        config.model_transaction_policy.decoupled = check_members(config, lambda name: self._member(name, results))
+        return replace(plan, config=config)
+
+    def _member(self, name: str, results: Results) -> Member:
+        record, served = self._models.get(name), self._highest.get(name)
+        known = record is not None and (record.plan is not None or isinstance(results.get(name), LoadFailure))
+        return Member(
+            served.config if served is not None else None,
+            [version.version for version in record.ready()] if record is not None else (),
+            results.get(name),
+            known,
+        )
+
+    def _give_up(self, record: ModelRecord, plan: Plan, results: Results, error: LoadFailure) -> None:
+        """An ensemble does not load. What served before goes too if it does not fit its members any more."""
+        log.error("failed to load '%s': %s", record.name, error.reason)
+        if record.plan is None:
+            record.plan = plan  # it is tried again when a member is loaded
+            return
+        try:
+            self._fit(record.plan, results)
+        except LoadFailure:
+            for version in record.ready():
+                self._retire(version)
+            self._refresh(record)
+
     async def _swap(self, record: ModelRecord, plan: Plan, *, own_worker: bool) -> None:
         """Load every version of `plan`; when all are there, they take over. When one fails, none does."""
         for version in plan.versions:
@@ -207,12 +321,14 @@ class Registry:
         failures = {v: r for v, r in zip(plan.versions, opened, strict=True) if isinstance(r, EdgeServeError)}
         if failures:
             await self._abandon(record, opened, failures)
-            raise InvalidArgument(_load_failure(record.name, failures))
+            raise LoadFailure(record.name, _load_failure(failures))
         self._take_over(record, plan, [served for served in opened if not isinstance(served, EdgeServeError)])
 
     async def _open(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
         async with self._slots:
             try:
+                if members_of(plan.config):
+                    return self._loader.open_ensemble(plan, version, self.lookup)
                 return await self._loader.open(plan, version, own_worker=own_worker)
             except EdgeServeError as error:
                 log.error("failed to load '%s' version %d: %s", plan.name, version, error.as_triton())
@@ -249,31 +365,64 @@ class Registry:
 
     # ---- unloading ----------------------------------------------------------------------------------------------
 
-    async def unload(self, name: str) -> None:
-        """Unload a model; an unknown one is fine. Returns once nothing of it answers any more."""
-        record = self._models.get(name)
-        if record is None:
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Unload a model; an unknown one is fine. Ensembles that need it stop serving until it is loaded again.
+
+        Returns once nothing of it answers any more.
+
+        Args:
+            unload_dependents: unload the members of an ensemble too, as far as nobody else asked for them.
+        """
+        if name not in self._models:
             return
-        async with record.lock:
-            tasks = [self._retire(version) for version in record.ready()]
-            record.plan = None
+        reach = self._reach(name) if unload_dependents else {name}
+        async with self._locked(reach):
+            needs = self._needs()
+            going = (
+                released(name, needs, lambda other: self._models[other].explicit) & reach
+                if unload_dependents
+                else {name}
+            )
+            for one in going:
+                self._models[one].plan = None
+                self._models[one].explicit = False
+            for wave in outermost_first(dependents(going, needs) | going, needs):
+                await self._retire_all(wave)
+
+    def _reach(self, name: str) -> set[str]:
+        """The models that `name` needs, directly or not, and itself; those that were loaded at least once."""
+        needs = self._needs()
+        found, left = {name}, [name]
+        while left:
+            more = [other for other in needs.get(left.pop(), ()) if other in self._models and other not in found]
+            found.update(more)
+            left += more
+        return found
+
+    async def _retire_all(self, names: Iterable[str], timeout: float | None = None) -> int:
+        """Let models answer what they accepted, then close them; how many versions were still busy."""
+        tasks = []
+        for name in names:
+            record = self._models[name]
+            tasks += [self._retire(version) for version in record.ready()]
             self._refresh(record)
-            if tasks:
-                await asyncio.wait(tasks)
+        if not tasks:
+            return 0
+        _, busy = await asyncio.wait(tasks, timeout=timeout)
+        return len(busy)
 
     async def close(self, timeout: float) -> int:
-        """Unload everything, at most `timeout` seconds.
+        """Unload everything, ensembles before their members, at most `timeout` seconds.
 
         Returns:
             The number of versions that were still busy.
         """
-        for record in self._models.values():
-            for version in record.ready():
-                self._retire(version)
-            self._refresh(record)
+        end = time.monotonic() + timeout
+        for wave in outermost_first(self._models, self._needs()):
+            await self._retire_all(wave, max(0.0, end - time.monotonic()))
         if not self._retiring:
             return 0
-        _, busy = await asyncio.wait(self._retiring, timeout=timeout)
+        _, busy = await asyncio.wait(self._retiring, timeout=max(0.0, end - time.monotonic()))
         return len(busy)
 
     async def keep_house(self) -> None:
@@ -367,8 +516,7 @@ def _index_entries(record: ModelRecord, ready_only: bool) -> list[IndexEntry]:
     ]
 
 
-def _load_failure(name: str, failures: dict[int, EdgeServeError]) -> str:
-    texts = "".join(
+def _load_failure(failures: dict[int, EdgeServeError]) -> str:
+    return "".join(
         f"version {version} is at UNAVAILABLE state: {error.as_triton()};" for version, error in failures.items()
     )
-    return f"load failed for model '{name}': {texts}\n"

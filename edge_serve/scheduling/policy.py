@@ -9,6 +9,7 @@ from edge_serve.errors import Unsupported
 from edge_serve.scheduling.core import DynamicBatching, QueuePolicy, Scheduler
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.dynamic import DynamicScheduler
+from edge_serve.scheduling.refusing import RefusingScheduler
 
 
 def scheduler_for(config: pb.ModelConfig, instances: int, passive: Collection[int] = ()) -> Scheduler:
@@ -22,6 +23,9 @@ def scheduler_for(config: pb.ModelConfig, instances: int, passive: Collection[in
             return DynamicScheduler(dynamic_batching(config), instances, passive)
         case None:
             return DirectScheduler(instances, passive)
+        case "sequence_batching":
+            text = f"model '{config.name}' asks for 'sequence_batching', which this server does not offer yet"
+            return RefusingScheduler(Unsupported(text))
         case choice:
             raise Unsupported(
                 f"model '{config.name}' asks for '{choice}', which this server does not offer; remove it from its"

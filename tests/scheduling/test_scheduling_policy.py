@@ -62,7 +62,7 @@ def test_every_field_arrives() -> None:
     )
 
 
-@pytest.mark.parametrize("choice", ["sequence_batching", "ensemble_scheduling"])
+@pytest.mark.parametrize("choice", ["ensemble_scheduling"])
 def test_other_ways_of_scheduling_are_refused_with_a_way_out(choice: str) -> None:
     config = pb.ModelConfig(name="m")
     getattr(config, choice).SetInParent()

@@ -1,0 +1,58 @@
+"""One load of several models: side by side, but each after those that it needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from edge_serve.errors import EdgeServeError
+from edge_serve.models.dependencies import circles, members_of
+from edge_serve.models.loading import Plan
+
+#: model -> why it was not loaded; None when it was, or when nothing was to be done
+Results = dict[str, "EdgeServeError | None"]
+
+
+class Batch:
+    """The models of one load request, or of the server's start.
+
+    Args:
+        plans: every model that could be read.
+        results: the errors of those that could not.
+
+    Attributes:
+        results: grows while `run` goes on; a model's members are in it before the model is loaded.
+        changed: models of which something new serves.
+    """
+
+    def __init__(self, plans: Mapping[str, Plan], results: Results) -> None:
+        self._plans = plans
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.results: Results = dict(results)
+        self.changed: set[str] = set()
+
+    def members_changed(self, plan: Plan) -> bool:
+        """A member was loaded in this batch."""
+        return not self.changed.isdisjoint(members_of(plan.config))
+
+    async def run(self, load: Callable[[Plan], Awaitable[None]]) -> Results:
+        """Load all of them with `load`, whose EdgeServeErrors become results."""
+        needs = {name: members_of(plan.config) for name, plan in self._plans.items()}
+        self.results.update(circles(needs))
+        create = asyncio.get_running_loop().create_task
+        for name, plan in self._plans.items():
+            if name not in self.results:
+                self._tasks[name] = create(self._load(plan, load), name=f"load {name}")
+        await asyncio.gather(*self._tasks.values())
+        return self.results
+
+    async def _load(self, plan: Plan, load: Callable[[Plan], Awaitable[None]]) -> None:
+        before = [self._tasks[name] for name in members_of(plan.config) if name in self._tasks]
+        if before:
+            await asyncio.wait(before)
+        try:
+            await load(plan)
+        except EdgeServeError as error:
+            self.results[plan.name] = error
+        else:
+            self.results[plan.name] = None

@@ -1,0 +1,157 @@
+"""Which models need which: ensembles and their members, circles, and who goes with whom.
+
+Pure functions on names and configurations. Texts and rules: triton-inference-server/core
+src/model_repository_manager/model_repository_manager.cc (DependencyGraph, CheckNode).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.checks_ensemble import check_ensemble_members, member_key
+from edge_serve.errors import EdgeServeError, InvalidArgument
+
+#: model -> the models that it needs itself
+Needs = Mapping[str, Collection[str]]
+
+
+class LoadFailure(InvalidArgument):
+    """A model could not be loaded.
+
+    Attributes:
+        reason: the message without the name of the model, as it is quoted for the ensembles that need it.
+        invalid: the ensemble itself cannot work, rather than that loading it failed.
+    """
+
+    def __init__(self, name: str, reason: str, *, invalid: bool = False) -> None:
+        super().__init__(f"load failed for model '{name}': {reason}\n")
+        self.reason = reason
+        self.invalid = invalid
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What is known of a model that an ensemble needs.
+
+    Attributes:
+        config: completed, of its highest version; None when nothing of it serves.
+        versions: those that serve.
+        failure: of its last load; known: its configuration could be read, now or before.
+    """
+
+    config: pb.ModelConfig | None = None
+    versions: Collection[int] = ()
+    failure: EdgeServeError | None = None
+    known: bool = True
+
+
+def members_of(config: pb.ModelConfig) -> dict[str, set[int]]:
+    """Model -> versions that the steps of an ensemble name (-1: any); empty for other models."""
+    members: dict[str, set[int]] = {}
+    for step in config.ensemble_scheduling.step:
+        members.setdefault(step.model_name, set()).add(step.model_version)
+    return members
+
+
+def check_members(config: pb.ModelConfig, member: Callable[[str], Member]) -> bool:
+    """Whether an ensemble can work with its members as they are now; True when it is decoupled.
+
+    Raises:
+        LoadFailure: it cannot.
+    """
+    name, needed = config.name, members_of(config)
+    members = {model: member(model) for model in needed}
+    missing = sorted(model for model, found in members.items() if not found.known)
+    if missing:
+        text = f"ensemble {name} contains models that are not available or ambiguous: {', '.join(missing)}"
+        raise LoadFailure(name, text, invalid=True)
+    for model, found in members.items():
+        _check_member(name, model, found, needed[model])
+    configs = {
+        member_key(step): completed
+        for step in config.ensemble_scheduling.step
+        if (completed := members[step.model_name].config) is not None
+    }
+    try:
+        return check_ensemble_members(config, configs)
+    except InvalidArgument as error:
+        raise LoadFailure(name, error.message, invalid=True) from error
+
+
+def _check_member(name: str, model: str, member: Member, versions: Collection[int]) -> None:
+    start, failure = f"ensemble '{name}' depends on '{model}'", member.failure
+    if isinstance(failure, LoadFailure) and failure.invalid and not member.versions:
+        text = f"{start} which is not valid. Model '{model}' failed with error: {failure.reason}"
+        raise LoadFailure(name, text, invalid=True)
+    if not member.versions:
+        text = f"{start} which has no loaded version."
+        if failure is not None:
+            reason = failure.reason if isinstance(failure, LoadFailure) else failure.message
+            text += f" Model '{model}' loading failed with error: {reason}"
+        raise LoadFailure(name, text, invalid=True)
+    for version in sorted(versions):
+        if version != -1 and version not in member.versions:
+            text = f"{start} whose required version {version} is not loaded."
+            raise LoadFailure(name, text, invalid=True)
+
+
+def circles(needs: Needs) -> dict[str, LoadFailure]:
+    """The models that need themselves, directly or through others."""
+    found = {}
+    for start in needs:
+        last = _last_before(start, needs)
+        if last is not None:
+            text = f"circular dependency between ensembles: {start} -> ... -> {last} -> {start}"
+            found[start] = LoadFailure(start, text, invalid=True)
+    return found
+
+
+def _last_before(start: str, needs: Needs) -> str | None:
+    """A model that `start` needs, or `start`, which needs `start` itself."""
+    seen: set[str] = set()
+    left = [start]
+    while left:
+        model = left.pop()
+        if start in needs.get(model, ()):
+            return model
+        if model not in seen:
+            seen.add(model)
+            left += needs.get(model, ())
+    return None
+
+
+def dependents(names: Collection[str], needs: Needs) -> set[str]:
+    """Every model that needs one of `names`, directly or through others; `names` themselves are left out."""
+    found = set(names)
+    while more := {model for model, others in needs.items() if model not in found and not found.isdisjoint(others)}:
+        found |= more
+    return found - set(names)
+
+
+def released(name: str, needs: Needs, explicit: Callable[[str], bool]) -> set[str]:
+    """What goes when `name` is unloaded with what it needs: members that nobody asked for and no other model needs.
+
+    Args:
+        explicit: whether a model was asked for by its own name.
+    """
+    going, left = {name}, [name]
+    while left:
+        for member in needs.get(left.pop(), ()):
+            others = {model for model, needed in needs.items() if member in needed}
+            if member not in going and not explicit(member) and others <= going:
+                going.add(member)
+                left.append(member)
+    return going
+
+
+def outermost_first(names: Collection[str], needs: Needs) -> list[list[str]]:
+    """`names` in waves: a model comes after all the others that need it. Models in a circle come last."""
+    waves = []
+    left = set(names)
+    while left:
+        wave = {name for name in left if not any(name in needs.get(other, ()) for other in left)}
+        waves.append(sorted(wave or left))
+        left -= set(waves[-1])
+    return waves
