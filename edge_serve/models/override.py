@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import tempfile
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from edge_serve.errors import Internal, InvalidArgument
 log = logging.getLogger(__name__)
 
 _FILE = "file:"
+#: errors of a path rather than of the disk: a file where a directory should be, or the other way round, or too long
+_BAD_PATH = frozenset((errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +52,23 @@ class Override:
         return None if config is None else Override(str(config), files)
 
     def directory(self, name: str) -> tempfile.TemporaryDirectory[str] | None:
-        """A directory that holds `<name>/` with the files; None when there are none. It goes with its last user."""
+        """A directory that holds `<name>/` with the files; None when there are none. It goes with its last user.
+
+        Raises:
+            InvalidArgument: a path is too long, or lies below another file. Internal: no room for the files.
+        """
         if not self.files:
             return None
-        root = tempfile.TemporaryDirectory(prefix="edge-serve-", ignore_cleanup_errors=True)
-        for path, content in self.files.items():
-            target = Path(root.name, name, path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
+        path = ""
+        try:
+            root = tempfile.TemporaryDirectory(prefix="edge-serve-", ignore_cleanup_errors=True)
+            for path, content in self.files.items():
+                target = Path(root.name, name, path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+        except OSError as error:
+            wrong = InvalidArgument if error.errno in _BAD_PATH else Internal
+            raise wrong(f"model file override '{path[:200]}' cannot be written: {error.strerror}") from error
         return root
 
 

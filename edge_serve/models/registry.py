@@ -224,8 +224,8 @@ class Registry:
             if found.ambiguous:
                 raise InvalidArgument(f"model '{name}' appears in two or more repositories")
             return self._loader.plan(found, override)
-        except EdgeServeError as error:
-            log.error("failed to load '%s': %s", name, error.message)
+        except (EdgeServeError, OSError) as error:
+            log.error("failed to load '%s': %s", name, error)
             raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
 
     def _old_plan(self, name: str) -> Plan:

@@ -47,7 +47,7 @@ class Repository:
 
     def find(self, name: str) -> Found | None:
         """One model by its directory's name."""
-        places = [root / name for root in self.roots if (root / name).is_dir()]
+        places = [root / name for root in self.roots if os.path.isdir(root / name)]  # False also for an endless name
         return Found(name, places[0].resolve(), ambiguous=len(places) > 1) if places else None
 
 

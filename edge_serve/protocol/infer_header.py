@@ -30,6 +30,8 @@ RESERVED = frozenset(
     ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output")
 )
 _MAX_CORRELATION_ID = 128
+#: more dimensions than any tensor has; multiplying a million of them would take hours
+_MAX_RANK = 255
 
 
 class Tail:
@@ -183,6 +185,8 @@ def _known(datatype: DataType | None, name: str) -> DataType:
 
 def _read_shape(item: Any) -> Shape:
     dims = as_array(member(item, "shape", "Unable to parse 'shape': "), "Unable to parse 'shape': ")
+    if len(dims) > _MAX_RANK:
+        raise InvalidArgument(f"Unable to parse 'shape': found {len(dims)} dimensions, expected at most {_MAX_RANK}")
     return tuple([as_unsigned(dim, "Unable to parse 'shape': ") for dim in dims])
 
 
