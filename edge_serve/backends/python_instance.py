@@ -79,8 +79,8 @@ class PythonInstance:
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
         """One reply per request; a decoupled model's are empty, its responses go through `BackendRequest.send`."""
         if self._decoupled:
-            self._execute_decoupled(batch)
-            return [Reply() for _ in batch]
+            failure = self._execute_decoupled(batch)
+            return [failure or Reply() for _ in batch]
         answers, replies = self._execute_ordinary(batch, timing)
         if answers is not None:
             # The requests are out of reach here: a sender that nobody holds any more has told its _Answer so.
@@ -166,7 +166,8 @@ class PythonInstance:
 
     # -- decoupled
 
-    def _execute_decoupled(self, batch: Sequence[BackendRequest]) -> None:
+    def _execute_decoupled(self, batch: Sequence[BackendRequest]) -> Reply | None:
+        """Run the batch; what it failed with."""
         name, version = self._model_name, self._model_version
         requests = [InferenceRequest.received(request, name, version, self._make_sender) for request in batch]
         # Made now: a model that drops a request without asking for its sender ends it too.
@@ -181,7 +182,8 @@ class PythonInstance:
                     "return None."
                 )
         except BaseException as error:
-            self._fail_streams(error, senders, sys._getframe())
+            return self._fail_streams(error, senders, sys._getframe())
+        return None
 
     async def _watch(self, coroutine: Any, senders: list[InferenceResponseSender]) -> None:
         try:
@@ -191,10 +193,11 @@ class PythonInstance:
 
     def _fail_streams(
         self, error: BaseException, senders: Sequence[InferenceResponseSender], caller: FrameType | None
-    ) -> None:
+    ) -> Reply:
         failure = self._failed(describe(error, caller))
         for sender in senders:
             sender.fail(failure)
+        return failure
 
     # -- the rest of its life
 

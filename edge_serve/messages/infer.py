@@ -92,6 +92,7 @@ class InferResponse:
     Attributes:
         error: set instead of `outputs` when the request failed.
         final: no further response follows for this request.
+        null: it is no response, only the news that none follows: `final` is set and everything else empty.
         lease: the arena slot that the outputs are views of, released after the kernel has taken the last byte.
     """
 
@@ -103,6 +104,7 @@ class InferResponse:
     error: EdgeServeError | None = None
     final: bool = True
     lease: Lease | None = None
+    null: bool = False
 
 
 __all__ = ["SEQUENCE_END", "SEQUENCE_START", "Buffer", "InferRequest", "InferResponse", "Lease", "Parameter",

@@ -27,7 +27,7 @@ class Ticket(Protocol):
     """A submitted request."""
 
     def cancel(self) -> None:
-        """The client does not want the answer any more. Its callback is still called exactly once."""
+        """The client does not want the answer any more. Its callback still gets a response that is `final`."""
 
 
 class Job(Entry):
@@ -113,7 +113,8 @@ class Driver:
         self._on_idle: Callable[[], None] | None = None
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Job:
-        """Queue a request. `on_response` is called exactly once, possibly before this returns."""
+        """Queue a request. `on_response` is called exactly once, possibly before this returns; for a decoupled model
+        any number of times, the last with `final`."""
         now = self._clock.now_ns()
         job = Job(self, request, rows, shape_key, now, on_response)
         if self._order is not None:
@@ -204,7 +205,7 @@ class Driver:
             self._timer = self._loop.call_later(max(0, until_ns - now_ns) / 1e9, self._pump)
 
     def _check_idle(self) -> None:
-        if self._on_idle is not None and not self._batches and not self.statistics.pending:
+        if self._on_idle is not None and not self.in_flight():
             on_idle, self._on_idle = self._on_idle, None
             self._loop.call_soon(on_idle)
 
@@ -220,7 +221,7 @@ class Driver:
             lease = SharedLease(lease, len(jobs))
         for job, result in zip(jobs, reply.replies, strict=True):
             arrival = job.arrival_ns
-            if result.error is None:
+            if result.error is None or result.answered:
                 record.record_success(stats, job.rows, arrival, arrival, *marks, now)
                 if job.request.compute is not None:
                     job.request.compute.add(*marks)

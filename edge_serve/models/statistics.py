@@ -10,7 +10,15 @@ from bisect import bisect_left
 from collections import deque
 
 from edge_serve.errors import Cancelled, EdgeServeError
-from edge_serve.messages.statistics import LATENCY_BUCKETS, BatchStatistics, FirstResponse, ModelStatistics, Recent
+from edge_serve.messages.infer import InferResponse
+from edge_serve.messages.statistics import (
+    LATENCY_BUCKETS,
+    BatchStatistics,
+    FirstResponse,
+    ModelStatistics,
+    Recent,
+    ResponseStatistics,
+)
 
 #: failure reasons (messages.statistics.FAILURE_REASONS)
 REJECTED, CANCELED, BACKEND, OTHER = "REJECTED", "CANCELED", "BACKEND", "OTHER"
@@ -126,6 +134,28 @@ def record_first_response(stats: ModelStatistics, ns: int) -> None:
         milliseconds = ns / 1e6
         histogram.counts[bisect_left(histogram.bounds, milliseconds)] += 1
         histogram.sum_ms += milliseconds
+
+
+def record_response(
+    stats: ModelStatistics, index: int, response: InferResponse, start_ns: int, received_ns: int, end_ns: int
+) -> None:
+    """The response number `index` of a request of a decoupled model.
+
+    Args:
+        start_ns: when the one before it had been handed on, or the request went to the model.
+        received_ns: when it came; computing it took until then, handing it on until `end_ns`.
+    """
+    of = stats.responses.get(str(index))
+    if of is None:
+        of = stats.responses[str(index)] = ResponseStatistics()
+    if response.null:
+        of.empty_response.add(end_ns - start_ns)
+    elif isinstance(response.error, Cancelled):
+        of.cancel.add(end_ns - start_ns)
+    else:
+        of.compute_infer.add(received_ns - start_ns)
+        of.compute_output.add(end_ns - received_ns)
+        (of.success if response.error is None else of.fail).add(end_ns - start_ns)
 
 
 def failure_reason(error: EdgeServeError, *, executed: bool) -> str:

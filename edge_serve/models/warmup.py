@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_serve.config.model_config_pb2 import ModelConfig, ModelWarmup
+from edge_serve.backends.base import Reply
 from edge_serve.config.model import read_file
+from edge_serve.config.model_config_pb2 import ModelConfig, ModelWarmup
 from edge_serve.errors import EdgeServeError, InvalidArgument
-from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Tensor, element_count, from_array, join_bytes, split_bytes
 from edge_serve.workers.pool import BatchReply, OpenedModel
 
@@ -37,6 +38,13 @@ class WarmupListener:
     def on_reply(self, instance: int, reply: BatchReply) -> None:
         """The batch is done."""
         self._waiting.pop(instance).set_result(reply)
+
+    def on_partial(
+        self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
+    ) -> None:
+        """A response of a decoupled model; the batch's reply says whether it worked."""
+        if lease is not None:
+            lease.release()
 
     def on_lost(self, instance: int, error: EdgeServeError) -> None:
         """The worker died over it."""

@@ -33,7 +33,7 @@ from edge_serve.workers.frames import (
 )
 from edge_serve.workers.layout import INLINE, padded
 from edge_serve.workers.link import Link, PartialListener, Pending
-from edge_serve.workers.reply import PARTIAL_HEAD, REPLY_HEAD, BatchReply, decode_answers
+from edge_serve.workers.reply import FINAL, NULL, PARTIAL_HEAD, REPLY_HEAD, BatchReply, decode_answers
 
 _RECEIVE_BYTES = 64 * 1024
 _REPLY = Kind.REPLY.value
@@ -88,7 +88,8 @@ class Channel:
         pending = Pending(len(requests), 0, None)
         for request in requests:
             if len(request.inputs) > 0 and _loose_bytes(request.inputs) > INLINE:
-                requests = self._move_into_arena(requests, pending)
+                if not link.layout.decoupled:  # its threads may read their inputs long after the batch's reply
+                    requests = self._move_into_arena(requests, pending)
                 break
         if link.large:
             self._expect_outputs(requests, pending)
@@ -151,11 +152,13 @@ class Channel:
         self._loop.call_soon(self._link.listener.on_reply, self.instance, reply)
 
     def cancel(self, batch_id: int, index: int) -> bool:
-        """Tell the worker that a client has gone; False when the batch is not here."""
+        """Tell the worker that a client has gone; False when the batch is not here. A decoupled model may still have
+        replies to send for a batch that is done."""
         pending = self._pending.get(batch_id)
         if pending is None:
-            return self._link.layout.decoupled
-        if pending.sent is not None:
+            if not self._link.layout.decoupled:
+                return False
+        elif pending.sent is not None:
             if index not in pending.sent:
                 return True
             index = pending.sent.index(index)
@@ -309,7 +312,7 @@ class Channel:
     def _on_partial(self, batch_id: int, received: bytes) -> None:
         if not self._link.layout.decoupled or len(received) < HEADER_SIZE + PARTIAL_HEAD.size:
             raise FrameError("found a partial reply, expected none")
-        index, final, token, meta = PARTIAL_HEAD.unpack_from(received, HEADER_SIZE)
+        index, flags, token, meta = PARTIAL_HEAD.unpack_from(received, HEADER_SIZE)
         slot = self._granted.pop(token, None)
         replies, in_slot = decode_answers(
             self._link.layout, received, HEADER_SIZE + PARTIAL_HEAD.size, meta, 1, slot, slot.capacity if slot else 0
@@ -318,7 +321,8 @@ class Channel:
             slot.release()
         lease = slot if in_slot else None
         listener = cast(PartialListener, self._link.listener)
-        listener.on_partial(self.instance, batch_id, index, replies[0], bool(final), lease)
+        reply = None if flags & NULL else replies[0]
+        listener.on_partial(self.instance, batch_id, index, reply, flags & FINAL != 0, lease)
 
     # ---- the end --------------------------------------------------------------------------------------------------
 

@@ -134,7 +134,7 @@ def decode_execute(
     frame: bytearray,
     arena: memoryview,
     cancelled: set[int],
-    send: Callable[[int, int, Reply, bool], None] | None = None,
+    send: Callable[[int, int, Reply | None, bool], None] | None = None,
 ) -> Batch:
     """The batch in a whole EXECUTE frame, which must start on 16 bytes; tensors are views of it or of the arena.
 

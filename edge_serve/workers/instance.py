@@ -165,9 +165,13 @@ class Instance:
             replies = [Reply(error=error) for _ in replies]
         return encode_reply(self._layout, batch.id, replies, wanted, room, marks, clock)
 
-    def _send_partial(self, batch_id: int, index: int, reply: Reply, final: bool) -> None:
+    def _send_partial(self, batch_id: int, index: int, reply: Reply | None, final: bool) -> None:
         room = OutputRoom(self._arena, 0, 0, self._need)
-        data = encode_partial(self._layout, batch_id, index, reply, final, None, room)
+        try:
+            data = encode_partial(self._layout, batch_id, index, reply, final, None, room)
+        except Exception as fault:  # the client hears of it; a last reply that got lost would leave it waiting
+            error = fault if isinstance(fault, EdgeServeError) else self._failed(f"{type(fault).__name__}: {fault}")
+            data = encode_partial(self._layout, batch_id, index, Reply(error=error), final, None, room)
         with self._send_lock:
             self._socket.sendall(data)
 

@@ -31,9 +31,10 @@ class PartialListener(ModelListener, Protocol):
     """The listener of a decoupled model."""
 
     def on_partial(
-        self, instance: int, batch_id: int, index: int, reply: Reply, final: bool, lease: Lease | None
+        self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
     ) -> None:
-        """One of several replies of a decoupled model."""
+        """One of several replies of a decoupled model, before or after `on_reply` of its batch; None only tells that
+        no (further) reply comes. `lease` is the listener's now."""
 
 
 @dataclass(slots=True)
@@ -43,7 +44,8 @@ class Link:
     Attributes:
         name: model's name, for texts.
         row_bytes: output bytes to expect for each row: exact from the configuration, or learned; 0 = unknown.
-        large: outputs of one request may exceed INLINE, so slots are handed out.
+        large: outputs of one request may exceed INLINE, so slots are handed out with the batch (a decoupled model's
+            replies ask for theirs one by one).
         timeout: the model's `execution_timeout_ms`, in seconds; 0 = none.
     """
 
@@ -57,11 +59,11 @@ class Link:
 
     def __post_init__(self) -> None:
         self.row_bytes = self.layout.row_bytes
-        self.large = self.row_bytes * self.layout.most_rows > INLINE
+        self.large = self.row_bytes * self.layout.most_rows > INLINE and not self.layout.decoupled
 
     def learn(self, nbytes: int, rows: int) -> None:
         """A batch of `rows` had large outputs; the estimate follows growth at once and shrinks slowly."""
-        if not self.layout.row_bytes:
+        if not self.layout.row_bytes and not self.layout.decoupled:
             self.row_bytes = max(-(-nbytes // max(rows, 1)), self.row_bytes * 7 // 8)
             self.large = True
 

@@ -17,8 +17,13 @@ from edge_serve.workers.frames import HEADER, VERSION, FrameError, Kind, parse_j
 from edge_serve.workers.layout import IN_ARENA, IN_FRAME, INLINE, PAD, TENSOR, UNNAMED, Layout, padded
 
 REPLY_HEAD = struct.Struct("<qqqqII")  # four time marks, token of the output slot, bytes of the part before the data
-PARTIAL_HEAD = struct.Struct("<IIII")  # the request's index, final, token, bytes of the part before the data
-ANSWER = struct.Struct("<IIII")  # 0, or 1 + Triton's error code; extra bytes, block bytes, where its data starts
+PARTIAL_HEAD = struct.Struct("<IIII")  # the request's index, FINAL | NULL, token, bytes of the part before the data
+ANSWER = struct.Struct("<IIII")  # 0, or 1 + Triton's error code | ANSWERED; extra bytes, block bytes, its data's start
+
+#: of a PARTIAL: the last one of its request; it is no response, only tells that none follows
+FINAL, NULL = 1, 2
+#: of an ANSWER: the error is the model's own answer (`Reply.answered`)
+ANSWERED = 0x100
 
 _REPLY, _PARTIAL = Kind.REPLY.value, Kind.PARTIAL.value
 _PARSE_ERRORS = (struct.error, KeyError, IndexError, ValueError, TypeError, OverflowError)
@@ -109,7 +114,8 @@ def encode_answers(
     for reply, names in zip(replies, wanted, strict=True):
         if reply.error is not None:
             text = reply.error.message.encode(errors="replace")
-            parts.append(ANSWER.pack(1 + triton_code(reply.error), len(text), 0, 0))
+            code = 1 + triton_code(reply.error)
+            parts.append(ANSWER.pack(code | ANSWERED if reply.answered else code, len(text), 0, 0))
             parts.append(text)
             continue
         outputs = reply.outputs
@@ -172,16 +178,24 @@ def encode_reply(
 
 
 def encode_partial(
-    layout: Layout, batch_id: int, index: int, reply: Reply, final: bool, wanted: Sequence[str] | None, room: OutputRoom
+    layout: Layout,
+    batch_id: int,
+    index: int,
+    reply: Reply | None,
+    final: bool,
+    wanted: Sequence[str] | None,
+    room: OutputRoom,
 ) -> bytes:
-    """A PARTIAL frame.
+    """A PARTIAL frame; without a `reply` it only tells that none follows.
 
     Raises:
         Unavailable: there is no memory for large outputs.
+        Exception: a backend returned what is no tensor.
     """
-    parts, meta, data, size = encode_answers(layout, [reply], [wanted], room)
+    parts, meta, data, size = encode_answers(layout, [Reply() if reply is None else reply], [wanted], room)
     head = HEADER.pack(PARTIAL_HEAD.size + meta + size, VERSION, _PARTIAL, 1, batch_id)
-    parts[0] = head + PARTIAL_HEAD.pack(index, final, room.token, meta)
+    flags = (FINAL if final else 0) | (NULL if reply is None else 0)
+    parts[0] = head + PARTIAL_HEAD.pack(index, flags, room.token, meta)
     parts += data
     return b"".join(parts)
 
@@ -214,7 +228,8 @@ def _read_answers(
         extra = frame[position : position + extra_size] if extra_size else b""
         position += extra_size
         if failed:
-            replies.append(Reply(error=BY_TRITON_CODE[failed - 1](extra.decode())))
+            error = BY_TRITON_CODE[(failed & ~ANSWERED) - 1](extra.decode())
+            replies.append(Reply([], error, answered=failed & ANSWERED != 0))
             continue
         parameters, unnamed = _answer_extra(extra) if extra else ({}, [])
         described = read(bytes(frame[position : position + block_size]))

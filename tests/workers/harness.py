@@ -39,7 +39,7 @@ class Recorder:
         self._events.put_nowait(("back", instance, None))
 
     def on_partial(
-        self, instance: int, batch_id: int, index: int, reply: Reply, final: bool, lease: Lease | None
+        self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
     ) -> None:
         self._events.put_nowait(("partial", instance, (batch_id, index, reply, final, lease)))
 

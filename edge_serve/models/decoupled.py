@@ -1,0 +1,155 @@
+"""The driver of a decoupled model: a request has none to many responses, perhaps long after its batch is done.
+
+The batch's own reply says that the instance is idle again and carries times and errors. Statistics of requests are
+taken from it, as in Triton, so a request counts once the model's `execute` has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from edge_serve.backends.base import Reply
+from edge_serve.clock import Clock
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import InferResponse, Lease
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.models import statistics as record
+from edge_serve.models.driver import Driver, Job, OnResponse
+from edge_serve.scheduling.core import Scheduler
+from edge_serve.scheduling.ordering import ResponseOrder
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A request whose last response has not come.
+
+    Attributes:
+        count: of its responses so far.
+        since_ns: when the last of them came, or the request went to the model.
+    """
+
+    job: Job
+    count: int
+    since_ns: int
+
+
+@dataclass(slots=True)
+class _Open:
+    """The streams of one batch by their positions in it."""
+
+    instance: int
+    streams: dict[int, _Stream]
+
+
+class DecoupledDriver(Driver):
+    """Runs one version of a decoupled model. It is the `PartialListener` of its opened model.
+
+    Args:
+        count_responses: keep `response_stats`. Triton's Python backend reports none, so its models show none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        scheduler: Scheduler,
+        statistics: ModelStatistics,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = None,
+        *,
+        count_responses: bool = False,
+    ) -> None:
+        super().__init__(name, version, scheduler, statistics, clock, loop, order)
+        self._count_responses = count_responses
+        self._open: dict[int, _Open] = {}
+
+    def cancel(self, job: Job) -> None:
+        """Drop a queued request, or tell the worker of one that may still get responses."""
+        opened = self._open.get(job.batch_id)
+        if opened is None:
+            super().cancel(job)
+        elif job.position in opened.streams:
+            self.model.cancel(job.batch_id, job.position)
+
+    def in_flight(self) -> int:
+        """Requests accepted whose last response has not come, and those whose batch still runs."""
+        open_after = sum(len(opened.streams) for key, opened in self._open.items() if key not in self._batches)
+        return super().in_flight() + open_after
+
+    # ---- what the worker says -----------------------------------------------------------------------------------
+
+    def on_partial(
+        self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
+    ) -> None:
+        """A response, or only the news that none follows. What comes after the last one is thrown away."""
+        opened = self._open.get(batch_id)
+        stream = opened.streams.get(index) if opened is not None else None
+        if stream is None:
+            if lease is not None:
+                lease.release()
+            return
+        if final:
+            self._close(batch_id, index)
+        response = self._response(stream.job, Reply() if reply is None else reply, final, lease, reply is None)
+        now = self._clock.now_ns()
+        if reply is not None and not stream.count:
+            record.record_first_response(self.statistics, now - stream.job.arrival_ns)
+        self._send(stream.job, response)
+        if self._count_responses:
+            end = self._clock.now_ns()
+            record.record_response(self.statistics, stream.count, response, stream.since_ns, now, end)
+            stream.since_ns = end
+        stream.count += 1
+        if final:
+            self._check_idle()
+
+    def on_lost(self, instance: int, error: EdgeServeError) -> None:
+        """The worker died: so end all streams that it had open."""
+        super().on_lost(instance, error)
+        lost = [key for key, opened in self._open.items() if opened.instance == instance]
+        for key in lost:
+            for stream in self._open.pop(key).streams.values():
+                self._send(stream.job, self._response(stream.job, Reply(error=error), True, None))
+        self._check_idle()
+
+    # ---- inside -------------------------------------------------------------------------------------------------
+
+    def _run(self, instance: int, jobs: list[Job]) -> None:
+        super()._run(instance, jobs)
+        now = self._clock.now_ns()
+        streams = {position: _Stream(job, 0, now) for position, job in enumerate(jobs)}
+        self._open[jobs[0].batch_id] = _Open(instance, streams)
+
+    def _deliver(self, job: Job, reply: Reply, lease: Lease | None) -> None:
+        """What the batch's reply or a failure says of a request: nothing new, unless it is an error that ends it."""
+        if lease is not None:
+            lease.release()
+        if reply.error is None or (job.batch_id and not self._close(job.batch_id, job.position)):
+            return
+        self._send(job, self._response(job, reply, True, None))
+
+    def _close(self, batch_id: int, position: int) -> bool:
+        """No response comes for this request any more; whether one could have."""
+        opened = self._open.get(batch_id)
+        if opened is None or opened.streams.pop(position, None) is None:
+            return False
+        if not opened.streams:
+            del self._open[batch_id]
+        return True
+
+    def _response(self, job: Job, reply: Reply, final: bool, lease: Lease | None, null: bool = False) -> InferResponse:
+        return InferResponse(
+            self.name, self.version, job.request.id, reply.outputs, reply.parameters, reply.error, final, lease, null
+        )
+
+    def _send(self, job: Job, response: InferResponse) -> None:
+        request = job.request
+        if response.final and request.lease is not None:
+            request.lease.release()
+        if self._order is None:
+            job.on_response(response)
+            return
+        for on_response, ready in self._order.ready(job.place, (job.on_response, response), response.final):
+            on_response(ready)
