@@ -18,8 +18,10 @@ from edge_serve.config.json_form import model_config_to_json
 from edge_serve.config.model import load_model_config, merge_completed, settle_instances
 from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.signature import Signature
-from edge_serve.models.driver import Driver
+from edge_serve.models.decoupled import DecoupledDriver
+from edge_serve.models.driver import Driver, OnResponse
 from edge_serve.models.ensemble import EnsembleRunner, Lookup, member_labels
 from edge_serve.models.override import Override
 from edge_serve.models.repository import Fingerprint, Found, fingerprint, versions
@@ -183,19 +185,18 @@ class Loader:
     def _driver(self, config: pb.ModelConfig, signature: Signature) -> Driver:
         instances = _instances(config)
         passive = _passive(config)
-        order: ResponseOrder[object] | None = None
+        order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = None
         if config.dynamic_batching.preserve_ordering:
             order = ResponseOrder()
         statistics = new_statistics(summaries=self._options.summaries, histograms=self._options.histograms)
-        return Driver(
-            signature.model_name,
-            signature.model_version,
-            scheduler_for(config, len(instances), passive),
-            statistics,
-            self._clock,
-            asyncio.get_running_loop(),
-            order,  # type: ignore[arg-type]  # a ResponseOrder of whatever the driver puts in
-        )
+        scheduler = scheduler_for(config, len(instances), passive)
+        name, version, loop = signature.model_name, signature.model_version, asyncio.get_running_loop()
+        if signature.decoupled:
+            return DecoupledDriver(
+                name, version, scheduler, statistics, self._clock, loop, order,
+                count_responses=config.backend != "python",
+            )  # fmt: skip
+        return Driver(name, version, scheduler, statistics, self._clock, loop, order)
 
     async def close(self, served: Served) -> None:
         """Close the model in its worker and give its memory back. Never raises."""
