@@ -169,8 +169,6 @@ def _options(settings: SessionSettings) -> onnxruntime.SessionOptions:
     else:
         options.intra_op_num_threads = settings.intra_op_threads
         options.inter_op_num_threads = max(settings.inter_op_threads, 0)
-    if settings.spin is False:
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if settings.mem_arena is not None:
         options.enable_cpu_mem_arena = settings.mem_arena
     if settings.mem_pattern is not None:

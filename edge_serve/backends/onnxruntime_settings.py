@@ -15,6 +15,10 @@ from edge_serve.errors import InvalidArgument
 #: A model below this size computes on one thread: to wake a second one costs more than it brings (docs/onnxruntime.md).
 SMALL_MODEL_BYTES = 1024 * 1024
 
+#: Threads of a pool wait for the next piece of a run by polling for a moment only, and not at all between runs: on a
+#: small device the cores are needed for the server and its clients (docs/onnxruntime.md).
+SPINNING = {"session.force_spinning_stop": "1", "session.intra_op.spin_duration_us": "50"}
+
 CUDA, TENSORRT, OPENVINO, CPU = (
     f"{name}ExecutionProvider" for name in ("CUDA", "Tensorrt", "OpenVINO", "CPU")
 )  # fmt: skip
@@ -51,7 +55,6 @@ class SessionSettings:
     Attributes:
         graph_level: 0 all optimizations (default), 1 extended, -1 basic, 2 none.
         intra_op_threads, inter_op_threads: 0 = the number of cores.
-        spin: whether idle threads of the session poll for work; None = as `session.intra_op.allow_spinning` says.
         global_threads: use the one pool of the process.
         session_entries, run_entries: keys of the library, passed on as they are.
     """
@@ -60,7 +63,6 @@ class SessionSettings:
     parallel: bool = False
     intra_op_threads: int = 0
     inter_op_threads: int = 0
-    spin: bool | None = False
     global_threads: bool = False
     mem_arena: bool | None = None
     mem_pattern: bool | None = None
@@ -102,8 +104,8 @@ def session_settings(config: Mapping[str, Any], backend_config: Mapping[str, str
             settings.session_entries[key] = value
         elif key.startswith(_RUN_KEYS):
             settings.run_entries[key] = value
-    if "session.intra_op.allow_spinning" in settings.session_entries:
-        settings.spin = None
+    if not any("spin" in key for key in settings.session_entries):
+        settings.session_entries |= SPINNING
     if "enable_mem_arena" in parameters:
         settings.mem_arena = _boolean(parameters["enable_mem_arena"])
     if "enable_mem_pattern" in parameters:

@@ -9,6 +9,7 @@ import pytest
 
 from edge_serve.backends.onnxruntime_settings import (
     SMALL_MODEL_BYTES,
+    SPINNING,
     Provider,
     default_max_batch_size,
     global_threads,
@@ -32,7 +33,7 @@ def test_defaults() -> None:
     small, large = (session_settings({}, {}, size) for size in (SMALL_MODEL_BYTES - 1, SMALL_MODEL_BYTES))
     assert (small.intra_op_threads, large.intra_op_threads) == (1, 0)
     assert (large.graph_level, large.parallel, large.mem_arena, large.mem_pattern) == (0, False, None, None)
-    assert (large.session_entries, large.run_entries) == ({}, {})
+    assert (large.session_entries, large.run_entries) == (SPINNING, {})
 
 
 def test_every_parameter_is_read() -> None:
@@ -47,8 +48,13 @@ def test_every_parameter_is_read() -> None:
     assert (made.intra_op_threads, made.inter_op_threads, made.parallel, made.graph_level) == (3, 2, True, -1)
     assert (made.mem_arena, made.mem_pattern) == (False, True)
     assert made.run_entries == {"memory.enable_memory_arena_shrinkage": "cpu:0"}
-    assert made.session_entries == {"session.set_denormal_as_zero": "1"}
+    assert made.session_entries == {"session.set_denormal_as_zero": "1", **SPINNING}
     assert made.op_libraries == ["ops.so"]
+
+
+def test_a_model_that_says_how_to_wait_is_left_to_it() -> None:
+    made = session_settings(parameters(session__intra_op__allow_spinning="1"), {}, 10)
+    assert made.session_entries == {"session.intra_op.allow_spinning": "1"}
 
 
 @pytest.mark.parametrize(
