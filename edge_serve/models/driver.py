@@ -12,13 +12,16 @@ from typing import Protocol
 
 from edge_serve.backends.base import Reply
 from edge_serve.clock import Clock
-from edge_serve.errors import Cancelled, EdgeServeError
+from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models import statistics as record
 from edge_serve.scheduling.core import Entry, Refuse, Run, Scheduler, Wait
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.workers.pool import BatchReply, OpenedModel
+
+#: how long requests wait while no instance has a worker; a worker that restarts at once is back sooner
+ABSENCE_SECONDS = 5.0
 
 OnResponse = Callable[[InferResponse], None]
 
@@ -111,6 +114,10 @@ class Driver:
         self._next_batch = 1
         self._timer: asyncio.TimerHandle | None = None
         self._on_idle: Callable[[], None] | None = None
+        self._lost: set[int] = set()
+        self._absence: asyncio.TimerHandle | None = None
+        #: no instance has been there for ABSENCE_SECONDS: what comes is refused
+        self._absent = False
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Job:
         """Queue a request. `on_response` is called exactly once, possibly before this returns; for a decoupled model
@@ -120,6 +127,8 @@ class Driver:
         if self._order is not None:
             job.place = self._order.enter()
         try:
+            if self._absent:
+                raise self._absence_error()
             self._scheduler.add(job, now)
         except EdgeServeError as error:
             self._fail(job, error, record.REJECTED)
@@ -134,6 +143,7 @@ class Driver:
             self.statistics.pending -= 1
             self._fail(job, Cancelled(""), record.CANCELED)
             self._pump()
+            self._check_idle()
         elif job.batch_id in self._batches:
             self.model.cancel(job.batch_id, job.position)
 
@@ -164,12 +174,34 @@ class Driver:
         for key in lost:
             for job in self._batches.pop(key)[1]:
                 self._fail(job, error, record.BACKEND)
+        self._lost.add(instance)
+        if self._absence is None and len(self._lost) >= self.model.instances:
+            self._absence = self._loop.call_later(ABSENCE_SECONDS, self._on_absence)
         self._check_idle()
 
     def on_back(self, instance: int) -> None:
         """The instance serves again."""
+        self._lost.discard(instance)
+        self._absent = False
+        if self._absence is not None:
+            self._absence.cancel()
+            self._absence = None
         self._scheduler.back(instance)
         self._pump()
+
+    def _on_absence(self) -> None:
+        """Nobody waits any longer for workers that may never come back."""
+        self._absent = True
+        for entry in self._scheduler.drain():
+            self.statistics.pending -= 1
+            self._fail(entry, self._absence_error(), record.REJECTED)  # type: ignore[arg-type]
+        self._check_idle()
+
+    def _absence_error(self) -> Unavailable:
+        return Unavailable(
+            f"model '{self.name}' has had no worker for {ABSENCE_SECONDS:g} s: it keeps dying or cannot be opened again, "
+            "the server's log says why"
+        )
 
     # ---- acting on decisions ------------------------------------------------------------------------------------
 
@@ -185,6 +217,8 @@ class Driver:
                     self._fail(entry, error, record.REJECTED)  # type: ignore[arg-type]
                 case Wait(until_ns):
                     self._wake_at(until_ns, now)
+                    if self._on_idle is not None:
+                        self._check_idle()
                     return
 
     def _run(self, instance: int, jobs: list[Job]) -> None:

@@ -41,7 +41,6 @@ class Served:
 
     Attributes:
         shape_key: requests with equal keys may share a batch.
-        healthy: every instance's worker is alive and the model's own `is_ready` agrees.
         kept: the directory with the files of a load request, gone when the version is closed.
     """
 
@@ -55,10 +54,11 @@ class Served:
     arena: Arena | None
     load_seconds: float
     shape_key: ShapeKey
-    healthy: bool = True
     kept: TemporaryDirectory[str] | None = None
     _reshapes_inputs: bool = field(init=False)
     _reshapes_outputs: bool = field(init=False)
+    #: `opened.restarts` when the model last said that it is not ready; -1 = it said that it is
+    _refused_at: int = -1
 
     def __post_init__(self) -> None:
         self._reshapes_inputs = any(spec.reshape is not None for spec in self.signature.inputs.values())
@@ -80,10 +80,18 @@ class Served:
             return None
         return self.arena.allocate(nbytes)
 
+    @property
+    def healthy(self) -> bool:
+        """Every instance's worker is there, and the model's own `is_ready` agreed when it was last asked."""
+        opened = self.opened
+        return opened is None or (opened.complete and self._refused_at != opened.restarts)
+
     async def check_health(self) -> None:
-        """Ask every instance: a worker that is being restarted, or a model that says no, makes it not ready."""
-        if self.opened is not None:
-            self.healthy = await self.opened.is_ready(HEALTH_SECONDS)
+        """Ask every instance whether the model is ready. What a worker said dies with it: its successor is fresh."""
+        opened = self.opened
+        if opened is not None and opened.complete:
+            restarts = opened.restarts
+            self._refused_at = -1 if await opened.is_ready(HEALTH_SECONDS) else restarts
 
     def series(self) -> ModelSeries:
         """What the metrics page shows."""

@@ -62,6 +62,11 @@ class OpenedModel:
         self._link.listener = listener
 
     @property
+    def complete(self) -> bool:
+        """Every instance has a worker now; one that is being restarted, or does not open again, has none."""
+        return not any(home.part.lost for home in self._homes)
+
+    @property
     def restarts(self) -> int:
         """How often its workers were started again since the model was opened."""
         return sum(home.worker.restarts for home in self._homes)
