@@ -1,0 +1,166 @@
+"""The small measurements that the decisions in this folder quote: `python -m docs.adr.figures NAME`.
+
+Each answers one question with the real code beside what was considered instead; medians, this machine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import mmap
+import os
+import pickle
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from edge_serve.messages.infer import InferRequest
+from edge_serve.tensors import DataType, Tensor
+from edge_serve.workers.arena import Arena, Budget
+from edge_serve.workers.execute import decode_execute, encode_execute
+from edge_serve.workers.layout import Layout
+
+PICTURE = 1 * 3 * 224 * 224 * 4
+LARGE = 8 << 20
+
+
+def microseconds(action: Callable[[], object], times: int) -> float:
+    """Median of one call."""
+    taken = []
+    for _ in range(times):
+        before = time.perf_counter_ns()
+        action()
+        taken.append(time.perf_counter_ns() - before)
+    return round(statistics.median(taken) / 1e3, 1)
+
+
+def arenas() -> dict[str, float]:
+    """A segment for each request, or a slot of a long-lived arena: get it, fill it, give it back."""
+    arena = Arena("figures", Budget(1 << 30))
+
+    def fresh(data: bytes) -> None:
+        fd = os.memfd_create("figures")
+        os.ftruncate(fd, len(data))
+        with mmap.mmap(fd, len(data)) as segment:
+            segment[:] = data
+        os.close(fd)
+
+    def slot(data: bytes) -> None:
+        lease = arena.allocate(len(data))
+        lease.view[:] = data
+        lease.release()
+
+    found = {}
+    for name, size in (("602 KB", PICTURE), ("8 MiB", LARGE)):
+        data = bytes(size)
+        found[f"{name}, a fresh memfd, us"] = microseconds(lambda data=data: fresh(data), 300)  # type: ignore[misc]  # the default binds the loop's value
+        found[f"{name}, a slot, us"] = microseconds(lambda data=data: slot(data), 300)  # type: ignore[misc]  # as above
+    return found
+
+
+def frames() -> dict[str, float]:
+    """A request of two INT32[16] tensors to bytes and back: our structs, and pickle."""
+    tensor = {"data_type": "TYPE_INT32", "dims": [16]}
+    names = ("INPUT0", "INPUT1")
+    layout = Layout({"name": "m", "max_batch_size": 8, "input": [{"name": name, **tensor} for name in names]})
+    data = np.arange(16, dtype=np.int32).tobytes()
+    requests = [InferRequest("m", inputs=[Tensor(name, DataType.INT32, (1, 16), data) for name in names])]
+    arena = memoryview(b"")
+    frame = encode_execute(layout, 1, requests, 0, 0)
+    pickled = pickle.dumps(requests, pickle.HIGHEST_PROTOCOL)
+    return {
+        "structs, bytes": len(frame),
+        "pickle, bytes": len(pickled),
+        "structs, write, us": microseconds(lambda: encode_execute(layout, 1, requests, 0, 0), 5000),
+        "pickle, write, us": microseconds(lambda: pickle.dumps(requests, pickle.HIGHEST_PROTOCOL), 5000),
+        "structs, read, us": microseconds(lambda: decode_execute(layout, bytearray(frame), arena, set()), 5000),
+        "pickle, read, us": microseconds(lambda: pickle.loads(pickled), 5000),
+    }
+
+
+def packets() -> dict[str, int]:
+    """The longest message that a socket pair of packets takes; a stream has no such limit."""
+
+    def fits(size: int) -> bool:
+        left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with left, right:
+            left.setblocking(False)
+            try:
+                return left.send(bytes(size)) == size
+            except OSError:
+                return False
+
+    low, high = 1, 1 << 30
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return {"SOCK_SEQPACKET, longest message": low}
+
+
+_READER = "import socket,sys; s=socket.socket(fileno=int(sys.argv[1])); b=bytearray(1<<20)\nwhile s.recv_into(b): pass"
+
+
+def sending() -> dict[str, float]:
+    """CPU of this process to send a head and 602 KB: an asyncio transport, and `sendmsg` on the bare socket."""
+    head, body = b"HTTP/1.1 200 OK\r\n\r\n", bytes(PICTURE)
+
+    async def by_transport(sock: socket.socket, times: int) -> None:
+        _, writer = await asyncio.open_connection(sock=sock)
+        for _ in range(times):
+            writer.writelines((head, body))
+            await writer.drain()
+        writer.transport.abort()
+
+    async def by_socket(sock: socket.socket, times: int) -> None:
+        loop, fd = asyncio.get_running_loop(), sock.fileno()
+        for _ in range(times):
+            parts = [memoryview(head), memoryview(body)]
+            while parts:
+                try:
+                    sent = sock.sendmsg(parts)
+                except BlockingIOError:
+                    room = loop.create_future()
+                    loop.add_writer(fd, room.set_result, None)
+                    await room
+                    loop.remove_writer(fd)
+                    continue
+                while parts and sent >= len(parts[0]):
+                    sent -= len(parts.pop(0))
+                if parts:
+                    parts[0] = parts[0][sent:]
+
+    def cpu(send: Callable[[socket.socket, int], Any], times: int = 400) -> float:
+        listener = socket.create_server(("127.0.0.1", 0))
+        theirs = socket.create_connection(listener.getsockname())
+        ours, _ = listener.accept()
+        ours.setblocking(False)
+        fd = theirs.fileno()
+        reader = subprocess.Popen([sys.executable, "-c", _READER, str(fd)], pass_fds=[fd])
+        theirs.close()
+        before = time.process_time()
+        asyncio.run(send(ours, times))
+        taken = time.process_time() - before
+        ours.close()
+        listener.close()
+        reader.wait()
+        return round(taken / times * 1e6, 1)
+
+    return {"asyncio transport, CPU us": cpu(by_transport), "bare socket, CPU us": cpu(by_socket)}
+
+
+MEASUREMENTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "arenas": arenas,
+    "frames": frames,
+    "packets": packets,
+    "sending": sending,
+}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or MEASUREMENTS:
+        print(json.dumps({name: MEASUREMENTS[name]()}, indent=1))
