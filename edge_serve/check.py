@@ -12,14 +12,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_serve.backends.base import ModelSpec
+from edge_serve.clock import MonotonicClock
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.json_form import model_config_from_json, model_config_to_json
-from edge_serve.config.model import CONFIG_FILE, load_model_config, merge_completed, settle_instances
-from edge_serve.config.signature import read_labels
+from edge_serve.config.model import CONFIG_FILE, load_model_config
 from edge_serve.errors import EdgeServeError
+from edge_serve.models.loading import Loader, LoaderOptions
+from edge_serve.models.registry import Registry
 from edge_serve.models.repository import Found, Repository, versions
 from edge_serve.models.version_policy import choose
+from edge_serve.workers.arena import Budget
 from edge_serve.workers.pool import Workers
+
+#: tensor memory for warm-up requests
+CHECK_BYTES = 1 << 30
+CLOSE_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -30,11 +37,7 @@ class Line:
     declared: str
     found: str
     line: int = 0
-
-    @property
-    def agrees(self) -> bool:
-        """Nothing needs changing here."""
-        return not self.declared or not self.found or self.declared == self.found
+    agrees: bool = True
 
 
 @dataclass(slots=True)
@@ -53,34 +56,32 @@ async def check_repository(roots: Sequence[Path], *, auto_complete: bool = True)
     Raises:
         InvalidArgument: a repository cannot be read.
     """
+    clock = MonotonicClock()
     workers = Workers()
+    loader = Loader(workers, Budget(CHECK_BYTES), clock, LoaderOptions(auto_complete=auto_complete))
+    repository = Repository(roots)
+    registry = Registry(repository, loader)
     try:
-        for found in Repository(roots).scan().values():
-            yield await check_model(found, workers, auto_complete=auto_complete)
+        for found in repository.scan().values():
+            yield await check_model(found, registry, workers, auto_complete=auto_complete)
     finally:
+        await registry.close(CLOSE_SECONDS)
         await workers.stop()
 
 
-async def check_model(found: Found, workers: Workers, *, auto_complete: bool) -> Verdict:
-    """Go through the steps of a load, all but serving."""
+async def check_model(found: Found, registry: Registry, workers: Workers, *, auto_complete: bool) -> Verdict:
+    """Load the model as a server would, then let it go; an ensemble's members stay loaded until the end."""
     verdict = Verdict(found.name)
-    if found.ambiguous:
-        verdict.error = f"model '{found.name}' appears in two or more repositories; rename or remove one"
-        return verdict
     try:
         config = load_model_config(found.directory, auto_complete=auto_complete)
         verdict.versions = choose(config.version_policy, versions(found.directory))
-        if not verdict.versions:
-            verdict.error = "no version directory fits the version policy; put the model into a directory named '1'"
-            return verdict
-        read_labels(config, found.directory)
-        config = settle_instances(config)
-        for version in verdict.versions:
+        for version in verdict.versions if config.backend else ():
             verdict.lines = await _compare(found, config, version, workers)
-            document = await workers.describe(_spec(found, config, version), config.backend, own_worker=True)
-            merge_completed(config, document if auto_complete else None)
+        await registry.load(found.name)
+        await registry.unload(found.name)
     except EdgeServeError as error:
-        verdict.error = error.message.strip()
+        cause = error.__cause__
+        verdict.error = (cause.message if isinstance(cause, EdgeServeError) else error.message).strip()
     return verdict
 
 
@@ -100,40 +101,55 @@ async def _compare(found: Found, config: pb.ModelConfig, version: int, workers: 
     if not model.input and not model.output:
         return []
     text = _config_text(found)
-    lines = [
-        Line(
-            "max_batch_size",
-            str(config.max_batch_size) if "max_batch_size" in text else "",
-            str(model.max_batch_size),
-            _line_of(text, "max_batch_size"),
-        )
-    ]
-    for kind, declared, told_tensors in (
-        ("input", {t.name: t for t in config.input}, {t.name: t for t in model.input}),
-        ("output", {t.name: t for t in config.output}, {t.name: t for t in model.output}),
-    ):
-        for name in dict.fromkeys([*declared, *told_tensors]):
-            ours, theirs = declared.get(name), told_tensors.get(name)
-            lines.append(
-                Line(
-                    f"{kind} {name}",
-                    _describe(ours, config.max_batch_size) if ours else "",
-                    _describe(theirs, model.max_batch_size) if theirs else "(not in the model)",
-                    _line_of(text, f'"{name}"'),
-                )
-            )
+    lines = [_batch_line(config, model, text)]
+    for kind, ours, theirs in (("input", config.input, model.input), ("output", config.output, model.output)):
+        declared = {tensor.name: _Face.of(tensor, config.max_batch_size) for tensor in ours}
+        there = {tensor.name: _Face.of(tensor, model.max_batch_size) for tensor in theirs}
+        for name in dict.fromkeys([*declared, *there]):
+            lines.append(_tensor_line(f"{kind} {name}", declared.get(name), there.get(name), _line_of(text, name)))
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Face:
+    """Type and full shape; a declared batch dimension is the -1 that it stands for."""
+
+    datatype: str
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def of(tensor: pb.ModelInput | pb.ModelOutput, max_batch_size: int) -> _Face:
+        inner = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else tuple(tensor.dims)
+        return _Face(pb.DataType.Name(tensor.data_type), (-1, *inner) if max_batch_size else inner)
+
+    def fits(self, other: _Face) -> bool:
+        """Same type and rank, and no dimension that is fixed to different sizes."""
+        return (self.datatype, len(self.shape)) == (other.datatype, len(other.shape)) and all(
+            -1 in (a, b) or a == b for a, b in zip(self.shape, other.shape, strict=True)
+        )
+
+    def __str__(self) -> str:
+        return f"{self.datatype} {list(self.shape)}"
+
+
+def _batch_line(config: pb.ModelConfig, model: pb.ModelConfig, text: str) -> Line:
+    """A model file tells whether it can batch, not how much."""
+    return Line(
+        "max_batch_size",
+        str(config.max_batch_size),
+        "has a batch dimension" if model.max_batch_size else "has no batch dimension",
+        _line_of(text, "max_batch_size"),
+        agrees=not config.max_batch_size or model.max_batch_size > 0,
+    )
+
+
+def _tensor_line(what: str, declared: _Face | None, found: _Face | None, line: int) -> Line:
+    agrees = declared is None or (found is not None and declared.fits(found))
+    return Line(what, str(declared or ""), str(found or "(not in the model)"), line, agrees)
 
 
 def _spec(found: Found, config: pb.ModelConfig, version: int) -> ModelSpec:
     return ModelSpec(found.name, version, found.directory, found.directory / str(version), model_config_to_json(config))
-
-
-def _describe(tensor: pb.ModelInput | pb.ModelOutput, max_batch_size: int) -> str:
-    """Type and full shape; a declared batch dimension is shown as the -1 that it stands for."""
-    inner = list(tensor.reshape.shape) if tensor.HasField("reshape") else list(tensor.dims)
-    shape = [-1, *inner] if max_batch_size else inner
-    return f"{pb.DataType.Name(tensor.data_type)} {shape}"
 
 
 def _config_text(found: Found) -> str:

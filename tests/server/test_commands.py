@@ -1,0 +1,101 @@
+"""`edge-serve --help`, `check` and `doctor`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from edge_serve import doctor
+from tests.server.running import PATIENCE, python_model
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "edge_serve", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+        check=False,
+    )
+
+
+def onnx_model(root: Path, name: str, config: str) -> None:
+    """Identity of FP32 [batch, 4] under a configuration."""
+    (root / name / "1").mkdir(parents=True)
+    sides = [helper.make_tensor_value_info(side, TensorProto.FLOAT, ["batch", 4]) for side in ("IN", "OUT")]
+    graph = helper.make_graph([helper.make_node("Identity", ["IN"], ["OUT"])], name, sides[:1], sides[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, root / name / "1" / "model.onnx")
+    (root / name / "config.pbtxt").write_text(config)
+
+
+def test_help_names_the_commands_and_the_settings() -> None:
+    done = command("--help")
+
+    assert done.returncode == 0
+    for word in ("edge-serve check", "edge-serve doctor", "--http-port", "--model-control-mode", "EDGE_SERVE_"):
+        assert word in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 120
+
+
+def test_check_shows_declared_beside_found_and_the_line(tmp_path: Path) -> None:
+    onnx_model(
+        tmp_path,
+        "wrong",
+        'platform: "onnxruntime_onnx"\nmax_batch_size: 4\n'
+        'input { name: "IN" data_type: TYPE_FP32 dims: [ 5 ] }\n'
+        'output { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] }\n',
+    )
+    python_model(tmp_path, "good")
+    python_model(tmp_path, "typo", config="max_batch: 3\n")
+
+    done = command("check", str(tmp_path))
+
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("ok      good") for line in lines)
+    assert any(
+        "input IN" in line and "[-1, 5]" in line and "[-1, 4]" in line and "config.pbtxt line 3" in line
+        for line in lines
+    )
+    assert not any("output OUT" in line and "differs" in line for line in lines)
+    assert "did you mean 'max_batch_size'" in done.stdout
+    assert lines[-1] == "1 of 3 models can be served"
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_check_of_a_sound_repository_succeeds(tmp_path: Path) -> None:
+    onnx_model(tmp_path, "fine", 'platform: "onnxruntime_onnx"\n')
+
+    assert command("check", str(tmp_path)).returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [("check",), ("check", "/no/such/place"), ("doctor", "now")])
+def test_wrong_use_is_one_line(arguments: tuple[str, ...]) -> None:
+    done = command(*arguments)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("edge-serve: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_doctor_reports_backends_and_taken_ports() -> None:
+    text, good = doctor.report(doctor.examine(ports=()))
+
+    assert "python: numpy" in text
+    assert "onnxruntime: onnxruntime" in text
+    assert good == ("!!" not in text)
+
+
+def test_doctor_says_what_to_do() -> None:
+    finding = doctor.Finding("port", "8000: Address already in use", False, "stop what listens there")
+
+    text, good = doctor.report(iter([finding]))
+
+    assert not good
+    assert "-> stop what listens there" in text
