@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.models.dependencies import circles, members_of
 from edge_serve.models.loading import Plan
+
+log = logging.getLogger(__name__)
 
 #: model -> why it was not loaded; None when it was, or when nothing was to be done
 Results = dict[str, "EdgeServeError | None"]
@@ -38,7 +41,9 @@ class Batch:
     async def run(self, load: Callable[[Plan], Awaitable[None]]) -> Results:
         """Load all of them with `load`, whose EdgeServeErrors become results."""
         needs = {name: members_of(plan.config) for name, plan in self._plans.items()}
-        self.results.update(circles(needs))
+        for name, failure in circles(needs).items():
+            log.error("failed to load '%s': %s", name, failure.reason)
+            self.results[name] = failure
         create = asyncio.get_running_loop().create_task
         for name, plan in self._plans.items():
             if name not in self.results:

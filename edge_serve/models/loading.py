@@ -22,7 +22,8 @@ from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.models.decoupled import DecoupledDriver
 from edge_serve.models.driver import Driver, OnResponse
-from edge_serve.models.ensemble import EnsembleRunner, Lookup, member_labels
+from edge_serve.models.ensemble import EnsembleRunner, member_labels
+from edge_serve.models.ensemble_flight import Lookup
 from edge_serve.models.override import Override
 from edge_serve.models.repository import Fingerprint, Found, fingerprint, versions
 from edge_serve.models.served import Served

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
@@ -28,51 +28,15 @@ from edge_serve.models.dependencies import (
     outermost_first,
     released,
 )
-from edge_serve.models.lifecycle import Event, State, after
+from edge_serve.models.lifecycle import State
 from edge_serve.models.loading import Loader, Plan
 from edge_serve.models.override import Override
+from edge_serve.models.records import ModelRecord
 from edge_serve.models.repository import Repository
 from edge_serve.models.served import Served
+from edge_serve.models.turnover import Turnover
 
 log = logging.getLogger(__name__)
-
-#: how long an unloaded or replaced version may take to answer what it accepted
-DRAIN_SECONDS = 300.0
-
-
-@dataclass(slots=True)
-class VersionRecord:
-    """A version that was asked for at least once; `served` while it answers."""
-
-    version: int
-    state: State = State.LOADING
-    reason: str = ""
-    served: Served | None = None
-
-    def move(self, event: Event, reason: str = "") -> None:
-        """One step through the table."""
-        self.state = after(self.state, event)
-        self.reason = reason
-
-
-@dataclass(slots=True)
-class ModelRecord:
-    """A model that was asked for at least once.
-
-    Attributes:
-        plan: what the serving versions were loaded from; an ensemble that waits for a member has one too.
-        explicit: it was asked for by its own name, not only as a member of an ensemble.
-    """
-
-    name: str
-    versions: dict[int, VersionRecord] = field(default_factory=dict)
-    plan: Plan | None = None
-    explicit: bool = False
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def ready(self) -> list[VersionRecord]:
-        """Versions that serve, ascending."""
-        return [record for _, record in sorted(self.versions.items()) if record.state is State.READY]
 
 
 class Registry:
@@ -88,9 +52,7 @@ class Registry:
         self._loader = loader
         self._required = frozenset(required)
         self._models: dict[str, ModelRecord] = {}
-        self._slots = asyncio.Semaphore(at_once)
-        self._highest: dict[str, Served] = {}
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._turnover = Turnover(loader, at_once, self.lookup)
 
     # ---- asking -------------------------------------------------------------------------------------------------
 
@@ -103,7 +65,7 @@ class Registry:
             Unavailable: it was, and is not ready.
         """
         if not version:
-            served = self._highest.get(name)
+            served = self._turnover.highest.get(name)
             if served is not None:
                 return served
         record = self._models.get(name)
@@ -138,10 +100,10 @@ class Registry:
 
     def is_ready(self) -> bool:
         """Strict readiness: every version of every model that counts serves and is healthy, or was unloaded."""
-        if any(name not in self._highest for name in self._required):
+        if any(name not in self._turnover.highest for name in self._required):
             return False
         counted = (record for name, record in self._models.items() if not self._required or name in self._required)
-        return all(_settled(version) for record in counted for version in record.versions.values())
+        return all(version.settled for record in counted for version in record.versions.values())
 
     def index(self, *, ready_only: bool) -> list[IndexEntry]:
         """The repository index: what is on disk and what was loaded, by name."""
@@ -156,7 +118,7 @@ class Registry:
                 if not ready_only:
                     entries.append(self._unversioned(name))
             else:
-                entries += _index_entries(self._models[name], ready_only)
+                entries += self._models[name].index_entries(ready_only=ready_only)
         return entries
 
     def _unversioned(self, name: str) -> IndexEntry:
@@ -242,8 +204,9 @@ class Registry:
             async with contextlib.AsyncExitStack() as stack:
                 for lock in locks:
                     await stack.enter_async_context(lock)
-                if dependents(set(names), self._needs()) <= needing:  # else something came while this waited
-                    yield needing
+                now = dependents(set(names), self._needs())
+                if now <= needing:  # else an ensemble came while this waited
+                    yield now
                     return
 
     def _needs(self) -> dict[str, dict[str, set[int]]]:
@@ -259,10 +222,10 @@ class Registry:
         """
         record = self._models[plan.name]
         if not batch.members_changed(plan) and record.plan is not None and plan.same_as(record.plan):
+            if plan is record.plan:  # nobody asked for it, and what it needs did not change
+                return
             if record.ready():
                 log.info("model %s is unchanged, nothing to load", plan.name)
-                return
-            if plan is record.plan:  # it needs something that was loaded, and that changed nothing
                 return
         try:
             if members_of(plan.config):
@@ -270,7 +233,7 @@ class Registry:
             if not plan.versions:
                 text = f"at least one version must be available under the version policy of model '{plan.name}'"
                 raise LoadFailure(plan.name, text)
-            await self._swap(record, plan, own_worker=own_worker)
+            await self._turnover.swap(record, plan, own_worker=own_worker)
         except LoadFailure as error:
             if members_of(plan.config):
                 self._give_up(record, plan, batch.results, error)
@@ -289,7 +252,7 @@ class Registry:
         return replace(plan, config=config)
 
     def _member(self, name: str, results: Results) -> Member:
-        record, served = self._models.get(name), self._highest.get(name)
+        record, served = self._models.get(name), self._turnover.highest.get(name)
         known = record is not None and (record.plan is not None or isinstance(results.get(name), LoadFailure))
         return Member(
             served.config if served is not None else None,
@@ -307,61 +270,7 @@ class Registry:
         try:
             self._fit(record.plan, results)
         except LoadFailure:
-            for version in record.ready():
-                self._retire(version)
-            self._refresh(record)
-
-    async def _swap(self, record: ModelRecord, plan: Plan, *, own_worker: bool) -> None:
-        """Load every version of `plan`; when all are there, they take over. When one fails, none does."""
-        for version in plan.versions:
-            known = record.versions.setdefault(version, VersionRecord(version))
-            if known.state in (State.GONE, State.DRAINING):
-                known.move(Event.RELOADED)
-        opened = await asyncio.gather(*(self._open(plan, version, own_worker) for version in plan.versions))
-        failures = {v: r for v, r in zip(plan.versions, opened, strict=True) if isinstance(r, EdgeServeError)}
-        if failures:
-            await self._abandon(record, opened, failures)
-            raise LoadFailure(record.name, _load_failure(failures))
-        self._take_over(record, plan, [served for served in opened if not isinstance(served, EdgeServeError)])
-
-    async def _open(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
-        async with self._slots:
-            try:
-                if members_of(plan.config):
-                    return self._loader.open_ensemble(plan, version, self.lookup)
-                return await self._loader.open(plan, version, own_worker=own_worker)
-            except EdgeServeError as error:
-                log.error("failed to load '%s' version %d: %s", plan.name, version, error.as_triton())
-                return error
-            except Exception as error:  # a fault of ours must not look like a model that is still loading
-                log.exception("failed to load '%s' version %d", plan.name, version)
-                return Internal(f"{type(error).__name__}: {error}")
-
-    async def _abandon(
-        self, record: ModelRecord, opened: list[Served | EdgeServeError], failures: dict[int, EdgeServeError]
-    ) -> None:
-        for version in record.versions.values():
-            if version.state is State.LOADING:
-                error = failures.get(version.version)
-                version.move(Event.FAILED, error.as_triton() if error else "unloaded")
-        await asyncio.gather(
-            *(self._loader.close(served) for served in opened if not isinstance(served, EdgeServeError))
-        )
-
-    def _take_over(self, record: ModelRecord, plan: Plan, fresh: list[Served]) -> None:
-        replaced = [known for known in record.ready() if known.version not in plan.versions]
-        for served in fresh:
-            known = record.versions[int(served.version)]
-            if known.state is State.READY and known.served is not None:
-                self._retire_quietly(known.served)
-            else:
-                known.move(Event.LOADED)
-            known.served = served
-            log.info("model %s version %s ready in %.2f s", served.name, served.version, served.load_seconds)
-        for known in replaced:
-            self._retire(known)
-        record.plan = plan
-        self._refresh(record)
+            self._turnover.retire(record)
 
     # ---- unloading ----------------------------------------------------------------------------------------------
 
@@ -378,16 +287,14 @@ class Registry:
         reach = self._reach(name) if unload_dependents else {name}
         async with self._locked(reach):
             needs = self._needs()
-            going = (
-                released(name, needs, lambda other: self._models[other].explicit) & reach
-                if unload_dependents
-                else {name}
-            )
+            going = {name}
+            if unload_dependents:
+                going = released(name, needs, lambda other: other not in reach or self._models[other].explicit)
             for one in going:
                 self._models[one].plan = None
                 self._models[one].explicit = False
             for wave in outermost_first(dependents(going, needs) | going, needs):
-                await self._retire_all(wave)
+                await self._turnover.retire_all(self._models[one] for one in wave)
 
     def _reach(self, name: str) -> set[str]:
         """The models that `name` needs, directly or not, and itself; those that were loaded at least once."""
@@ -399,18 +306,6 @@ class Registry:
             left += more
         return found
 
-    async def _retire_all(self, names: Iterable[str], timeout: float | None = None) -> int:
-        """Let models answer what they accepted, then close them; how many versions were still busy."""
-        tasks = []
-        for name in names:
-            record = self._models[name]
-            tasks += [self._retire(version) for version in record.ready()]
-            self._refresh(record)
-        if not tasks:
-            return 0
-        _, busy = await asyncio.wait(tasks, timeout=timeout)
-        return len(busy)
-
     async def close(self, timeout: float) -> int:
         """Unload everything, ensembles before their members, at most `timeout` seconds.
 
@@ -419,10 +314,11 @@ class Registry:
         """
         end = time.monotonic() + timeout
         for wave in outermost_first(self._models, self._needs()):
-            await self._retire_all(wave, max(0.0, end - time.monotonic()))
-        if not self._retiring:
+            left = max(0.0, end - time.monotonic())
+            await self._turnover.retire_all((self._models[name] for name in wave), left)
+        if not self._turnover.leaving:
             return 0
-        _, busy = await asyncio.wait(self._retiring, timeout=max(0.0, end - time.monotonic()))
+        _, busy = await asyncio.wait(self._turnover.leaving, timeout=max(0.0, end - time.monotonic()))
         return len(busy)
 
     async def keep_house(self) -> None:
@@ -432,44 +328,6 @@ class Registry:
             if one.arena is not None:
                 one.arena.trim()
         await asyncio.gather(*(one.check_health() for one in served))
-
-    def _retire(self, known: VersionRecord) -> asyncio.Task[None]:
-        served, known.served = known.served, None
-        assert served is not None, "only a version that serves is retired"
-        known.move(Event.RETIRED)
-        task = self._retire_quietly(served)
-
-        def drained(_: asyncio.Task[None]) -> None:
-            if known.state is State.DRAINING:  # it may have been asked for again meanwhile
-                known.move(Event.DRAINED, "unloaded")
-
-        task.add_done_callback(drained)
-        return task
-
-    def _retire_quietly(self, served: Served) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._drain(served), name=f"drain {served.name}")
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
-        return task
-
-    async def _drain(self, served: Served) -> None:
-        started = time.monotonic()
-        idle = asyncio.Event()
-        served.runner.stop(idle.set)
-        try:
-            await asyncio.wait_for(idle.wait(), DRAIN_SECONDS)
-        except asyncio.TimeoutError:
-            log.warning("model %s version %s still has %d requests after %.0f s", served.name, served.version,
-                        served.runner.in_flight(), DRAIN_SECONDS)  # fmt: skip
-        await self._loader.close(served)
-        log.info("model %s version %s unloaded in %.2f s", served.name, served.version, time.monotonic() - started)
-
-    def _refresh(self, record: ModelRecord) -> None:
-        ready = record.ready()
-        if ready and ready[-1].served is not None:
-            self._highest[record.name] = ready[-1].served
-        else:
-            self._highest.pop(record.name, None)
 
 
 def parse_version(text: str) -> int:
@@ -500,23 +358,3 @@ def check_name(name: str) -> None:
         raise InvalidArgument("Model name cannot be empty. Please enter a valid name to deploy.")
     if "/" in name or "\\" in name or ".." in name or "\x00" in name:
         raise InvalidArgument(f"invalid model name '{name}', model name must not contain path traversal characters")
-
-
-def _settled(version: VersionRecord) -> bool:
-    if version.state is State.READY:
-        return version.served is not None and version.served.healthy
-    return version.state is State.GONE and version.reason == "unloaded"
-
-
-def _index_entries(record: ModelRecord, ready_only: bool) -> list[IndexEntry]:
-    return [
-        IndexEntry(record.name, str(version.version), version.state.index_word, version.reason)
-        for _, version in sorted(record.versions.items())
-        if not ready_only or version.state is State.READY
-    ]
-
-
-def _load_failure(failures: dict[int, EdgeServeError]) -> str:
-    return "".join(
-        f"version {version} is at UNAVAILABLE state: {error.as_triton()};" for version, error in failures.items()
-    )

@@ -1,0 +1,61 @@
+"""What the registry remembers of a model: its versions, and what it was loaded from."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from edge_serve.messages.metadata import IndexEntry
+from edge_serve.models.lifecycle import Event, State, after
+from edge_serve.models.loading import Plan
+from edge_serve.models.served import Served
+
+
+@dataclass(slots=True)
+class VersionRecord:
+    """A version that was asked for at least once; `served` while it answers."""
+
+    version: int
+    state: State = State.LOADING
+    reason: str = ""
+    served: Served | None = None
+
+    def move(self, event: Event, reason: str = "") -> None:
+        """One step through the table."""
+        self.state = after(self.state, event)
+        self.reason = reason
+
+    @property
+    def settled(self) -> bool:
+        """It serves and is healthy, or was unloaded."""
+        if self.state is State.READY:
+            return self.served is not None and self.served.healthy
+        return self.state is State.GONE and self.reason == "unloaded"
+
+
+@dataclass(slots=True)
+class ModelRecord:
+    """A model that was asked for at least once.
+
+    Attributes:
+        plan: what the serving versions were loaded from; an ensemble that waits for a member has one too.
+        explicit: it was asked for by its own name, not only as a member of an ensemble.
+    """
+
+    name: str
+    versions: dict[int, VersionRecord] = field(default_factory=dict)
+    plan: Plan | None = None
+    explicit: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def ready(self) -> list[VersionRecord]:
+        """Versions that serve, ascending."""
+        return [record for _, record in sorted(self.versions.items()) if record.state is State.READY]
+
+    def index_entries(self, *, ready_only: bool) -> list[IndexEntry]:
+        """Its lines of the repository index."""
+        return [
+            IndexEntry(self.name, str(version.version), version.state.index_word, version.reason)
+            for _, version in sorted(self.versions.items())
+            if not ready_only or version.state is State.READY
+        ]

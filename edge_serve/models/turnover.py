@@ -1,0 +1,149 @@
+"""How versions come and go: opened beside what serves, then in its place; what leaves first answers what it took."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+
+from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.models.dependencies import LoadFailure, members_of
+from edge_serve.models.ensemble_flight import Lookup
+from edge_serve.models.lifecycle import Event, State
+from edge_serve.models.loading import Loader, Plan
+from edge_serve.models.records import ModelRecord, VersionRecord
+from edge_serve.models.served import Served
+
+log = logging.getLogger(__name__)
+
+#: how long an unloaded or replaced version may take to answer what it accepted
+DRAIN_SECONDS = 300.0
+
+
+class Turnover:
+    """Brings versions into records and takes them out.
+
+    Args:
+        at_once: how many versions may be loading at the same time.
+        lookup: where ensembles find their members.
+
+    Attributes:
+        highest: model -> the highest version that serves.
+        leaving: one task for each version that has not left yet.
+    """
+
+    def __init__(self, loader: Loader, at_once: int, lookup: Lookup) -> None:
+        self._loader = loader
+        self._lookup = lookup
+        self._slots = asyncio.Semaphore(at_once)
+        self.highest: dict[str, Served] = {}
+        self.leaving: set[asyncio.Task[None]] = set()
+
+    async def swap(self, record: ModelRecord, plan: Plan, *, own_worker: bool) -> None:
+        """Load every version of `plan`; when all are there, they take over. When one fails, none does."""
+        for version in plan.versions:
+            known = record.versions.setdefault(version, VersionRecord(version))
+            if known.state in (State.GONE, State.DRAINING):
+                known.move(Event.RELOADED)
+        opened = await asyncio.gather(*(self._open(plan, version, own_worker) for version in plan.versions))
+        failures = {v: r for v, r in zip(plan.versions, opened, strict=True) if isinstance(r, EdgeServeError)}
+        if failures:
+            await self._abandon(record, opened, failures)
+            raise LoadFailure(record.name, _load_failure(failures))
+        self._take_over(record, plan, [served for served in opened if not isinstance(served, EdgeServeError)])
+
+    async def _open(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
+        async with self._slots:
+            try:
+                if members_of(plan.config):
+                    return self._loader.open_ensemble(plan, version, self._lookup)
+                return await self._loader.open(plan, version, own_worker=own_worker)
+            except EdgeServeError as error:
+                log.error("failed to load '%s' version %d: %s", plan.name, version, error.as_triton())
+                return error
+            except Exception as error:  # a fault of ours must not look like a model that is still loading
+                log.exception("failed to load '%s' version %d", plan.name, version)
+                return Internal(f"{type(error).__name__}: {error}")
+
+    async def _abandon(
+        self, record: ModelRecord, opened: list[Served | EdgeServeError], failures: dict[int, EdgeServeError]
+    ) -> None:
+        for version in record.versions.values():
+            if version.state is State.LOADING:
+                error = failures.get(version.version)
+                version.move(Event.FAILED, error.as_triton() if error else "unloaded")
+        await asyncio.gather(
+            *(self._loader.close(served) for served in opened if not isinstance(served, EdgeServeError))
+        )
+
+    def _take_over(self, record: ModelRecord, plan: Plan, fresh: list[Served]) -> None:
+        replaced = [known for known in record.ready() if known.version not in plan.versions]
+        for served in fresh:
+            known = record.versions[int(served.version)]
+            if known.state is State.READY and known.served is not None:
+                self._retire_quietly(known.served)
+            else:
+                known.move(Event.LOADED)
+            known.served = served
+            log.info("model %s version %s ready in %.2f s", served.name, served.version, served.load_seconds)
+        for known in replaced:
+            self._retire(known)
+        record.plan = plan
+        self._refresh(record)
+
+    def retire(self, record: ModelRecord) -> list[asyncio.Task[None]]:
+        """No version of the model serves from now on; a task for each, done when it has left."""
+        tasks = [self._retire(version) for version in record.ready()]
+        self._refresh(record)
+        return tasks
+
+    async def retire_all(self, records: Iterable[ModelRecord], timeout: float | None = None) -> None:
+        """`retire` all of these, and wait until they have left, at most `timeout` seconds."""
+        tasks = [task for record in records for task in self.retire(record)]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
+
+    def _retire(self, known: VersionRecord) -> asyncio.Task[None]:
+        served, known.served = known.served, None
+        assert served is not None, "only a version that serves is retired"
+        known.move(Event.RETIRED)
+        task = self._retire_quietly(served)
+
+        def drained(_: asyncio.Task[None]) -> None:
+            if known.state is State.DRAINING:  # it may have been asked for again meanwhile
+                known.move(Event.DRAINED, "unloaded")
+
+        task.add_done_callback(drained)
+        return task
+
+    def _retire_quietly(self, served: Served) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._drain(served), name=f"drain {served.name}")
+        self.leaving.add(task)
+        task.add_done_callback(self.leaving.discard)
+        return task
+
+    async def _drain(self, served: Served) -> None:
+        started = time.monotonic()
+        idle = asyncio.Event()
+        served.runner.stop(idle.set)
+        try:
+            await asyncio.wait_for(idle.wait(), DRAIN_SECONDS)
+        except asyncio.TimeoutError:
+            log.warning("model %s version %s still has %d requests after %.0f s", served.name, served.version,
+                        served.runner.in_flight(), DRAIN_SECONDS)  # fmt: skip
+        await self._loader.close(served)
+        log.info("model %s version %s unloaded in %.2f s", served.name, served.version, time.monotonic() - started)
+
+    def _refresh(self, record: ModelRecord) -> None:
+        ready = record.ready()
+        if ready and ready[-1].served is not None:
+            self.highest[record.name] = ready[-1].served
+        else:
+            self.highest.pop(record.name, None)
+
+
+def _load_failure(failures: dict[int, EdgeServeError]) -> str:
+    return "".join(
+        f"version {version} is at UNAVAILABLE state: {error.as_triton()};" for version, error in failures.items()
+    )
