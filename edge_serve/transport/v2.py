@@ -18,12 +18,13 @@ from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parame
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
-from edge_serve.protocol import bodies, compression
+from edge_serve.protocol import bodies, compression, generate
 from edge_serve.protocol.http1 import Head
 from edge_serve.protocol.infer import InferDecoder, header_length, json_too_big
 from edge_serve.protocol.infer_response import InferEncoder
 from edge_serve.protocol.routes import MethodNotAllowed, Operation, Route
 from edge_serve.transport.exchange import Exchange
+from edge_serve.transport.generate import Answer, Single, Stream, check_encoding
 from edge_serve.transport.replies import error_body
 from edge_serve.transport.v2_head import JSON, PLAIN, HeadReader, Request, V2Settings
 
@@ -153,6 +154,10 @@ class V2Application:
                 _refuse(exchange, request.refusal, request.refusal_type)
             elif request.route.operation is Operation.INFER:
                 self._infer(exchange, request)
+            elif request.route.operation is Operation.GENERATE:
+                self._generate(exchange, request.route, Single(exchange))
+            elif request.route.operation is Operation.GENERATE_STREAM:
+                self._generate(exchange, request.route, Stream(exchange))
             else:
                 self._handler(request.route)(exchange, request.route)
         except EdgeServeError as error:
@@ -243,6 +248,15 @@ class V2Application:
             return False
         exchange.reply(200, buffers, content_type=content_type, headers=headers, on_sent=lease.release)
         return True
+
+    def _generate(self, exchange: Exchange, route: Route, answer: Answer) -> None:
+        signature = self._service.lookup(route.model, route.version).signature
+        check_encoding(exchange.head.get("content-encoding"))
+        request = generate.read(exchange.body, signature, route.version, self._settings.max_input_size)
+        ticket = self._service.infer(request, answer.on_response)
+        if answer.refusal is not None:
+            raise answer.refusal
+        answer.accepted(ticket.cancel)
 
     # ---- health and metadata ------------------------------------------------------------------------------------
 

@@ -1,0 +1,189 @@
+"""`generate` and `generate_stream`: one JSON reply, or server-sent events.
+
+Which status an answer has is Triton's (server src/http_server.cc, GenerateRequestClass): what is refused before it
+reaches the model has the error's own status; once it has, the first response decides, and any error of it is a 400.
+
+A model pushes its responses, as fast as it likes. What a client does not read is kept up to MAX_UNREAD bytes; beyond
+that its request is cancelled and its stream ended with an error. Holding the worker instead would let one slow client
+stop all others of the model.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+from edge_serve.messages.infer import InferResponse
+from edge_serve.protocol import generate
+from edge_serve.transport.exchange import Exchange
+from edge_serve.transport.replies import error_body
+
+log = logging.getLogger(__name__)
+
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+
+#: bytes of events that wait for one client
+MAX_UNREAD = 16 * 1024 * 1024
+
+#: the status of an error response of a model, whatever its code
+MODEL_ERROR = 400
+
+_NOT_ONE = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that generates various number "
+    "of responses"
+)
+
+Cancel = Callable[[], None]
+
+
+class Answer:
+    """What becomes of a request: shared by both forms.
+
+    Attributes:
+        refusal: why the request was not accepted; the caller answers it.
+        over: the client has its answer, or has gone; what still comes is thrown away.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.refusal: EdgeServeError | None = None
+        self.over = False
+        self._cancel: Cancel | None = None
+        self._exchange = exchange
+        exchange.on_abandoned = self._on_abandoned
+
+    def on_response(self, response: InferResponse) -> None:
+        """Take a response; see service.infer."""
+        if self._cancel is None and response.error is not None:
+            self.refusal, self.over = response.error, True
+        data, failed = (b"", False) if self.over else _body(response)
+        if response.lease is not None:
+            response.lease.release()
+        if not self.over:
+            self._take(data, failed, response.final)
+
+    def accepted(self, cancel: Cancel) -> None:
+        """The request is on its way. `cancel` tells the model that nobody listens any more."""
+        self._cancel = cancel
+        if self.over:
+            cancel()
+
+    def _take(self, data: bytes, failed: bool, final: bool) -> None:
+        """A response as JSON, empty when it only tells that none follows."""
+        raise NotImplementedError
+
+    def _stop(self) -> None:
+        """Want nothing more of the model."""
+        self.over = True
+        if self._cancel is not None:
+            self._cancel()
+
+    def _on_abandoned(self) -> None:
+        self._stop()
+
+
+def _body(response: InferResponse) -> tuple[bytes, bool]:
+    """The JSON text of a response, empty when it is none, and whether it is an error."""
+    if response.error is not None:
+        return error_body(response.error.message), True
+    if response.null:
+        return b"", False
+    try:
+        return generate.write(response), False
+    except EdgeServeError as error:
+        return error_body(error.message), True
+    except Exception:
+        log.exception("a response of model %s cannot be encoded", response.model_name)
+        return error_body("the server failed to encode the response, its log says why"), True
+
+
+class Single(Answer):
+    """`generate`: the only response."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(exchange)
+        self._data = b""
+
+    def _take(self, data: bytes, failed: bool, final: bool) -> None:
+        if failed:
+            self._reply(MODEL_ERROR, data)
+        elif data and self._data:
+            self._reply(Internal.http_status, error_body(_NOT_ONE))
+        else:
+            self._data = self._data or data
+            if final and self._data:
+                self._reply(200, self._data)
+            elif final:
+                self._reply(Internal.http_status, error_body(_NOT_ONE))
+        if self.over and not final:
+            self._stop()
+
+    def _reply(self, status: int, data: bytes) -> None:
+        self.over = True
+        self._exchange.on_abandoned = None
+        self._exchange.reply(status, (data,))
+
+
+class Stream(Answer):
+    """`generate_stream`: each response as an event, when it comes."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(exchange)
+        self._started = False
+        self._blocked = False
+        self._final = False
+        self._waiting: deque[bytes] = deque()
+        self._unread = 0
+        exchange.on_drained = self._on_drained
+
+    def _take(self, data: bytes, failed: bool, final: bool) -> None:
+        if not self._started:
+            self._started = True
+            self._exchange.start(MODEL_ERROR if failed else 200, content_type=EVENT_STREAM)
+        self._final = final
+        if data:
+            self._push(generate.event(data))
+        if final and not self._waiting and not self.over:
+            self._end()
+
+    def _push(self, data: bytes) -> None:
+        if not self._blocked:
+            self._blocked = not self._exchange.write(data)
+            return
+        if self._unread + len(data) > MAX_UNREAD:
+            self._cut()
+            return
+        self._waiting.append(data)
+        self._unread += len(data)
+
+    def _cut(self) -> None:
+        """The client reads too slowly: it gets what waits, and then an error."""
+        text = f"the stream was ended because the client left more than {MAX_UNREAD} bytes of it unread"
+        self._waiting.append(generate.event(error_body(text)))
+        self._final = True
+        self._stop()
+
+    def _on_drained(self) -> None:
+        self._blocked = False
+        while self._waiting and not self._blocked:
+            data = self._waiting.popleft()
+            self._unread -= len(data)
+            self._blocked = not self._exchange.write(data)
+        if self._final and not self._waiting and not self._blocked:
+            self._end()
+
+    def _end(self) -> None:
+        self.over = True
+        self._exchange.on_abandoned = self._exchange.on_drained = None
+        self._exchange.end()
+
+
+def check_encoding(encoding: str | None) -> None:
+    """The body is as it is.
+
+    Raises:
+        InvalidArgument: it is compressed.
+    """
+    if encoding and encoding.strip().lower() != "identity":
+        raise InvalidArgument("Unsupported content-encoding, only 'identity' is supported.")
