@@ -42,7 +42,7 @@ class Sample:
 def samples_in(page: str, text: str) -> Iterator[Sample]:
     """The samples of a page, in order."""
     blocks = [(match.start(), match[1].strip(), match[2]) for match in _FENCE.finditer(text)]
-    for (start, info, code), (_, follows, shown) in zip(blocks, [*blocks[1:], (0, "", "")], strict=True):
+    for (start, info, code), (_, follows, shown) in zip(blocks, [*blocks, (0, "", "")][1:], strict=True):
         language, _, mark = info.partition(" ")
         if mark == "sample":
             line = text.count("\n", 0, start) + 1
