@@ -30,6 +30,8 @@ from edge_serve.tensors import (
 )
 
 _BYTES = DataType.BYTES
+#: remembered lists of wanted outputs; clients may ask for any subset
+_MOST_LISTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,8 @@ class OnnxInstance:
                 break
         names = self._listed.get(first)
         if names is None:
+            if len(self._listed) >= _MOST_LISTS:
+                self._listed.clear()
             wanted = {*first, *self._plan.states}
             names = self._listed[first] = [name for name in self._plan.outputs if name in wanted]
         return names
