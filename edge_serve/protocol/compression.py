@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from edge_serve.errors import InvalidArgument, Unsupported
+from edge_serve.protocol.work import TooMuch
 from edge_serve.tensors import Buffer
 
 #: zlib looks at the data itself, so either name works for either format; 32 is added to the window bits
@@ -34,21 +35,29 @@ def is_compressed(content_encoding: str) -> bool:
     raise UnsupportedEncoding
 
 
-def decompress(data: Buffer, limit: int) -> bytes:
+def decompress(data: Buffer, limit: int, most: int = 1 << 62) -> bytes:
     """The inflated body.
 
+    Args:
+        most: bytes, before and after, that are worked on here and now.
+
     Raises:
+        TooMuch: the body has more.
         InvalidArgument: empty, not decodable, cut short, or larger than `limit` once inflated.
     """
     if not len(data):
         raise InvalidArgument("nothing to be decompressed")
+    if len(data) > most:
+        raise TooMuch
     inflater = zlib.decompressobj(_DETECT)
     try:
-        inflated = inflater.decompress(data, limit + 1)
+        inflated = inflater.decompress(data, min(limit, most) + 1)
     except zlib.error as error:
         raise InvalidArgument(
             f"the request body is neither gzip nor deflate data as Content-Encoding says: {error}"
         ) from error
+    if most < len(inflated) <= limit:
+        raise TooMuch
     if len(inflated) > limit:
         raise InvalidArgument(
             f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. Use --http-max-input-size to "

@@ -17,6 +17,7 @@ from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol import infer_header, json_text
 from edge_serve.protocol.validate import check_strings, prefix, validate
+from edge_serve.protocol.work import NO_LIMITS, TooMuch, WorkLimits
 from edge_serve.tensors import Buffer, DataType, Shape, Tensor, element_count
 
 #: Triton's default for --http-max-input-size
@@ -80,13 +81,15 @@ class InferDecoder:
 
     Args:
         max_input_size: --http-max-input-size, bytes of a JSON part, of a tensor that came as JSON, or of a raw body.
+        work: what may be done here and now.
     """
 
     _MAX_TEMPLATES = 1024
     _MAX_TEMPLATE_SIZE = 4096
 
-    def __init__(self, max_input_size: int = MAX_INPUT_SIZE) -> None:
+    def __init__(self, max_input_size: int = MAX_INPUT_SIZE, work: WorkLimits = NO_LIMITS) -> None:
         self.max_input_size = max_input_size
+        self._work = work
         self._templates: dict[tuple[int, bytes], _Template] = {}
 
     def decode(
@@ -109,13 +112,14 @@ class InferDecoder:
 
         Raises:
             EdgeServeError: with Triton's text and status.
+            TooMuch: it would take too long (`work`); nothing has been done.
         """
         view = body if isinstance(body, memoryview) else memoryview(body)
         if length:
             key = (id(signature), bytes(view[:length]))
             template = self._templates.get(key)
             if template is not None and template.size == len(view):
-                request = _fill(template, view, offset)
+                request = _fill(template, view, offset, self._work.strings)
             else:
                 request = self._decode_header(signature, key[1], view, offset)
         elif length is None:
@@ -133,16 +137,18 @@ class InferDecoder:
                 "the request body is empty, expected a JSON inference request, or raw bytes with the header "
                 "'Inference-Header-Content-Length: 0'"
             )
-        self._check_json_size(len(view))
+        self._check_json_size(len(view), signature)
         tail = infer_header.Tail(view, len(view), -1)
         request = infer_header.read(json_text.parse(view), tail, signature.model_name, self.max_input_size)
         validate(request, signature)
         return request
 
     def _decode_header(self, signature: Signature, text: bytes, view: memoryview, offset: int) -> InferRequest:
-        self._check_json_size(len(text))
+        self._check_json_size(len(text), signature)
         tail = infer_header.Tail(view, len(text), offset)
         request = infer_header.read(json_text.parse(text), tail, signature.model_name, self.max_input_size)
+        if len(view) > 4 * self._work.strings:  # each has a length of 4 bytes
+            self._check_strings(request)
         validate(request, signature)
         if len(text) <= self._MAX_TEMPLATE_SIZE and (-1, -1) not in tail.spans:
             if len(self._templates) >= self._MAX_TEMPLATES:
@@ -150,9 +156,18 @@ class InferDecoder:
             self._templates[id(signature), text] = _template(request, signature, tail)
         return request
 
-    def _check_json_size(self, size: int) -> None:
+    def _check_json_size(self, size: int, signature: Signature) -> None:
         if size > self.max_input_size:
             raise json_too_big(size, self.max_input_size)
+        if size > self._work.json:
+            raise TooMuch
+        if size > self._work.text and any(spec.datatype is DataType.BYTES for spec in signature.inputs.values()):
+            raise TooMuch
+
+    def _check_strings(self, request: InferRequest) -> None:
+        count = sum(element_count(one.shape) for one in request.inputs if one.datatype is DataType.BYTES)
+        if count > self._work.strings:
+            raise TooMuch
 
     def _decode_raw(self, signature: Signature, view: memoryview, offset: int) -> InferRequest:
         if len(view) > self.max_input_size:
@@ -202,12 +217,14 @@ def _template(request: InferRequest, signature: Signature, tail: infer_header.Ta
     )
 
 
-def _fill(template: _Template, view: memoryview, offset: int) -> InferRequest:
+def _fill(template: _Template, view: memoryview, offset: int, most_strings: int) -> InferRequest:
     tensors = []
     for known in template.inputs:
         start = known.start
         data = view[start : known.end]
         if known.elements >= 0:
+            if known.elements > most_strings:
+                raise TooMuch
             check_strings(data, known.elements, known.name, template.signature.model_name, template.id)
         at = -1 if offset < 0 else offset + start
         tensors.append(Tensor(known.name, known.datatype, known.shape, data, at))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
 
-from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol import infer_tensors
 from edge_serve.protocol.classification import classify
+from edge_serve.protocol.work import check_encoding
 from edge_serve.tensors import Buffer, Tensor
 
 Body = tuple[list[Buffer], "int | None"]
@@ -17,11 +18,16 @@ _Key = tuple[object, ...]
 
 
 class InferEncoder:
-    """Encodes responses, and remembers the JSON parts of those whose outputs are all binary."""
+    """Encodes responses, and remembers the JSON parts of those whose outputs are all binary.
+
+    Args:
+        patient: do all work here and now, however long it takes.
+    """
 
     _MAX_HEADERS = 1024
 
-    def __init__(self) -> None:
+    def __init__(self, *, patient: bool = True) -> None:
+        self._patient = patient
         self._headers: dict[_Key, bytes] = {}
 
     def encode(self, response: InferResponse, request: InferRequest, signature: Signature) -> Body:
@@ -34,10 +40,14 @@ class InferEncoder:
         Raises:
             InvalidArgument: an output cannot travel in the form that was asked for.
             Internal: an output's bytes do not make up its shape.
+            TooMuch: it would take too long, and this encoder is not `patient`.
         """
         outputs = response.outputs
         if not _all_binary(outputs, request):
-            return _encode_mixed(response, request, signature)
+            wanted = {output.name: output for output in request.outputs}
+            if not self._patient:
+                check_encoding(response, request, wanted)
+            return _encode_mixed(response, request, wanted, signature)
         key = (
             response.model_name,
             response.model_version,
@@ -68,8 +78,9 @@ def _all_binary(outputs: Sequence[Tensor], request: InferRequest) -> bool:
     return all(tensor.name in names for tensor in outputs)
 
 
-def _encode_mixed(response: InferResponse, request: InferRequest, signature: Signature) -> Body:
-    wanted = {output.name: output for output in request.outputs}
+def _encode_mixed(
+    response: InferResponse, request: InferRequest, wanted: Mapping[str, RequestedOutput], signature: Signature
+) -> Body:
     parts = [_opening(response)]
     data: list[Buffer] = []
     for index, tensor in enumerate(response.outputs):

@@ -69,12 +69,35 @@ def flatten(data: list[Any]) -> tuple[list[Any], list[type]]:
         arrays = kinds.count(list)
         if not arrays:
             return values, kinds
+        if arrays != len(values):
+            values = _flatten_mixed(values, depth)
+            return values, list(map(type, values))
         depth += 1
         if depth > MAX_DEPTH:
-            raise InvalidArgument(f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})")
-        if arrays != len(values):
-            values = [value if type(value) is list else (value,) for value in values]
+            raise _too_deep()
         values = list(chain.from_iterable(values))
+
+
+def _flatten_mixed(data: list[Any], depth: int) -> list[Any]:
+    """Values beside arrays: one walk, because a walk over all values for each of 100 levels could take minutes."""
+    values: list[Any] = []
+    append = values.append
+    open_arrays = [iter(data)]
+    while open_arrays:
+        for value in open_arrays[-1]:
+            if type(value) is list:
+                if depth + len(open_arrays) > MAX_DEPTH:
+                    raise _too_deep()
+                open_arrays.append(iter(value))
+                break
+            append(value)
+        else:
+            open_arrays.pop()
+    return values
+
+
+def _too_deep() -> InvalidArgument:
+    return InvalidArgument(f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})")
 
 
 def _pack(values: list[Any], datatype: DataType, name: str) -> bytes:

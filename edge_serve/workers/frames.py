@@ -35,6 +35,7 @@ class Kind(IntEnum):
     NEED_OUTPUT = 3  # <- data: the outputs need an arena slot of this size
     OUTPUT_SLOT = 4  # -> control: here it is, or the reason why not
     PARTIAL = 5  # <- data: one of 0 to n replies of a decoupled model
+    EXECUTE_EACH = 7  # -> data: requests to execute one after the other, each alone, answered together in one REPLY
     CANCEL = 6  # -> control: the client of a running request has gone
     HELLO = 16  # <- started
     DESCRIBE = 17  # -> complete this configuration
@@ -51,6 +52,9 @@ class Kind(IntEnum):
     METRIC = 28  # <- an update of a model's own metrics
     CALL = 29  # <- the model asks the server: infer (BLS), load, unload, is it ready
     CALL_RESULT = 30  # ->
+    DECODE = 40  # -> codec: make a request of a body; descriptor: the arena
+    ENCODE = 41  # -> codec: make a body of a response; descriptor: the arena
+    CODED = 42  # <- codec: done, or refused
 
 
 class FrameError(Exception):

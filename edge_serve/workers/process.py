@@ -19,6 +19,7 @@ from typing import Any
 
 import edge_serve
 from edge_serve.errors import Unavailable
+from edge_serve.tensors import Buffer
 from edge_serve.workers.arena import PAGE
 from edge_serve.workers.frames import Frame, FrameError, Kind, Splitter, error_of, json_frame
 from edge_serve.workers.output import Output
@@ -59,6 +60,7 @@ class Process:
     Args:
         label: for log lines.
         on_frame: is given every control frame that is no answer to `ask`.
+        module: what the child runs.
 
     Raises:
         Unavailable: the machine lets no process start now.
@@ -68,9 +70,15 @@ class Process:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, label: str, limits: Limits, on_frame: Callable[[Frame], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        label: str,
+        limits: Limits,
+        on_frame: Callable[[Frame], None],
+        module: str = "edge_serve.workers.main",
     ) -> None:
         self.label = label
+        self._module = module
         self.exited: asyncio.Future[str] = loop.create_future()
         self._loop = loop
         self._limits = limits
@@ -102,7 +110,7 @@ class Process:
                 [
                     self._limits.python or sys.executable,
                     "-m",
-                    "edge_serve.workers.main",
+                    self._module,
                     str(theirs.fileno()),
                     str(os.getpid()),
                     str(self._limits.silence / 6),
@@ -169,8 +177,8 @@ class Process:
             raise error_of(answer.json())
         return answer
 
-    def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Send a control frame; what the socket does not take is queued."""
+    def send(self, data: Buffer, fds: Sequence[int] = ()) -> None:
+        """Send a control frame, or its next part; what the socket does not take is queued, not copied."""
         if self._socket.fileno() < 0:
             return
         self._queue.append((memoryview(data), tuple(fds)))

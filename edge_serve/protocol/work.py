@@ -1,0 +1,78 @@
+"""How much coding an event loop may do at once, and what is more than that: `TooMuch` goes to a codec process.
+
+Estimates, measured on a small machine and on the safe side; ARCHITECTURE.md allows the loop 5 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
+from edge_serve.tensors import DataType, Tensor, element_count
+
+#: a JSON text, or a compressed body before or after inflating, of up to this many bytes is read in the loop
+SMALL_BYTES = 256 * 1024
+#: the same for JSON texts of models that take strings, which cost four times as much
+SMALL_TEXT_BYTES = 64 * 1024
+#: BYTES elements of a binary body that are looked at one by one in the loop
+SMALL_STRINGS = 16 * 1024
+#: deflating costs about 30 ns a byte
+SMALL_DEFLATE_BYTES = 64 * 1024
+#: what writing a JSON part may cost
+SMALL_NS = 3_000_000
+
+_FLOATS = {DataType.FP32, DataType.FP64}
+_FLOAT_NS, _OTHER_NS, _STRING_NS, _STRING_BYTE_NS, _SORT_NS, _CLASS_NS = 35, 20, 500, 3, 120, 1500
+
+
+class TooMuch(Exception):
+    """The loop would be busy too long: let a codec process do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkLimits:
+    """What a decoder does itself before it raises `TooMuch`.
+
+    Attributes:
+        json: bytes of a JSON text; text: the same for a model with BYTES inputs.
+        strings: elements of a binary BYTES input.
+    """
+
+    json: int = 1 << 62
+    text: int = 1 << 62
+    strings: int = 1 << 62
+
+
+NO_LIMITS = WorkLimits()
+LOOP_LIMITS = WorkLimits(SMALL_BYTES, SMALL_TEXT_BYTES, SMALL_STRINGS)
+
+
+def check_encoding(response: InferResponse, request: InferRequest, wanted: Mapping[str, RequestedOutput]) -> None:
+    """Estimate what the outputs that travel as JSON cost.
+
+    Raises:
+        TooMuch: more than SMALL_NS.
+    """
+    total = 0
+    for tensor in response.outputs:
+        output = wanted.get(tensor.name)
+        if output is not None and output.classification:
+            total += _classification_ns(tensor, output.classification)
+        elif not (output.binary if output is not None else request.binary_default):
+            total += _json_ns(tensor)
+    if total > SMALL_NS:
+        raise TooMuch
+
+
+def _json_ns(tensor: Tensor) -> int:
+    count = element_count(tensor.shape)
+    if tensor.datatype is DataType.BYTES:
+        return count * _STRING_NS + len(tensor.data) * _STRING_BYTE_NS
+    return count * (_FLOAT_NS if tensor.datatype in _FLOATS else _OTHER_NS)
+
+
+def _classification_ns(tensor: Tensor, classes: int) -> int:
+    count = element_count(tensor.shape)
+    items = tensor.shape[0] if tensor.shape else 1
+    return count * _SORT_NS + min(count, classes * items) * _CLASS_NS
