@@ -64,6 +64,7 @@ class InferRequest:
         lease: the arena slot that the tensors are views of, released when the backend is done with them.
         rows: its batch size (1 when the model has no batch dimension), set by protocol/validate.py.
         validated: the signature it was checked against; None = not yet.
+        seat: where its sequence sits in the instance, set when it runs; -1 = it is part of none, and keeps no state.
         compute: of the ensemble request that this one is a part of, which adds its times there; None = of no ensemble.
     """
 
@@ -82,6 +83,7 @@ class InferRequest:
     lease: Lease | None = None
     rows: int = 1
     validated: Signature | None = None
+    seat: int = -1
     compute: ComputeTimes | None = None
 
 

@@ -9,7 +9,7 @@ wait for its resources, as Triton lets a payload wait; its instance counts as bu
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -42,10 +42,19 @@ class Entry:
 
 @dataclass(slots=True)
 class Run:
-    """Execute `entries` as one batch on an idle `instance`, which is busy until `done` or `lost`."""
+    """Execute `entries` as one batch on an idle `instance`, which is busy until `done` or `lost`.
+
+    Attributes:
+        seats: of stateful models: the seat in the instance that each entry's sequence has.
+        in_place: an entry's seat is its row in the batch: rows between are filled with null requests.
+        each: execute the entries one after the other, each alone; one hop to the worker serves them all.
+    """
 
     instance: int
     entries: list[Entry]
+    seats: Sequence[int] = ()
+    in_place: bool = False
+    each: bool = False
 
 
 @dataclass(slots=True)
@@ -141,3 +150,26 @@ class DynamicBatching:
     default_priority_level: int = 0
     default_policy: QueuePolicy = field(default_factory=QueuePolicy)
     policies: dict[int, QueuePolicy] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatching:
+    """What the sequence batchers need to know (ModelSequenceBatching of model_config.proto).
+
+    Attributes:
+        max_batch_size: 1 when the model has no batch dimension.
+        oldest: the strategy is `oldest` rather than `direct`.
+        max_candidate_sequences, preferred_batch_sizes: of `oldest`.
+        minimum_slot_utilization: of `direct`.
+        max_queue_delay_us: of either.
+        iterative: requests without a correlation id are sequences of their own.
+    """
+
+    max_batch_size: int
+    max_sequence_idle_us: int = 1_000_000
+    oldest: bool = False
+    max_candidate_sequences: int = 0
+    preferred_batch_sizes: tuple[int, ...] = ()
+    max_queue_delay_us: int = 0
+    minimum_slot_utilization: float = 0.0
+    iterative: bool = False

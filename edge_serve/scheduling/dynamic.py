@@ -55,7 +55,11 @@ class DynamicScheduler(QueuedScheduler):
             level = self._default_level
         self._enqueue(entry, level, now_ns)
         hold = self._hold
-        if hold is not None and (self._queue.rows >= hold.rows or entry.shape_key != hold.shape_key):
+        if hold is not None and (
+            self._queue.rows >= hold.rows
+            or entry.shape_key != hold.shape_key
+            or entry.arrival_ns + self._delay_ns < hold.until_ns  # a sequence's next request may be an old one
+        ):
             self._hold = None
 
     def next(self, now_ns: int) -> Decision:

@@ -42,6 +42,15 @@ class Instances:
         self._state[number] = State.BUSY
         return number
 
+    def use(self, number: int) -> None:
+        """An idle instance is busy from now on.
+
+        Raises:
+            ValueError: it is not idle.
+        """
+        self.idle.remove(number)
+        self._state[number] = State.BUSY
+
     def done(self, number: int) -> None:
         """It finished; no effect on an instance that was lost meanwhile."""
         if self._state[number] is State.BUSY:

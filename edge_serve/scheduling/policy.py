@@ -6,10 +6,11 @@ from collections.abc import Collection
 
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import Unsupported
-from edge_serve.scheduling.core import DynamicBatching, QueuePolicy, Scheduler
+from edge_serve.scheduling.core import DynamicBatching, QueuePolicy, Scheduler, SequenceBatching
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.dynamic import DynamicScheduler
-from edge_serve.scheduling.refusing import RefusingScheduler
+from edge_serve.scheduling.sequence_direct import DirectSequences
+from edge_serve.scheduling.sequence_oldest import OldestSequences
 
 
 def scheduler_for(config: pb.ModelConfig, instances: int, passive: Collection[int] = ()) -> Scheduler:
@@ -21,11 +22,12 @@ def scheduler_for(config: pb.ModelConfig, instances: int, passive: Collection[in
     match config.WhichOneof("scheduling_choice"):
         case "dynamic_batching":
             return DynamicScheduler(dynamic_batching(config), instances, passive)
+        case "sequence_batching":
+            sequences = sequence_batching(config)
+            strategy = OldestSequences if sequences.oldest else DirectSequences
+            return strategy(sequences, instances, passive)
         case None:
             return DirectScheduler(instances, passive)
-        case "sequence_batching":
-            text = f"model '{config.name}' asks for 'sequence_batching', which this server does not offer yet"
-            return RefusingScheduler(Unsupported(text))
         case choice:
             raise Unsupported(
                 f"model '{config.name}' asks for '{choice}', which this server does not offer; remove it from its"
@@ -45,6 +47,24 @@ def dynamic_batching(config: pb.ModelConfig) -> DynamicBatching:
         default_priority_level=batching.default_priority_level,
         default_policy=_queue_policy(batching.default_queue_policy),
         policies={level: _queue_policy(policy) for level, policy in batching.priority_queue_policy.items()},
+    )
+
+
+def sequence_batching(config: pb.ModelConfig) -> SequenceBatching:
+    """`sequence_batching` and `max_batch_size` as a plain value."""
+    batching = config.sequence_batching
+    oldest, direct = batching.oldest, batching.direct
+    is_oldest = batching.HasField("oldest")
+    delays = (oldest if is_oldest else direct).max_queue_delay_microseconds
+    return SequenceBatching(
+        max_batch_size=max(1, config.max_batch_size),
+        max_sequence_idle_us=batching.max_sequence_idle_microseconds,
+        oldest=is_oldest,
+        max_candidate_sequences=oldest.max_candidate_sequences,
+        preferred_batch_sizes=tuple(oldest.preferred_batch_size),
+        max_queue_delay_us=delays,
+        minimum_slot_utilization=direct.minimum_slot_utilization,
+        iterative=batching.iterative_sequence,
     )
 
 

@@ -1,0 +1,99 @@
+"""What a sequence batcher adds to requests: control tensors, seats, and the null requests between them.
+
+Rules: triton-inference-server/core src/sequence_batch_scheduler (CreateBooleanControlTensors, SetControlTensors). A
+null request is a copy of a real one with zeros for data and all controls false; nobody is answered for it.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest
+from edge_serve.scheduling.core import Run
+from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Tensor, element_count, from_array, join_bytes
+
+_Control = pb.ModelSequenceBatching.Control
+
+#: row of `_booleans` for a null request; the others are START | END of the flags
+_NULL = 4
+
+
+class Controls:
+    """The control tensors of one model."""
+
+    def __init__(self, config: pb.ModelConfig) -> None:
+        self._shape = (1, 1) if config.max_batch_size else (1,)
+        #: by START | END of the flags, and one row for null requests
+        self._booleans: list[list[Tensor]] = [[] for _ in range(_NULL + 1)]
+        self._correlation_id: tuple[str, DataType] | None = None
+        for tensor in config.sequence_batching.control_input:
+            for control in tensor.control:
+                if control.kind == _Control.CONTROL_SEQUENCE_CORRID:
+                    self._correlation_id = (tensor.name, BY_NUMBER[control.data_type])
+                else:
+                    self._add_boolean(tensor.name, control)
+        self._null: tuple[object, InferRequest] = (None, InferRequest(""))
+
+    def _add_boolean(self, name: str, control: pb.ModelSequenceBatching.Control) -> None:
+        if control.int32_false_true:
+            datatype, values = DataType.INT32, np.array(control.int32_false_true, np.int32)
+        elif control.fp32_false_true:
+            datatype, values = DataType.FP32, np.array(control.fp32_false_true, np.float32)
+        else:
+            datatype, values = DataType.BOOL, np.array(control.bool_false_true, np.bool_)
+        either = [Tensor(name, datatype, self._shape, from_array(values[i : i + 1], datatype)) for i in (0, 1)]
+        for flags in range(_NULL):
+            match control.kind:
+                case _Control.CONTROL_SEQUENCE_START:
+                    value = bool(flags & SEQUENCE_START)
+                case _Control.CONTROL_SEQUENCE_END:
+                    value = bool(flags & SEQUENCE_END)
+                case _:
+                    value = True
+            self._booleans[flags].append(either[value])
+        self._booleans[_NULL].append(either[0])
+
+    def requests(self, run: Run) -> list[InferRequest]:
+        """The requests of a batch as the worker gets them: with controls and seats, and with null requests between."""
+        requests: list[InferRequest] = []
+        if run.in_place and len(run.seats) <= run.seats[-1]:
+            requests = [self._null_request(run.entries[0].request)] * (run.seats[-1] + 1)
+        for entry, seat in zip(run.entries, run.seats, strict=True):
+            request = entry.request
+            request.seat = seat
+            request.inputs += self._booleans[request.flags & (SEQUENCE_START | SEQUENCE_END)]
+            if self._correlation_id is not None:
+                request.inputs.append(self._id_tensor(*self._correlation_id, request.correlation_id))
+            if requests:
+                requests[seat] = request
+        return requests or [entry.request for entry in run.entries]
+
+    def _null_request(self, like: InferRequest) -> InferRequest:
+        shapes = [(tensor.name, tensor.datatype, tensor.shape) for tensor in like.inputs]
+        if self._null[0] != shapes:
+            inputs = [Tensor(*shape, _zeros(tensor)) for shape, tensor in zip(shapes, like.inputs, strict=True)]
+            inputs += self._booleans[_NULL]
+            if self._correlation_id is not None:
+                inputs.append(self._id_tensor(*self._correlation_id, 0))
+            self._null = (shapes, InferRequest(like.model_name, like.model_version, inputs=inputs))
+        return self._null[1]
+
+    def _id_tensor(self, name: str, datatype: DataType, correlation_id: int | str) -> Tensor:
+        return Tensor(name, datatype, self._shape, _id_bytes(datatype, correlation_id))
+
+
+def _id_bytes(datatype: DataType, correlation_id: int | str) -> bytes:
+    """A correlation id in its control's type. Validation has refused strings for numbers and the reverse."""
+    if datatype is DataType.BYTES:
+        text = (str(correlation_id) if correlation_id else "").encode()
+        return struct.pack("<I", len(text)) + text
+    number = correlation_id if isinstance(correlation_id, int) else 0
+    return (number % (1 << 64)).to_bytes(8, "little")[: datatype.size]
+
+
+def _zeros(tensor: Tensor) -> Buffer:
+    count = element_count(tensor.shape)
+    return join_bytes([b""] * count) if tensor.datatype is DataType.BYTES else bytes(count * tensor.datatype.size)

@@ -1,0 +1,79 @@
+"""The seats for sequences: so many in each instance, the lowest free one first, so that instances fill evenly."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Seats(Generic[T]):
+    """Who sits where. Memory grows with the seats that were ever taken, not with `count`."""
+
+    def __init__(self, instances: Collection[int], count: int) -> None:
+        self._count = count
+        self._taken: dict[int, dict[int, T]] = {instance: {} for instance in instances}
+        #: seats below this one were taken before
+        self._fresh = dict.fromkeys(instances, 0)
+        #: heap of (seat, instance): those given back, and the first fresh one of each instance
+        self._free = [(0, instance) for instance in instances]
+        self._away: set[int] = set()
+        heapify(self._free)
+
+    def take(self, who: T) -> tuple[int, int] | None:
+        """(instance, seat) of the lowest free seat; None when all are taken."""
+        if not self._free:
+            return None
+        seat, instance = heappop(self._free)
+        if seat == self._fresh[instance]:
+            self._fresh[instance] = seat + 1
+            if seat + 1 < self._count:
+                heappush(self._free, (seat + 1, instance))
+        self._taken[instance][seat] = who
+        return instance, seat
+
+    def give_back(self, instance: int, seat: int) -> None:
+        """The seat is free again."""
+        del self._taken[instance][seat]
+        heappush(self._free, (seat, instance))
+
+    def at(self, instance: int) -> dict[int, T]:
+        """Who sits in an instance, by seat."""
+        return self._taken[instance]
+
+    def remove(self, instance: int) -> list[T]:
+        """The instance is gone; who sat there, by seat."""
+        if instance not in self._taken or instance in self._away:
+            return []
+        self._away.add(instance)
+        taken = self._taken[instance]
+        self._taken[instance] = {}
+        self._free = [free for free in self._free if free[1] != instance]
+        heapify(self._free)
+        return [taken[seat] for seat in sorted(taken)]
+
+    def restore(self, instance: int) -> None:
+        """The instance is there again, with all its seats free."""
+        if instance in self._away:
+            self._away.remove(instance)
+            self._fresh[instance] = 0
+            heappush(self._free, (0, instance))
+
+    def __iter__(self) -> Iterator[tuple[int, int, T]]:
+        for instance, taken in self._taken.items():
+            for seat, who in taken.items():
+                yield instance, seat, who
+
+    def _check(self) -> None:
+        assert len(set(self._free)) == len(self._free)
+        for instance, taken in self._taken.items():
+            free = {seat for seat, where in self._free if where == instance}
+            assert not free & taken.keys()
+            if instance in self._away:
+                assert not free
+                assert not taken
+                continue
+            fresh = self._fresh[instance]
+            assert free | taken.keys() == set(range(min(fresh + 1, self._count)))
