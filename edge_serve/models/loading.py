@@ -20,6 +20,7 @@ from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.signature import Signature
+from edge_serve.models.controls import Controls
 from edge_serve.models.decoupled import DecoupledDriver
 from edge_serve.models.driver import Driver, OnResponse
 from edge_serve.models.ensemble import EnsembleRunner, member_labels
@@ -159,6 +160,8 @@ class Loader:
             spec = self._spec(plan, config, version)
         signature = signature_of(config, plan.name, version, read_labels(config, plan.directory))
         driver = self._driver(config, signature)
+        if signature.has_sequence_batching:
+            driver.controls = Controls(config)
         warmup = WarmupListener()
         opened = await self._workers.open(spec, config.backend, _instances(config), warmup, arena, own_worker=own)
         try:

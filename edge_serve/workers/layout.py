@@ -144,6 +144,9 @@ class Layout:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.inputs: tuple[str, ...] = tuple(str(entry["name"]) for entry in config.get("input", []))
+        sequences = config.get("sequence_batching") or {}
+        self.inputs += tuple(str(control["name"]) for control in sequences.get("control_input", []))
+        self.inputs += tuple(str(state["input_name"]) for state in sequences.get("state", []))
         self.outputs: tuple[str, ...] = tuple(str(entry["name"]) for entry in config.get("output", []))
         self.input_blocks = Blocks(self.inputs, in_order=True)
         self.output_blocks = Blocks(self.outputs, in_order=False)
