@@ -11,14 +11,14 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edge_serve.errors import InvalidArgument
 
-Buffer = Union[bytes, bytearray, memoryview]
+Buffer = bytes | bytearray | memoryview
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
@@ -117,7 +117,9 @@ def to_array(data: Buffer, datatype: DataType, shape: Shape) -> Array:
         flat = np.empty(element_count(shape), dtype=object)
         elements = split_bytes(data)
         if len(elements) != flat.size:
-            raise InvalidArgument(f"found {len(elements)} string elements, expected {flat.size} for shape {list(shape)}")
+            raise InvalidArgument(
+                f"found {len(elements)} string elements, expected {flat.size} for shape {list(shape)}"
+            )
         flat[:] = elements
         return flat.reshape(shape)
     try:
@@ -151,7 +153,9 @@ def split_bytes(data: Buffer) -> list[bytes]:
     end = len(view)
     while position < end:
         if position + 4 > end:
-            raise InvalidArgument(f"incomplete string length indicator, expecting 4 bytes but only {end - position} left")
+            raise InvalidArgument(
+                f"incomplete string length indicator, expecting 4 bytes but only {end - position} left"
+            )
         (length,) = _LENGTH.unpack_from(view, position)
         position += 4
         if position + length > end:
@@ -192,7 +196,9 @@ def count_bytes_elements(data: Buffer) -> int:
     position, count, end = 0, 0, len(data)
     while position < end:
         if position + 4 > end:
-            raise InvalidArgument(f"incomplete string length indicator, expecting 4 bytes but only {end - position} left")
+            raise InvalidArgument(
+                f"incomplete string length indicator, expecting 4 bytes but only {end - position} left"
+            )
         (length,) = _LENGTH.unpack_from(data, position)
         position += 4 + length
         count += 1

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol, Union
+from typing import Protocol
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.tensors import Buffer, Tensor
 
-Parameter = Union[str, int, bool, float]
+Parameter = str | int | bool | float
 
 SEQUENCE_START = 1
 SEQUENCE_END = 2

@@ -16,7 +16,9 @@ from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models import statistics as record
+from edge_serve.models.controls import Controls
 from edge_serve.scheduling.core import Entry, Refuse, Run, Scheduler, Wait
+from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.workers.pool import BatchReply, OpenedModel
 
@@ -90,6 +92,9 @@ class Driver:
 
     Args:
         order: holds answers back until their turn, when the configuration asks for `preserve_ordering`.
+
+    Attributes:
+        controls: of a model with `sequence_batching`: what its requests get on their way to the worker.
     """
 
     def __init__(
@@ -106,6 +111,7 @@ class Driver:
         self.version = version
         self.statistics = statistics
         self.model: OpenedModel
+        self.controls: Controls | None = None
         self._scheduler = scheduler
         self._order = order
         self._clock = clock
@@ -114,6 +120,7 @@ class Driver:
         self._next_batch = 1
         self._timer: asyncio.TimerHandle | None = None
         self._on_idle: Callable[[], None] | None = None
+        self._pace = scheduler.pace if isinstance(scheduler, DirectScheduler) else None
         self._lost: set[int] = set()
         self._absence: asyncio.TimerHandle | None = None
         #: no instance has been there for ABSENCE_SECONDS: what comes is refused
@@ -177,6 +184,7 @@ class Driver:
         self._lost.add(instance)
         if self._absence is None and len(self._lost) >= self.model.instances:
             self._absence = self._loop.call_later(ABSENCE_SECONDS, self._on_absence)
+        self._pump()
         self._check_idle()
 
     def on_back(self, instance: int) -> None:
@@ -199,7 +207,7 @@ class Driver:
 
     def _absence_error(self) -> Unavailable:
         return Unavailable(
-            f"model '{self.name}' has had no worker for {ABSENCE_SECONDS:g} s: it keeps dying or cannot be opened again, "
+            f"model '{self.name}' has had no worker for {ABSENCE_SECONDS:g} s: it keeps dying or does not open again, "
             "the server's log says why"
         )
 
@@ -210,26 +218,29 @@ class Driver:
         decide = self._scheduler.next
         while True:
             match decide(now):
-                case Run(instance, entries):
-                    self._run(instance, entries)  # type: ignore[arg-type]  # every entry added here is a Job
+                case Run() as run:
+                    self._run(run)
                 case Refuse(entry, error):
                     self.statistics.pending -= 1
-                    self._fail(entry, error, record.REJECTED)  # type: ignore[arg-type]
+                    self._fail(entry, error, record.failure_reason(error, executed=False))  # type: ignore[arg-type]
                 case Wait(until_ns):
                     self._wake_at(until_ns, now)
                     if self._on_idle is not None:
                         self._check_idle()
                     return
 
-    def _run(self, instance: int, jobs: list[Job]) -> None:
+    def _run(self, run: Run) -> list[Job]:
+        jobs: list[Job] = run.entries  # type: ignore[assignment]  # every entry added here is a Job
         batch_id = self._next_batch
         self._next_batch += 1
-        for position, job in enumerate(jobs):
+        for position, job in zip(run.seats if run.in_place else range(len(jobs)), jobs, strict=True):
             job.batch_id = batch_id
             job.position = position
         self.statistics.pending -= len(jobs)
-        self._batches[batch_id] = (instance, jobs)
-        self.model.execute(instance, batch_id, [job.request for job in jobs])
+        self._batches[batch_id] = (run.instance, jobs)
+        requests = [job.request for job in jobs] if self.controls is None else self.controls.requests(run)
+        self.model.execute(run.instance, batch_id, requests, run.each)
+        return jobs
 
     def _wake_at(self, until_ns: int | None, now_ns: int) -> None:
         if self._timer is not None:
@@ -249,11 +260,21 @@ class Driver:
         stats = self.statistics
         now = self._clock.now_ns()
         marks = (reply.compute_start_ns, reply.input_end_ns, reply.output_start_ns, reply.end_ns)
-        record.record_batch(stats, sum([job.rows for job in jobs]), *marks, int(time.time() * 1000))
+        if self._pace is not None:
+            self._pace((reply.end_ns - reply.compute_start_ns) // len(jobs))
+        if reply.each:
+            marks = _share(marks, len(jobs))
+            for job in jobs:
+                record.record_batch(stats, job.rows, *marks, int(time.time() * 1000))
+        else:
+            null_rows = len(reply.replies) - len(jobs)
+            rows = sum([job.rows for job in jobs]) + null_rows
+            record.record_batch(stats, rows, *marks, int(time.time() * 1000))
         lease = reply.lease
         if lease is not None and len(jobs) > 1:
             lease = SharedLease(lease, len(jobs))
-        for job, result in zip(jobs, reply.replies, strict=True):
+        for job in jobs:
+            result = reply.replies[job.position]
             arrival = job.arrival_ns
             if result.error is None or result.answered:
                 record.record_success(stats, job.rows, arrival, arrival, *marks, now)
@@ -279,3 +300,9 @@ class Driver:
     def _fail(self, job: Job, error: EdgeServeError, reason: str) -> None:
         record.record_failure(self.statistics, reason, self._clock.now_ns() - job.arrival_ns)
         self._deliver(job, Reply(error=error), None)
+
+
+def _share(marks: tuple[int, int, int, int], count: int) -> tuple[int, int, int, int]:
+    """The marks of one of `count` executions that were timed together."""
+    start, ready, done, end = marks
+    return start, start + (ready - start) // count, start + (done - start) // count, start + (end - start) // count

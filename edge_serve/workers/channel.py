@@ -82,10 +82,10 @@ class Channel:
 
     # ---- to the worker --------------------------------------------------------------------------------------------
 
-    def execute(self, batch_id: int, requests: Sequence[InferRequest]) -> None:
-        """Send a batch; never blocks, never raises for what the requests hold."""
+    def execute(self, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None:
+        """Send a batch (or requests to execute one by one); never blocks, never raises for what the requests hold."""
         link = self._link
-        pending = Pending(len(requests), 0, None)
+        pending = Pending(len(requests), 0, None, each=each)
         for request in requests:
             if len(request.inputs) > 0 and _loose_bytes(request.inputs) > INLINE:
                 if not link.layout.decoupled:  # its threads may read their inputs long after the batch's reply
@@ -96,7 +96,7 @@ class Channel:
         slot = pending.slot
         try:
             data = encode_execute(
-                link.layout, batch_id, requests, slot.offset if slot else 0, slot.capacity if slot else 0
+                link.layout, batch_id, requests, slot.offset if slot else 0, slot.capacity if slot else 0, each
             )
         except (struct.error, KeyError, ValueError, TypeError) as error:
             self._refuse_all(batch_id, pending, Internal(f"the batch cannot be sent: {type(error).__name__}: {error}"))
@@ -273,7 +273,9 @@ class Channel:
             rest = iter(replies)
             refused = pending.refused
             replies = [Reply(error=refused[i]) if i in refused else next(rest) for i in range(pending.count)]
-        self._link.listener.on_reply(self.instance, BatchReply(batch_id, start, ready, done, end, replies, lease))
+        self._link.listener.on_reply(
+            self.instance, BatchReply(batch_id, start, ready, done, end, replies, lease, pending.each)
+        )
 
     def _learn(self, pending: Pending, replies: list[Reply]) -> None:
         if pending.rows:

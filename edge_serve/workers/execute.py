@@ -16,17 +16,23 @@ from edge_serve.workers.frames import HEADER, HEADER_SIZE, VERSION, Kind, parse_
 from edge_serve.workers.layout import IN_ARENA, IN_FRAME, NAMES_IN_EXTRA, PAD, TENSOR, Layout
 
 # mask of the listed outputs (0 = all), correlation id, priority, timeout us, deadline ns; flags, id bytes, extra bytes,
-# block bytes, where its data starts
-REQUEST = struct.Struct("<QQQQQIIIII")
+# block bytes, where its data starts, seat of its sequence
+REQUEST = struct.Struct("<QQQQQIIIIIi")
 EXECUTE_HEAD = struct.Struct("<QQI")  # output slot: offset, capacity; bytes of the part before the data
 
 _EXECUTE = Kind.EXECUTE.value
+_EXECUTE_EACH = Kind.EXECUTE_EACH.value
 
 
 def encode_execute(
-    layout: Layout, batch_id: int, requests: Sequence[InferRequest], slot_offset: int, slot_capacity: int
+    layout: Layout,
+    batch_id: int,
+    requests: Sequence[InferRequest],
+    slot_offset: int,
+    slot_capacity: int,
+    each: bool = False,
 ) -> bytes:
-    """An EXECUTE frame.
+    """An EXECUTE frame, or an EXECUTE_EACH frame.
 
     Raises:
         struct.error: a number does not fit its field.
@@ -73,6 +79,7 @@ def encode_execute(
                 len(extra),
                 len(block),
                 base,
+                request.seat,
             )
         )
         if request_id or extra:
@@ -82,9 +89,9 @@ def encode_execute(
     meta = sum(map(len, parts))
     pad = -(HEADER_SIZE + EXECUTE_HEAD.size + meta) & 15
     length = EXECUTE_HEAD.size + meta + pad + position
-    parts[0] = HEADER.pack(length, VERSION, _EXECUTE, len(requests), batch_id) + EXECUTE_HEAD.pack(
-        slot_offset, slot_capacity, meta + pad
-    )
+    parts[0] = HEADER.pack(
+        length, VERSION, _EXECUTE_EACH if each else _EXECUTE, len(requests), batch_id
+    ) + EXECUTE_HEAD.pack(slot_offset, slot_capacity, meta + pad)
     if pad:
         parts.append(PAD[:pad])
     parts += data
@@ -119,6 +126,7 @@ class Batch:
     Attributes:
         deadlines: one for each request, 0 = none; empty when no request has one.
         listed: whether each request named the outputs it wants.
+        each: its requests are executed one after the other, not together.
     """
 
     id: int
@@ -127,6 +135,7 @@ class Batch:
     listed: list[bool]
     slot_offset: int
     slot_capacity: int
+    each: bool = False
 
 
 def decode_execute(
@@ -142,7 +151,7 @@ def decode_execute(
         cancelled: `cancel_key`s of requests whose clients have gone.
         send: for decoupled models: batch id, index, reply, final.
     """
-    _, _, _, count, batch_id = HEADER.unpack_from(frame, 0)
+    _, _, kind, count, batch_id = HEADER.unpack_from(frame, 0)
     slot_offset, slot_capacity, meta = EXECUTE_HEAD.unpack_from(frame, HEADER_SIZE)
     position = HEADER_SIZE + EXECUTE_HEAD.size
     data_start = position + meta
@@ -155,7 +164,7 @@ def decode_execute(
     read = layout.input_blocks.read
     for i in range(count):
         fields = REQUEST.unpack_from(frame, position)
-        mask, correlation, priority, timeout_us, deadline, flags, id_size, extra_size, block_size, base = fields
+        mask, correlation, priority, timeout_us, deadline, flags, id_size, extra_size, block_size, base, seat = fields
         position += REQUEST.size
         request_id = ""
         parameters: dict[str, Parameter] = {}
@@ -192,11 +201,14 @@ def decode_execute(
             priority,
             timeout_us,
             partial(is_cancelled, (batch_id << 16) | i),
+            seat=seat,
         )
         if send is not None:
             request.send = partial(send, batch_id, i)
         requests.append(request)
-    return Batch(batch_id, requests, deadlines if any_deadline else [], listed, slot_offset, slot_capacity)
+    if not any_deadline:
+        deadlines = []
+    return Batch(batch_id, requests, deadlines, listed, slot_offset, slot_capacity, kind == _EXECUTE_EACH)
 
 
 def cancel_key(batch_id: int, index: int) -> int:

@@ -75,6 +75,7 @@ class Pending:
     Attributes:
         sent: position of each request of the frame in the batch; None when all were sent.
         copies: slots of inputs that came in ordinary memory.
+        each: its requests are executed one after the other.
     """
 
     count: int
@@ -84,6 +85,7 @@ class Pending:
     refused: dict[int, EdgeServeError] | None = None
     copies: list[Slot] | None = None
     timer: asyncio.TimerHandle | None = None
+    each: bool = False
 
     def release(self) -> None:
         """Give back what the batch held, but not its output slot."""

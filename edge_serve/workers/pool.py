@@ -79,15 +79,16 @@ class OpenedModel:
         """Of its worker processes, for logs and tests."""
         return [home.worker.pid for home in self._homes]
 
-    def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest]) -> None:
-        """Run a batch on an idle instance. Never blocks and never raises; the listener hears of it exactly once,
-        after this has returned."""
+    def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None:
+        """Run a batch on an idle instance, or (`each`) its requests one after the other.
+
+        Never blocks and never raises; the listener hears of it exactly once, after this has returned."""
         channel = self._channels[instance].get(instance)
         if channel is None:
             error = Internal(f"instance {instance} of model '{self._link.name}' has no worker now")
             self._loop.call_soon(self._link.listener.on_lost, instance, error)
         else:
-            channel.execute(batch_id, requests)
+            channel.execute(batch_id, requests, each)
 
     def cancel(self, batch_id: int, index: int) -> None:
         """The client of a running request has gone: the backend may ask whether. The batch is still answered."""
@@ -219,12 +220,12 @@ class Workers:
         await worker.end()
         self._all.discard(worker)
 
-    async def stop(self) -> None:
-        """End every process, whatever it does. Models should be closed before."""
+    async def stop(self, timeout: float | None = None) -> None:
+        """End every process, whatever it does: after `timeout` seconds by force. Models should be closed before."""
         for _, timer in self._reserved.values():
             timer.cancel()
         self._reserved.clear()
-        await asyncio.gather(*(worker.end() for worker in self._all))
+        await asyncio.gather(*(worker.end(timeout) for worker in self._all))
         self._all.clear()
         self._groups.clear()
 

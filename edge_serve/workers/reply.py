@@ -36,6 +36,7 @@ class BatchReply:
     Attributes:
         replies: one for each request, in order.
         lease: the slot that large outputs are views of; the receiver releases it when the last byte is sent.
+        each: the requests were executed one after the other; the marks are of all of them together.
     """
 
     batch_id: int
@@ -45,6 +46,7 @@ class BatchReply:
     end_ns: int
     replies: list[Reply]
     lease: Lease | None = None
+    each: bool = False
 
 
 class OutputRoom:
