@@ -13,7 +13,7 @@ from typing import Any
 
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.clock import Clock
-from edge_serve.errors import EdgeServeError, Internal, Unsupported
+from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
 from edge_serve.workers.channel import Channel
 from edge_serve.workers.frames import Frame, FrameError, Kind, failed_frame, frame
 from edge_serve.workers.link import Link
@@ -122,7 +122,11 @@ class Worker:
         """
         question = {"spec": _as_json(spec), "backend": backend, "in_main": self._in_main}
         answer = await self._ask_to_load(Kind.DESCRIBE, question, spec.name)
-        config: dict[str, Any] = answer.json()["config"]
+        try:
+            config: dict[str, Any] = answer.json()["config"]
+        except (FrameError, KeyError) as error:
+            self._process.kill(f"was killed: it broke the protocol: {error}")
+            raise Internal(f"the worker of model '{spec.name}' does not answer as a worker should: {error}") from error
         return config
 
     async def open(self, part: Part) -> None:
@@ -141,7 +145,7 @@ class Worker:
                 f"model '{part.spec.name}' is closed, or has more than {MOST_INSTANCES} instances in a worker"
             )
         part.number = next(self._numbers)
-        pairs = [socket.socketpair() for _ in part.instances]
+        pairs = _socket_pairs(len(part.instances))
         numbers = [next(self._numbers) for _ in part.instances]
         question = {
             "model": part.number,
@@ -181,6 +185,10 @@ class Worker:
         except asyncio.TimeoutError:
             process.kill(f"was killed: model '{name}' did not load within {self._limits.load:g} s")
             raise Internal(f"model '{name}' did not load within {self._limits.load:g} s") from None
+        except asyncio.CancelledError:
+            if not self._parts:  # the server stops: nobody waits for what this process computes
+                process.kill(f"was ended: the load of model '{name}' was called off")
+            raise
         except ProcessLost as lost:
             said = "; its last words: " + " | ".join(process.output.last) if process.output.last else ""
             raise Internal(f"{lost.message} while it loaded model '{name}'{said}") from lost
@@ -191,9 +199,9 @@ class Worker:
             return False
         try:
             answer = await self._process.ask(Kind.HEALTH, {"model": part.number}, timeout)
-        except (EdgeServeError, asyncio.TimeoutError):
+            return answer.json().get("ready") is True
+        except (EdgeServeError, FrameError, asyncio.TimeoutError):
             return False
-        return answer.json().get("ready") is True
 
     async def close(self, part: Part) -> None:
         """Finalize the model; a worker that does not get that done in time is killed. Its slots are free afterwards."""
@@ -217,12 +225,12 @@ class Worker:
                 channel.close()
             part.channels.clear()
 
-    async def end(self) -> None:
-        """End the process, gently and then not; no restart."""
+    async def end(self, timeout: float | None = None) -> None:
+        """End the process, gently and after `timeout` seconds (None: `Limits.close`) not; no restart."""
         self._ending = True
         self._wake.set()
         self._process.close()
-        await self._process.ended(self._limits.close)
+        await self._process.ended(self._limits.close if timeout is None else timeout)
         for task in list(self._reopening):
             task.cancel()
         await asyncio.wait([self._supervisor])
@@ -342,6 +350,19 @@ class Worker:
             refuse(Unsupported(f"models may not ask for '{question.get('do')}' here"))
         else:
             self._hooks.call(question, tensors, answer, refuse)
+
+
+def _socket_pairs(count: int) -> list[tuple[socket.socket, socket.socket]]:
+    pairs: list[tuple[socket.socket, socket.socket]] = []
+    try:
+        while len(pairs) < count:
+            pairs.append(socket.socketpair())
+    except OSError as error:
+        for pair in pairs:
+            for end in pair:
+                end.close()
+        raise Unavailable(f"no descriptors for {count} instances: {error.strerror}") from error
+    return pairs
 
 
 def _lost_text(backend: str, instance: str, reason: str) -> str:
