@@ -53,6 +53,7 @@ class BackendRequest:
         is_cancelled: asks whether the client has gone; cheap enough to call in a loop.
         send: decoupled models only: one of several replies, and whether it is the last; None only says that none
             follows. Callable from any thread.
+        seat: of its sequence in the instance; -1 = it is part of none, or a null request.
     """
 
     id: str
@@ -65,6 +66,7 @@ class BackendRequest:
     timeout_us: int
     is_cancelled: Callable[[], bool]
     send: Callable[[Reply | None, bool], None] | None = None
+    seat: int = -1
 
 
 @dataclass(slots=True)
