@@ -219,12 +219,12 @@ class Workers:
         await worker.end()
         self._all.discard(worker)
 
-    async def stop(self) -> None:
-        """End every process, whatever it does. Models should be closed before."""
+    async def stop(self, timeout: float | None = None) -> None:
+        """End every process, whatever it does: after `timeout` seconds by force. Models should be closed before."""
         for _, timer in self._reserved.values():
             timer.cancel()
         self._reserved.clear()
-        await asyncio.gather(*(worker.end() for worker in self._all))
+        await asyncio.gather(*(worker.end(timeout) for worker in self._all))
         self._all.clear()
         self._groups.clear()
 
