@@ -16,7 +16,7 @@ from edge_serve.messages.infer import InferResponse, Lease
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models import statistics as record
 from edge_serve.models.driver import Driver, Job, OnResponse
-from edge_serve.scheduling.core import Scheduler
+from edge_serve.scheduling.core import Run, Scheduler
 from edge_serve.scheduling.ordering import ResponseOrder
 
 
@@ -116,11 +116,12 @@ class DecoupledDriver(Driver):
 
     # ---- inside -------------------------------------------------------------------------------------------------
 
-    def _run(self, instance: int, jobs: list[Job]) -> None:
-        super()._run(instance, jobs)
+    def _run(self, run: Run) -> list[Job]:
+        jobs = super()._run(run)
         now = self._clock.now_ns()
-        streams = {position: _Stream(job, 0, now) for position, job in enumerate(jobs)}
-        self._open[jobs[0].batch_id] = _Open(instance, streams)
+        streams = {job.position: _Stream(job, 0, now) for job in jobs}
+        self._open[jobs[0].batch_id] = _Open(run.instance, streams)
+        return jobs
 
     def _deliver(self, job: Job, reply: Reply, lease: Lease | None) -> None:
         """What the batch's reply or a failure says of a request: nothing new, unless it is an error that ends it."""

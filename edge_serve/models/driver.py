@@ -16,6 +16,7 @@ from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models import statistics as record
+from edge_serve.models.controls import Controls
 from edge_serve.scheduling.core import Entry, Refuse, Run, Scheduler, Wait
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.workers.pool import BatchReply, OpenedModel
@@ -90,6 +91,9 @@ class Driver:
 
     Args:
         order: holds answers back until their turn, when the configuration asks for `preserve_ordering`.
+
+    Attributes:
+        controls: of a model with `sequence_batching`: what its requests get on their way to the worker.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class Driver:
         self.version = version
         self.statistics = statistics
         self.model: OpenedModel
+        self.controls: Controls | None = None
         self._scheduler = scheduler
         self._order = order
         self._clock = clock
@@ -177,6 +182,7 @@ class Driver:
         self._lost.add(instance)
         if self._absence is None and len(self._lost) >= self.model.instances:
             self._absence = self._loop.call_later(ABSENCE_SECONDS, self._on_absence)
+        self._pump()
         self._check_idle()
 
     def on_back(self, instance: int) -> None:
@@ -210,26 +216,29 @@ class Driver:
         decide = self._scheduler.next
         while True:
             match decide(now):
-                case Run(instance, entries):
-                    self._run(instance, entries)  # type: ignore[arg-type]  # every entry added here is a Job
+                case Run() as run:
+                    self._run(run)
                 case Refuse(entry, error):
                     self.statistics.pending -= 1
-                    self._fail(entry, error, record.REJECTED)  # type: ignore[arg-type]
+                    self._fail(entry, error, record.failure_reason(error, executed=False))  # type: ignore[arg-type]
                 case Wait(until_ns):
                     self._wake_at(until_ns, now)
                     if self._on_idle is not None:
                         self._check_idle()
                     return
 
-    def _run(self, instance: int, jobs: list[Job]) -> None:
+    def _run(self, run: Run) -> list[Job]:
+        jobs: list[Job] = run.entries  # type: ignore[assignment]  # every entry added here is a Job
         batch_id = self._next_batch
         self._next_batch += 1
-        for position, job in enumerate(jobs):
+        for position, job in zip(run.seats if run.in_place else range(len(jobs)), jobs, strict=True):
             job.batch_id = batch_id
             job.position = position
         self.statistics.pending -= len(jobs)
-        self._batches[batch_id] = (instance, jobs)
-        self.model.execute(instance, batch_id, [job.request for job in jobs])
+        self._batches[batch_id] = (run.instance, jobs)
+        requests = [job.request for job in jobs] if self.controls is None else self.controls.requests(run)
+        self.model.execute(run.instance, batch_id, requests)
+        return jobs
 
     def _wake_at(self, until_ns: int | None, now_ns: int) -> None:
         if self._timer is not None:
@@ -249,11 +258,13 @@ class Driver:
         stats = self.statistics
         now = self._clock.now_ns()
         marks = (reply.compute_start_ns, reply.input_end_ns, reply.output_start_ns, reply.end_ns)
-        record.record_batch(stats, sum([job.rows for job in jobs]), *marks, int(time.time() * 1000))
+        null_rows = len(reply.replies) - len(jobs)
+        record.record_batch(stats, sum([job.rows for job in jobs]) + null_rows, *marks, int(time.time() * 1000))
         lease = reply.lease
         if lease is not None and len(jobs) > 1:
             lease = SharedLease(lease, len(jobs))
-        for job, result in zip(jobs, reply.replies, strict=True):
+        for job in jobs:
+            result = reply.replies[job.position]
             arrival = job.arrival_ns
             if result.error is None or result.answered:
                 record.record_success(stats, job.rows, arrival, arrival, *marks, now)

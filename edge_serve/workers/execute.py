@@ -16,8 +16,8 @@ from edge_serve.workers.frames import HEADER, HEADER_SIZE, VERSION, Kind, parse_
 from edge_serve.workers.layout import IN_ARENA, IN_FRAME, NAMES_IN_EXTRA, PAD, TENSOR, Layout
 
 # mask of the listed outputs (0 = all), correlation id, priority, timeout us, deadline ns; flags, id bytes, extra bytes,
-# block bytes, where its data starts
-REQUEST = struct.Struct("<QQQQQIIIII")
+# block bytes, where its data starts, seat of its sequence
+REQUEST = struct.Struct("<QQQQQIIIIIi")
 EXECUTE_HEAD = struct.Struct("<QQI")  # output slot: offset, capacity; bytes of the part before the data
 
 _EXECUTE = Kind.EXECUTE.value
@@ -73,6 +73,7 @@ def encode_execute(
                 len(extra),
                 len(block),
                 base,
+                request.seat,
             )
         )
         if request_id or extra:
@@ -155,7 +156,7 @@ def decode_execute(
     read = layout.input_blocks.read
     for i in range(count):
         fields = REQUEST.unpack_from(frame, position)
-        mask, correlation, priority, timeout_us, deadline, flags, id_size, extra_size, block_size, base = fields
+        mask, correlation, priority, timeout_us, deadline, flags, id_size, extra_size, block_size, base, seat = fields
         position += REQUEST.size
         request_id = ""
         parameters: dict[str, Parameter] = {}
@@ -192,6 +193,7 @@ def decode_execute(
             priority,
             timeout_us,
             partial(is_cancelled, (batch_id << 16) | i),
+            seat=seat,
         )
         if send is not None:
             request.send = partial(send, batch_id, i)

@@ -122,7 +122,8 @@ class Instance:
     def _execute(self, batch: Batch, timing: Timing, now_ns: int) -> list[Reply]:
         requests = batch.requests
         late = {i for i, deadline in enumerate(batch.deadlines) if deadline and deadline <= now_ns}
-        if late:
+        if late:  # but a row of a sequence stays: the others must not move up, nor the sequence miss a step
+            late = {i for i in late if requests[i].seat < 0}
             requests = [request for i, request in enumerate(requests) if i not in late]
         replies = self._call(requests, timing) if requests else []
         if late:

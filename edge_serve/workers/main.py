@@ -29,6 +29,7 @@ from edge_serve.workers.frames import CANCELLATION, SLOT, Frame, Kind, failed_fr
 from edge_serve.workers.instance import Instance
 from edge_serve.workers.layout import Layout
 from edge_serve.workers.remote import Remote
+from edge_serve.workers.states import with_states
 
 #: how long a job may go on after the front end has hung up
 _LAST_JOB_SECONDS = 0.2
@@ -162,7 +163,7 @@ class Main:
         spec = _spec(value["spec"])
         specs = [InstanceSpec(one["name"], one["kind"], one["device_id"]) for one in value["instances"]]
         backend = self._described.pop((spec.name, spec.version), None) or loader.load(value["backend"], spec)
-        executors = backend.open(spec, specs)
+        executors = with_states(backend.open(spec, specs), spec)
         layout = Layout(spec.config)
         instances = [
             Instance(one["name"], one["channel"], sock, layout, arena, executor)
