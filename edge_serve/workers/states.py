@@ -53,7 +53,7 @@ def states_of(spec: ModelSpec) -> list[State]:
 
 def _first(state: dict[str, Any], batch: Shape, directory: Path) -> Tensor:
     name, datatype = str(state["input_name"]), BY_CONFIG_NAME[state["data_type"]]
-    initial = next(iter(state.get("initial_state", [])), {})
+    initial: dict[str, Any] = next(iter(state.get("initial_state", [])), {})
     dims = tuple(int(dim) for dim in initial.get("dims") or state["dims"])
     shape = batch + tuple(1 if dim < 0 else dim for dim in dims)
     if not initial.get("data_file"):
