@@ -9,7 +9,10 @@ import json
 import logging
 import sys
 import time
+from dataclasses import replace
 from typing import TextIO
+
+from edge_serve.messages.settings import LogSettings
 
 _LETTERS = {logging.DEBUG: "V", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "E"}
 _ESCAPES = {code: f"\\x{code:02x}" for code in range(32) if code != 10} | {10: "\\n", 127: "\\x7f"}
@@ -86,12 +89,34 @@ class LevelFilter(logging.Filter):
         return self.info if record.levelno >= logging.INFO else self.verbose > 0
 
 
-def configure(format_name: str, levels: LevelFilter, stream: TextIO | None = None) -> None:
-    """Send the log of every room to `stream` (standard error when None)."""
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(FORMATTERS[format_name]())
-    handler.addFilter(levels)
-    root = logging.getLogger("edge_serve")
-    root.handlers[:] = [handler]
-    root.propagate = False
-    root.setLevel(logging.DEBUG if levels.verbose else logging.INFO)
+class LogControl:
+    """The log while the server runs: implements `service.LogControl`."""
+
+    def __init__(self, settings: LogSettings, stream: TextIO) -> None:
+        self._settings = settings
+        self._levels = LevelFilter()
+        self._handler = logging.StreamHandler(stream)
+        self._handler.addFilter(self._levels)
+        root = logging.getLogger("edge_serve")
+        root.handlers[:] = [self._handler]
+        root.propagate = False
+        self.update(settings)
+
+    def settings(self) -> LogSettings:
+        """What applies now."""
+        return self._settings
+
+    def update(self, settings: LogSettings) -> None:
+        """Apply `settings` from the next line on; the file stays what it is."""
+        levels = self._levels
+        levels.info, levels.warning, levels.error = settings.info, settings.warning, settings.error
+        levels.verbose = settings.verbose_level
+        self._handler.setFormatter(FORMATTERS[settings.format]())
+        logging.getLogger("edge_serve").setLevel(logging.DEBUG if settings.verbose_level else logging.INFO)
+        self._settings = replace(settings, file=self._settings.file)
+
+
+def configure(format_name: str, levels: LevelFilter, stream: TextIO | None = None, *, file: str = "") -> LogControl:
+    """Send the log of every room to `stream` (standard error when None), which is `file` when that has a name."""
+    settings = LogSettings(file, levels.info, levels.warning, levels.error, levels.verbose, format_name)
+    return LogControl(settings, stream or sys.stderr)

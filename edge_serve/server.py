@@ -52,6 +52,12 @@ CLEAN, FAILED = 0, 1
 #: how often workers are asked for their health and idle tensor memory is given back, seconds
 HOUSEKEEPING_SECONDS = 1.0
 
+#: how long a worker that is still there when all is over may take to end by itself, seconds
+LAST_GRACE = 1.0
+
+#: descriptors that connections leave to workers (five an instance), loads and logs
+_RESERVED_FILES = 128
+
 
 @dataclass(slots=True)
 class Source:
@@ -96,6 +102,7 @@ class Server:
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
         self._doors: list[HttpServer] = []
+        self._loading: asyncio.Task[list[str]] | None = None
         custom = CustomMetrics()
         limits = WorkerLimits(silence=config.worker_heartbeat_timeout_secs)
         self._workers = Workers(limits, self._clock, Hooks(metric=custom.apply))
@@ -129,7 +136,7 @@ class Server:
             housekeeping.cancel()
             return await self._shut_down(CLEAN)
         finally:
-            await self._workers.stop()
+            await self._workers.stop(LAST_GRACE)
 
     # ---- start --------------------------------------------------------------------------------------------------
 
@@ -144,7 +151,7 @@ class Server:
             self._force.set()
         else:
             log.info("%s: draining, at most %d s", signal.Signals(number).name, self._config.exit_timeout_secs)
-            self.service.stopping = True
+            self.service.stop()
             self._stop.set()
 
     async def _open_doors(self) -> None:
@@ -178,14 +185,12 @@ class Server:
             names: list[str] | None = list(config.load_model)
         else:
             names = None
-        loading = asyncio.create_task(self._registry.load_all(names), name="load models")
+        loading = self._loading = asyncio.create_task(self._registry.load_all(names), name="load models")
         stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not loading.done():
-            loading.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await loading
+            loading.cancel()  # `_drain` waits for it
             return []
         failures = loading.result()
         self.service.started = True
@@ -209,13 +214,16 @@ class Server:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            await self._registry.keep_house()
+            try:
+                await self._registry.keep_house()
+            except Exception:  # one bad round must not be the last
+                log.exception("housekeeping failed")
 
     # ---- stop ---------------------------------------------------------------------------------------------------
 
     async def _shut_down(self, status: int) -> int:
         """Refuse what is new, answer what was accepted, then close. FAILED when something was still busy."""
-        self.service.stopping = True
+        self.service.stop()
         timeout = float(self._config.exit_timeout_secs)
         draining = asyncio.create_task(self._drain(timeout))
         forced = asyncio.create_task(self._force.wait())
@@ -224,19 +232,29 @@ class Server:
         if not draining.done():
             draining.cancel()
             return FAILED
-        busy = draining.result()
-        if busy:
-            log.error("%d model version(s) were still busy after %d s", busy, timeout)
+        unfinished = draining.result()
+        if unfinished:
+            log.error("after %d s there still were %s", timeout, " and ".join(unfinished))
             return FAILED
         log.info("all requests answered, all models unloaded")
         return status
 
-    async def _drain(self, timeout: float) -> int:
-        started = time.monotonic()
-        busy = await self._registry.close(timeout)
-        left = max(0.1, timeout - (time.monotonic() - started))
-        await asyncio.gather(*(door.drain(left) for door in self._doors))
-        return busy
+    async def _drain(self, timeout: float) -> list[str]:
+        """End in order, within `timeout` seconds; what was left."""
+        end = time.monotonic() + timeout
+        unfinished = []
+        if self._loading is not None and not self._loading.done():
+            _, late = await asyncio.wait({self._loading}, timeout=timeout)
+            if late:
+                unfinished.append("models loading")
+        busy = await self._registry.close(max(0.1, end - time.monotonic()))
+        if busy:
+            unfinished.append(f"{busy} busy model version(s)")
+        left = max(0.1, end - time.monotonic())
+        cut_off = sum(await asyncio.gather(*(door.drain(left) for door in self._doors)))
+        if cut_off:
+            unfinished.append(f"{cut_off} connection(s) with an unfinished answer")
+        return unfinished
 
 
 def raise_file_limit() -> None:
@@ -277,9 +295,12 @@ def _v2_settings(config: ServerConfig) -> V2Settings:
 
 
 def _http_limits(config: ServerConfig) -> HttpLimits:
-    return HttpLimits(
-        connections=config.http_max_connections, idle_timeout=config.http_idle_timeout_secs or float("inf")
-    )
+    connections = config.http_max_connections
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files != resource.RLIM_INFINITY and connections > files - _RESERVED_FILES:
+        connections = min(connections, max(files - _RESERVED_FILES, files // 4))
+        log.warning("at most %d HTTP connections: this process may have only %d files open", connections, files)
+    return HttpLimits(connections=connections, idle_timeout=config.http_idle_timeout_secs or float("inf"))
 
 
 def serve(config: ServerConfig) -> int:

@@ -73,6 +73,13 @@ class Service:
     started: bool = False
     stopping: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _loads: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def stop(self) -> None:
+        """Accept nothing more; loads that are under way are called off, because nothing would ever use their models."""
+        self.stopping = True
+        for task in self._loads:
+            task.cancel()
 
     # ---- health and metadata ------------------------------------------------------------------------------------
 
@@ -155,7 +162,9 @@ class Service:
 
     def load_model(self, name: str, parameters: Mapping[str, Any], done: Done) -> None:
         """Load or reload; `done` gets None or the error."""
-        self._start(self._load(name, parameters), done)
+        task = self._start(self._load(name, parameters), done)
+        self._loads.add(task)
+        task.add_done_callback(self._loads.discard)
 
     def unload_model(self, name: str, unload_dependents: bool, done: Done) -> None:
         """Unload; `done` gets None or the error."""
@@ -175,12 +184,14 @@ class Service:
         if not self.options.explicit:
             raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
 
-    def _start(self, work: Coroutine[Any, Any, None], done: Done) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], done: Done) -> asyncio.Task[None]:
         async def run() -> None:
             try:
                 await work
             except EdgeServeError as error:
                 done(error)
+            except asyncio.CancelledError:
+                done(Unavailable("Server exiting"))
             except Exception as error:  # a fault of ours still answers the client
                 log.exception("model control failed")
                 done(Internal(f"{type(error).__name__}: {error}"))
@@ -190,6 +201,7 @@ class Service:
         task = asyncio.get_running_loop().create_task(run(), name="model control")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # ---- inference ----------------------------------------------------------------------------------------------
 
@@ -216,6 +228,11 @@ class Service:
                 request.lease.release()
             on_response(InferResponse(request.model_name, request.model_version, request.id, error=error))
             return _ANSWERED
+        return served.submit(request, on_response)
+
+    def infer_held(self, served: Served, request: InferRequest, on_response: OnResponse) -> Ticket:
+        """As `infer`, on a version that was looked up and held when the request arrived: it was accepted then, whatever
+        has been swapped, unloaded or stopped since."""
         return served.submit(request, on_response)
 
     def _check_running(self) -> None:

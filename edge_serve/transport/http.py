@@ -59,22 +59,28 @@ class HttpServer:
             self._listeners.append(listener)
             self._accept_from(listener.sock)
 
-    async def drain(self, timeout: float) -> None:
-        """Stop accepting, answer what is in flight, close what is idle; after `timeout` seconds close the rest."""
+    async def drain(self, timeout: float) -> int:
+        """Stop accepting, answer what is in flight, close what is idle; after `timeout` seconds close the rest.
+
+        Returns:
+            The number of connections that were closed before their last answer was sent.
+        """
         self._stop_accepting()
         shared = self._shared
         if shared is None:
-            return
+            return 0
         for connection in list(shared.connections):
             connection.drain()
         if shared.connections:
             emptied = shared.loop.create_future()
             shared.emptied = functools.partial(_resolve, emptied)
             await asyncio.wait([emptied], timeout=timeout)
+        cut_off = sum(connection.owes for connection in shared.connections)
         for connection in list(shared.connections):
             connection.close()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
+        return cut_off
 
     def sweep(self) -> None:
         """Close the connections that have waited too long."""

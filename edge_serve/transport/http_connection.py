@@ -152,6 +152,11 @@ class HttpConnection:
 
     # From the server
 
+    @property
+    def owes(self) -> bool:
+        """A request is unanswered, or its answer not sent."""
+        return bool(self._exchanges) or self._out.pending > 0
+
     def drain(self) -> None:
         """Answer what has begun, then close."""
         self._draining = True

@@ -15,6 +15,7 @@ import queue
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,10 @@ from edge_serve.workers.frames import CANCELLATION, SLOT, Frame, Kind, failed_fr
 from edge_serve.workers.instance import Instance
 from edge_serve.workers.layout import Layout
 from edge_serve.workers.remote import Remote
+from edge_serve.workers.states import with_states
+
+#: how long a job may go on after the front end has hung up
+_LAST_JOB_SECONDS = 0.2
 
 
 @dataclass(slots=True)
@@ -49,6 +54,7 @@ class Main:
         self._loaded: dict[int, Loaded] = {}
         self._instances: dict[int, Instance] = {}
         self._described: dict[tuple[str, int], Backend] = {}
+        self._busy: set[object] = set()
         self.remote = Remote(control.send)
         self._acts: dict[int, Callable[[Frame], None]] = {
             Kind.DESCRIBE: self._on_describe,
@@ -76,15 +82,25 @@ class Main:
                         act(received)
         except OSError:
             pass
-        if self._loaded:  # the front end died: nobody waits for a finalize
+        end = time.monotonic() + _LAST_JOB_SECONDS
+        while self._busy and not self._loaded and time.monotonic() < end:  # it has answered, and is about to return
+            time.sleep(0.005)
+        if self._loaded or self._busy:  # the front end died, or called the load off: nobody waits for a finalize
             os._exit(1)
         self._jobs.put(None)
 
     def _start(self, in_main: bool, job: Callable[[], object]) -> None:
+        def run() -> None:
+            try:
+                job()
+            finally:
+                self._busy.discard(run)
+
+        self._busy.add(run)
         if in_main:
-            self._jobs.put(job)
+            self._jobs.put(run)
         else:
-            threading.Thread(target=job, name="loading", daemon=True).start()
+            threading.Thread(target=run, name="loading", daemon=True).start()
 
     def _answer(self, question: int, make: Callable[[], bytes]) -> bool:
         """Send what `make` returns, or FAILED with why it could not."""
@@ -147,7 +163,7 @@ class Main:
         spec = _spec(value["spec"])
         specs = [InstanceSpec(one["name"], one["kind"], one["device_id"]) for one in value["instances"]]
         backend = self._described.pop((spec.name, spec.version), None) or loader.load(value["backend"], spec)
-        executors = backend.open(spec, specs)
+        executors = with_states(backend.open(spec, specs), spec)
         layout = Layout(spec.config)
         instances = [
             Instance(one["name"], one["channel"], sock, layout, arena, executor)

@@ -1,0 +1,4 @@
+"""Traces of requests in Triton's format: which requests are traced, and the files that the traces go to.
+
+Imports only layer 0. Start reading in `tracing`.
+"""

@@ -1,0 +1,68 @@
+"""One trace setting in force: its values, which of them were asked for, and how much of it is used up.
+
+Rules: triton-inference-server/server src/tracer.cc. A change makes a new setting with fresh counters; what is left of
+`count` is carried over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edge_serve.errors import InvalidArgument
+from edge_serve.messages.settings import TraceChanges, TraceSettings
+
+_FIELDS = ("level", "rate", "count", "log_frequency")
+
+
+@dataclass(slots=True)
+class Setting:
+    """What applies to the server or to one model.
+
+    Attributes:
+        values: `count` goes down with each trace.
+        specified: names of the fields that were asked for here; the others follow the setting above.
+        seen: requests since it came into force.
+    """
+
+    values: TraceSettings
+    specified: frozenset[str] = frozenset()
+    seen: int = 0
+
+    def changed(self, above: TraceSettings, changes: TraceChanges) -> Setting:
+        """The setting that `changes` make of this one, under the values of the setting above.
+
+        Raises:
+            InvalidArgument: it would trace, and cannot.
+        """
+        asked: dict[str, Any] = {field: getattr(self.values, field) for field in self.specified - changes.cleared}
+        new = {field: getattr(changes, field) for field in _FIELDS if getattr(changes, field) is not None}
+        asked.update(new)
+        values = replace(above, **asked)
+        reason = why_not(values)
+        if values.level and reason:
+            raise InvalidArgument(f"Attempting to set invalid trace setting :{reason}")
+        return Setting(values, frozenset(asked))
+
+    def take(self) -> bool:
+        """Another request is here: trace it?"""
+        values = self.values
+        if why_not(values) or values.count == 0:
+            return False
+        self.seen += 1
+        if self.seen % values.rate:
+            return False
+        if values.count > 0:
+            self.values = replace(values, count=values.count - 1)
+        return True
+
+
+def why_not(values: TraceSettings) -> str:
+    """Why nothing is traced under these values; "" when something is."""
+    if not values.level:
+        return "tracing is disabled"
+    if values.rate == 0:
+        return "sample rate must be non-zero"
+    if values.mode == "triton" and not values.file:
+        return "trace file name is not given"
+    return ""

@@ -1,0 +1,189 @@
+"""Implicit state: what a model's sequences hand on from request to request, kept beside the instance that runs them.
+
+Rules: triton-inference-server/core src/sequence_state.cc. A state goes in as `input_name` and comes back as
+`output_name`; it starts as `initial_state` says, else as zeros, with 1 for variable dimensions. States are kept by
+seat: the scheduler gives each sequence a seat of its own for its life, and its first request has START, which forgets
+whatever was kept there. So states never travel, and there are never more than seats.
+
+Worker's side: the standard library and NumPy only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from edge_serve.backends.base import BackendInstance, BackendRequest, ModelSpec, Reply, Timing
+from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
+from edge_serve.tensors import BY_CONFIG_NAME, DataType, Shape, Tensor, element_count, join_bytes
+
+#: beside the version directories (core src/constants.h, kInitialStateFolder)
+INITIAL_STATES = "initial_state"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One entry of `sequence_batching.state`.
+
+    Attributes:
+        first: its value when a sequence starts.
+    """
+
+    output_name: str
+    first: Tensor
+
+
+def states_of(spec: ModelSpec) -> list[State]:
+    """The states that a completed configuration describes.
+
+    Raises:
+        InvalidArgument: an initial state's file is too short, or lies elsewhere.
+        Internal: it cannot be read.
+    """
+    batch: Shape = (1,) if int(spec.config.get("max_batch_size", 0)) else ()
+    return [
+        State(str(state["output_name"]), _first(state, batch, spec.model_directory / INITIAL_STATES))
+        for state in (spec.config.get("sequence_batching") or {}).get("state", [])
+    ]
+
+
+def _first(state: dict[str, Any], batch: Shape, directory: Path) -> Tensor:
+    name, datatype = str(state["input_name"]), BY_CONFIG_NAME[state["data_type"]]
+    initial: dict[str, Any] = next(iter(state.get("initial_state", [])), {})
+    dims = tuple(int(dim) for dim in initial.get("dims") or state["dims"])
+    shape = batch + tuple(1 if dim < 0 else dim for dim in dims)
+    if not initial.get("data_file"):
+        return _zeros(name, datatype, shape)
+    data = _read(directory, str(initial["data_file"]))
+    expected = element_count(shape) * datatype.size
+    if len(data) < expected:
+        raise InvalidArgument(
+            f"initial_state setting expects {expected} bytes, but the data provided from {initial['data_file']} only "
+            f"has {len(data)} bytes."
+        )
+    return Tensor(name, datatype, shape, data[:expected] if datatype.size else data)
+
+
+def _read(directory: Path, name: str) -> bytes:
+    path = directory / name
+    if not path.resolve().is_relative_to(directory.resolve()):
+        raise InvalidArgument(f"initial state file '{name}' is outside the directory '{INITIAL_STATES}' of the model")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Internal(f"failed to open text file for read {INITIAL_STATES}/{name}: {error.strerror}") from error
+
+
+def _zeros(name: str, datatype: DataType, shape: Shape) -> Tensor:
+    count = element_count(shape)
+    data = bytes(count * datatype.size) if datatype is not DataType.BYTES else join_bytes([b""] * count)
+    return Tensor(name, datatype, shape, data)
+
+
+class StatefulInstance:
+    """Gives an instance's requests their states and keeps what comes back. It is a `BackendInstance` itself.
+
+    Args:
+        shown: outputs of the configuration; a state among them is part of the answer too.
+    """
+
+    def __init__(self, instance: BackendInstance, states: Sequence[State], shown: Sequence[str]) -> None:
+        self._instance = instance
+        self._states = states
+        self._shown = frozenset(shown)
+        self._names = frozenset(state.output_name for state in states)
+        #: by seat: what came back last, by the output's name
+        self._kept: dict[int, dict[str, Tensor]] = {}
+
+    def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
+        """See `BackendInstance`."""
+        dummy = self._dummy(batch)
+        wanted = [request.requested_outputs for request in batch]
+        for request in batch:
+            self._prepare(request, self._start_or_go_on(request) if request.seat >= 0 else dummy)
+        replies = self._instance.execute(batch, timing)
+        if len(replies) == len(batch):
+            for request, reply, names in zip(batch, replies, wanted, strict=True):
+                self._take(request.seat, reply, names)
+        for request, names in zip(batch, wanted, strict=True):
+            request.requested_outputs = names
+            if request.flags & SEQUENCE_END and request.send is None:
+                self._kept.pop(request.seat, None)
+        return replies
+
+    def _start_or_go_on(self, request: BackendRequest) -> list[Tensor]:
+        if request.flags & SEQUENCE_START:
+            self._kept.pop(request.seat, None)
+        return self._now(request.seat)
+
+    def _now(self, seat: int) -> list[Tensor]:
+        kept = self._kept.get(seat, {})
+        return [kept.get(state.output_name, state.first) for state in self._states]
+
+    def _dummy(self, batch: Sequence[BackendRequest]) -> list[Tensor]:
+        """What null requests get: zeros, shaped as the states of the others are now. A warm-up gets first states."""
+        for request in batch:
+            if request.seat >= 0:
+                like = self._now(-1 if request.flags & SEQUENCE_START else request.seat)
+                return [_zeros(tensor.name, tensor.datatype, tensor.shape) for tensor in like]
+        return [state.first for state in self._states]
+
+    def _prepare(self, request: BackendRequest, states: Sequence[Tensor]) -> None:
+        given = {tensor.name for tensor in request.inputs}  # a warm-up may bring its own
+        request.inputs = [*request.inputs, *(tensor for tensor in states if tensor.name not in given)]
+        names = request.requested_outputs
+        if request.send is not None:
+            request.send = partial(self._send, request.send, request.seat, names)
+        request.requested_outputs = [*names, *self._names.difference(names)]
+
+    def _take(self, seat: int, reply: Reply, wanted: Sequence[str]) -> None:
+        """Keep the states of a reply, and leave in it what the client asked for."""
+        states = [tensor for tensor in reply.outputs if tensor.name in self._names]
+        if not states:
+            return
+        shown = self._shown.intersection(wanted)
+        reply.outputs = [tensor for tensor in reply.outputs if tensor.name not in self._names or tensor.name in shown]
+        if seat < 0 or reply.error is not None:
+            return
+        kept = self._kept.setdefault(seat, {})
+        inputs = {state.output_name: state.first.name for state in self._states}
+        for tensor in states:  # copies: the model may write there again
+            kept[tensor.name] = Tensor(inputs[tensor.name], tensor.datatype, tensor.shape, bytes(tensor.data))
+
+    def _send(
+        self,
+        send: Callable[[Reply | None, bool], None],
+        seat: int,
+        wanted: Sequence[str],
+        reply: Reply | None,
+        final: bool,
+    ) -> None:
+        """One of several replies, which may bring states too."""
+        if reply is not None:
+            self._take(seat, reply, wanted)
+        send(reply, final)
+
+    def is_ready(self) -> bool:
+        """See `BackendInstance`."""
+        return self._instance.is_ready()
+
+    def close(self) -> None:
+        """See `BackendInstance`."""
+        self._instance.close()
+
+
+def with_states(instances: Sequence[BackendInstance], spec: ModelSpec) -> Sequence[BackendInstance]:
+    """The instances, which keep states when the configuration has some.
+
+    Raises:
+        EdgeServeError: as `states_of`.
+    """
+    states = states_of(spec)
+    if not states:
+        return instances
+    shown = [str(output["name"]) for output in spec.config.get("output", [])]
+    return [StatefulInstance(instance, states, shown) for instance in instances]

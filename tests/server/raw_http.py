@@ -1,0 +1,118 @@
+"""HTTP by hand: what a client library would not let one send, and what came back."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.server.running import PATIENCE
+
+
+@dataclass
+class Answer:
+    """A response."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def closes(self) -> bool:
+        """Nothing more will come on the connection."""
+        return self.headers.get("connection", "").lower() == "close"
+
+    @property
+    def error(self) -> str:
+        """The text of an error reply."""
+        return str(json.loads(self.body)["error"])
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, port: int, timeout: float = PATIENCE, receive_buffer: int = 0) -> None:
+        self.socket = socket.socket()
+        if receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(timeout)
+        self.socket.connect(("127.0.0.1", port))
+        self._received = b""
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        """All of it; a server that has said enough may have closed."""
+        try:
+            self.socket.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+    def ask(self, data: bytes) -> Answer:
+        """Send and wait for one response."""
+        self.send(data)
+        return self.answer()
+
+    def answer(self) -> Answer:
+        """The next response.
+
+        Raises:
+            ConnectionError: the server closed instead.
+        """
+        while b"\r\n\r\n" not in self._received:
+            self._more()
+        head, _, rest = self._received.partition(b"\r\n\r\n")
+        lines = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+        length = int(headers.get("content-length", "0"))
+        self._received = rest
+        while len(self._received) < length:
+            self._more()
+        body, self._received = self._received[:length], self._received[length:]
+        return Answer(int(lines[0].split(" ")[1]), headers, body)
+
+    def _more(self) -> None:
+        data = self.socket.recv(1 << 20)
+        if not data:
+            raise ConnectionError(f"closed after {self._received!r}")
+        self._received += data
+
+    def reset(self) -> None:
+        """Close with a RST, as a crashed client's kernel does."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+
+def request(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
+    """A request with Content-Length."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", *headers]
+    if body or method == "POST":
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+def infer_json(model: str, inputs: Any, *headers: str, **more: Any) -> bytes:
+    """A request with a JSON body."""
+    body = json.dumps({"inputs": inputs, **more}).encode()
+    return request("POST", f"/v2/models/{model}/infer", body, *headers)
+
+
+def infer_binary(model: str, inputs: Sequence[tuple[str, str, np.ndarray[Any, Any]]], *headers: str) -> bytes:
+    """A request with binary tensors in and out."""
+    described = [
+        {"name": name, "datatype": kind, "shape": list(data.shape), "parameters": {"binary_data_size": data.nbytes}}
+        for name, kind, data in inputs
+    ]
+    text = json.dumps({"inputs": described, "parameters": {"binary_data_output": True}}).encode()
+    body = text + b"".join(data.tobytes() for _, _, data in inputs)
+    length = f"Inference-Header-Content-Length: {len(text)}"
+    return request("POST", f"/v2/models/{model}/infer", body, length, *headers)
