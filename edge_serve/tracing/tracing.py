@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from edge_serve.errors import Unsupported
 from edge_serve.messages.settings import TraceChanges, TraceSettings
 from edge_serve.messages.trace import Trace

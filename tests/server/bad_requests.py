@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # lists of requests read better whole
 """Requests that a server must refuse: one of each kind, and any number of seeded variations."""
 
 from __future__ import annotations
