@@ -23,6 +23,7 @@ LAYERS = {
     "config": 1, "protocol": 1, "metrics": 1,
     "scheduling": 2, "backends": 2,
     "workers": 3,
+    "tracing": 3,
     "models": 4,
     "service": 5,
     "transport": 6,
