@@ -44,23 +44,24 @@ def _serve(arguments: Sequence[str]) -> int:
         print("Try 'edge-serve --help'.", file=sys.stderr)
         return 1
     try:
-        _configure_log(config)
+        control = _configure_log(config)
     except OSError as error:
         print(f"edge-serve: cannot write the log to '{config.log_file}': {error.strerror}", file=sys.stderr)
         return 1
     from edge_serve.server import serve  # the rest of the server is not needed to refuse a bad command line
 
-    return serve(config)
+    return serve(config, control)
 
 
-def _configure_log(config: ServerConfig) -> None:
+def _configure_log(config: ServerConfig) -> log.LogControl:
     levels = log.LevelFilter(
         info=config.log_info, warning=config.log_warning, error=config.log_error, verbose=config.log_verbose
     )
     stream = open(config.log_file, "a", buffering=1, encoding="utf-8") if config.log_file else None  # noqa: SIM115  # it stays open as long as the process
-    log.configure(config.log_format, levels, stream)
+    control = log.configure(config.log_format, levels, stream, file=config.log_file)
     for note in config.notes:
         logging.getLogger(__name__).warning("%s", note)
+    return control
 
 
 def _check(arguments: Sequence[str]) -> int:

@@ -24,6 +24,7 @@ from edge_serve.clock import MonotonicClock
 from edge_serve.config.json_form import model_config_to_json
 from edge_serve.config.server import ServerConfig
 from edge_serve.errors import EdgeServeError
+from edge_serve.messages.settings import TRACE_LEVELS, TraceSettings
 from edge_serve.metrics.custom import CustomMetrics
 from edge_serve.metrics.gpu import find_gpus
 from edge_serve.metrics.options import parse_options
@@ -33,7 +34,8 @@ from edge_serve.models.loading import Loader, LoaderOptions
 from edge_serve.models.registry import Registry
 from edge_serve.models.repository import Repository
 from edge_serve.protocol.routes import Group
-from edge_serve.service import Service, ServiceOptions
+from edge_serve.service import LogControl, Service, ServiceOptions
+from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.http import HttpServer
 from edge_serve.transport.http_limits import HttpLimits
 from edge_serve.transport.listeners import Listener, listen_tcp, listen_unix
@@ -41,6 +43,7 @@ from edge_serve.transport.metrics import MetricsApplication
 from edge_serve.transport.v2 import V2Application
 from edge_serve.transport.v2_head import V2Settings
 from edge_serve.workers.arena import Budget
+from edge_serve.workers.codec import Codec
 from edge_serve.workers.pool import Hooks, Workers
 from edge_serve.workers.pool import Limits as WorkerLimits
 
@@ -95,7 +98,7 @@ class Server:
         EdgeServeError: a repository that cannot be read, or a door that cannot be opened.
     """
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, log_control: LogControl | None = None) -> None:
         self._config = config
         self._clock = MonotonicClock()
         self._budget = Budget(config.tensor_memory_bytes or _quarter_of_memory())
@@ -106,13 +109,15 @@ class Server:
         custom = CustomMetrics()
         limits = WorkerLimits(silence=config.worker_heartbeat_timeout_secs)
         self._workers = Workers(limits, self._clock, Hooks(metric=custom.apply))
+        self._codec = Codec(self._budget, limits)
         loader = Loader(self._workers, self._budget, self._clock, _loader_options(config))
         roots = [Path(path) for path in config.model_repository]
         self._registry = Registry(
             Repository(roots), loader, config.required_model, max(1, config.model_load_thread_count)
         )
         explicit = config.model_control_mode == "explicit"
-        self.service = Service(self._registry, ServiceOptions(config.id, explicit, config.strict_readiness))
+        options = ServiceOptions(config.id, explicit, config.strict_readiness)
+        self.service = Service(self._registry, options, log_control, Tracing(_trace_settings(config)))
         self._source = Source(self._registry, custom, self._budget, self._doors)
 
     async def run(self) -> int:
@@ -136,7 +141,9 @@ class Server:
             housekeeping.cancel()
             return await self._shut_down(CLEAN)
         finally:
+            await self._codec.stop(LAST_GRACE)
             await self._workers.stop(LAST_GRACE)
+            self.service.tracing.close()
 
     # ---- start --------------------------------------------------------------------------------------------------
 
@@ -161,7 +168,11 @@ class Server:
             if config.http_unix_socket:
                 listeners.append(listen_unix(config.http_unix_socket))
             application = V2Application(
-                self.service, _v2_settings(config), config_to_json=model_config_to_json, clock=self._clock
+                self.service,
+                _v2_settings(config),
+                config_to_json=model_config_to_json,
+                clock=self._clock,
+                codec=self._codec,
             )
             await self._open("HTTP", HttpServer(application, _http_limits(config), self._clock), listeners)
         if config.allow_metrics:
@@ -215,6 +226,7 @@ class Server:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             try:
+                self._codec.trim()
                 await self._registry.keep_house()
             except Exception:  # one bad round must not be the last
                 log.exception("housekeeping failed")
@@ -303,12 +315,18 @@ def _http_limits(config: ServerConfig) -> HttpLimits:
     return HttpLimits(connections=connections, idle_timeout=config.http_idle_timeout_secs or float("inf"))
 
 
-def serve(config: ServerConfig) -> int:
+def _trace_settings(config: ServerConfig) -> TraceSettings:
+    trace = config.trace_config
+    level = tuple(level for level in trace.level if level in TRACE_LEVELS)
+    return TraceSettings(level, trace.rate, trace.count, trace.log_frequency, trace.file, trace.mode)
+
+
+def serve(config: ServerConfig, log_control: LogControl | None = None) -> int:
     """Run a server to its end; the exit status."""
 
     async def main() -> int:
         try:
-            return await Server(config).run()
+            return await Server(config, log_control).run()
         except EdgeServeError as error:
             log.error("%s", error.message)
         except OSError as error:

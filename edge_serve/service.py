@@ -10,12 +10,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from edge_serve.config.model_config_pb2 import ModelConfig
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata, TensorMetadata
+from edge_serve.messages.settings import LogSettings, TraceChanges, TraceSettings
 from edge_serve.messages.signature import TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.driver import OnResponse, Ticket
@@ -23,6 +24,7 @@ from edge_serve.models.override import Override
 from edge_serve.models.registry import Registry, check_name, parse_version
 from edge_serve.models.served import Served
 from edge_serve.protocol.validate import validate
+from edge_serve.tracing.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,14 @@ class Answered:
 _ANSWERED = Answered()
 
 
+class LogControl(Protocol):
+    """The server's log."""
+
+    def settings(self) -> LogSettings: ...
+
+    def update(self, settings: LogSettings) -> None: ...
+
+
 @dataclass(slots=True)
 class ServiceOptions:
     """What the operations need to know of the settings."""
@@ -66,10 +76,13 @@ class Service:
     Attributes:
         started: the initial models are loaded, or failed to.
         stopping: SIGTERM came; nothing new is accepted.
+        log_control: None when there is no log of our own, as in another program.
     """
 
     registry: Registry
     options: ServiceOptions = field(default_factory=ServiceOptions)
+    log_control: LogControl | None = None
+    tracing: Tracing = field(default_factory=Tracing)
     started: bool = False
     stopping: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -157,6 +170,41 @@ class Service:
         """POST /v2/repository/index"""
         self._check_running()
         return self.registry.index(ready_only=ready_only)
+
+    # ---- settings -----------------------------------------------------------------------------------------------
+
+    def log_settings(self) -> LogSettings:
+        """GET /v2/logging
+
+        Raises:
+            Unavailable: the log is not the server's.
+        """
+        return self._log_control().settings()
+
+    def update_log_settings(self, settings: LogSettings) -> None:
+        """Apply `settings` from the next line on; raises as `log_settings`."""
+        self._log_control().update(settings)
+
+    def _log_control(self) -> LogControl:
+        if self.log_control is None:
+            raise Unavailable("the server does not support dynamic logging")
+        return self.log_control
+
+    def trace_settings(self, model: str) -> TraceSettings:
+        """What applies to a model, or to all without settings of their own when ""; errors as `lookup`."""
+        if model:
+            self.lookup(model, "")
+        return self.tracing.settings(model)
+
+    def update_trace_settings(self, model: str, changes: TraceChanges) -> None:
+        """Change what applies to a model, or to all when "".
+
+        Raises:
+            InvalidArgument: nothing could be traced like that. Unsupported: see `Tracing.update`.
+        """
+        if model:
+            self.lookup(model, "")
+        self.tracing.update(model, changes)
 
     # ---- model control ------------------------------------------------------------------------------------------
 

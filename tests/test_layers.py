@@ -20,10 +20,9 @@ PACKAGE = "edge_serve"
 #: room -> layer; a room is a package or a single file of edge_serve/
 LAYERS = {
     "errors": 0, "clock": 0, "tensors": 0, "ragged": 0, "messages": 0,
-    "config": 1, "protocol": 1, "metrics": 1,
+    "config": 1, "protocol": 1, "metrics": 1, "tracing": 1,
     "scheduling": 2, "backends": 2,
     "workers": 3,
-    "tracing": 3,
     "models": 4,
     "service": 5,
     "transport": 6,
