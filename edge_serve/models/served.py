@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
@@ -57,6 +58,8 @@ class Served:
     kept: TemporaryDirectory[str] | None = None
     _reshapes_inputs: bool = field(init=False)
     _reshapes_outputs: bool = field(init=False)
+    _holds: int = 0
+    _free: asyncio.Event | None = None
     #: `opened.restarts` when the model last said that it is not ready; -1 = it said that it is
     _refused_at: int = -1
 
@@ -85,6 +88,22 @@ class Served:
         """Every instance's worker is there, and the model's own `is_ready` agreed when it was last asked."""
         opened = self.opened
         return opened is None or (opened.complete and self._refused_at != opened.restarts)
+
+    def hold(self) -> None:
+        """A request for this version is under way where its queue does not see it: the version must stay."""
+        self._holds += 1
+
+    def let_go(self) -> None:
+        """The reverse of `hold`."""
+        self._holds -= 1
+        if not self._holds and self._free is not None:
+            self._free.set()
+
+    async def unheld(self) -> None:
+        """Wait until nobody holds it."""
+        while self._holds:
+            self._free = asyncio.Event()
+            await self._free.wait()
 
     async def check_health(self) -> None:
         """Ask every instance whether the model is ready. What a worker said dies with it: its successor is fresh."""

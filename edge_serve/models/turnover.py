@@ -125,10 +125,8 @@ class Turnover:
 
     async def _drain(self, served: Served) -> None:
         started = time.monotonic()
-        idle = asyncio.Event()
-        served.runner.stop(idle.set)
         try:
-            await asyncio.wait_for(idle.wait(), DRAIN_SECONDS)
+            await asyncio.wait_for(_answered(served), DRAIN_SECONDS)
         except asyncio.TimeoutError:
             log.warning("model %s version %s still has %d requests after %.0f s", served.name, served.version,
                         served.runner.in_flight(), DRAIN_SECONDS)  # fmt: skip
@@ -147,3 +145,12 @@ def _load_failure(failures: dict[int, EdgeServeError]) -> str:
     return "".join(
         f"version {version} is at UNAVAILABLE state: {error.as_triton()};" for version, error in failures.items()
     )
+
+
+async def _answered(served: Served) -> None:
+    """Everything that `served` accepted is answered; it accepts no more."""
+    await served.unheld()  # requests whose bodies are being read elsewhere come to its queue yet
+    idle = asyncio.Event()
+    served.runner.stop(idle.set)
+    await idle.wait()
+    await served.unheld()  # replies that are being written elsewhere

@@ -1,10 +1,15 @@
-"""Bodies of error replies, made here and nowhere else."""
+"""Error replies, made here and nowhere else."""
 
 from __future__ import annotations
 
 import json
 
 import orjson
+
+from edge_serve.errors import EdgeServeError
+from edge_serve.protocol.compression import UnsupportedEncoding
+from edge_serve.protocol.routes import MethodNotAllowed
+from edge_serve.transport.exchange import Exchange
 
 
 def error_body(text: str) -> bytes:
@@ -13,3 +18,13 @@ def error_body(text: str) -> bytes:
         return orjson.dumps({"error": text})
     except TypeError:  # lone surrogates: a text that quotes a client's bytes
         return json.dumps({"error": text}, separators=(",", ":")).encode()
+
+
+def refuse(exchange: Exchange, error: EdgeServeError, content_type: str) -> None:
+    """The one place where an error becomes a reply to a v2 request."""
+    headers: tuple[tuple[str, str], ...] = ()
+    if isinstance(error, UnsupportedEncoding):
+        headers = (("Accept-Encoding", "gzip, deflate"),)
+    elif isinstance(error, MethodNotAllowed):
+        headers = (("Allow", ", ".join(error.allowed)),)
+    exchange.reply(error.http_status, (error_body(error.message),), content_type=content_type, headers=headers)

@@ -1,7 +1,7 @@
 """The v2 protocol over HTTP: decode, call the service, encode (server src/http_server.cc, `HTTPAPIServer`).
 
-`handle` is the straight line; what a request head says is worked out once per head (`v2_head.py`), because clients
-repeat theirs. Errors become replies in `_refuse`.
+Inference is in `v2_infer`. What a request head says is worked out once per head (`v2_head.py`), because clients
+repeat theirs. Errors become replies in `replies.refuse`.
 """
 
 from __future__ import annotations
@@ -14,44 +14,28 @@ import orjson
 
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
-from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parameter
+from edge_serve.messages.infer import Lease, Parameter
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata
-from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
-from edge_serve.protocol import bodies, compression, generate
+from edge_serve.protocol import bodies, generate
 from edge_serve.protocol.http1 import Head
-from edge_serve.protocol.infer import InferDecoder, header_length, json_too_big
-from edge_serve.protocol.infer_response import InferEncoder
-from edge_serve.protocol.routes import MethodNotAllowed, Operation, Route
+from edge_serve.protocol.routes import Operation, Route
 from edge_serve.transport.exchange import Exchange
 from edge_serve.transport.generate import Answer, Single, Stream, check_encoding
-from edge_serve.transport.replies import error_body
-from edge_serve.transport.v2_head import JSON, PLAIN, HeadReader, Request, V2Settings
+from edge_serve.transport.replies import refuse
+from edge_serve.transport.v2_head import JSON, PLAIN, HeadReader, V2Settings
+from edge_serve.transport.v2_infer import Codec, Inference, InferService
+from edge_serve.transport.v2_settings import Settings, SettingsService
 
 log = logging.getLogger(__name__)
 
-_BINARY = "application/octet-stream"
 _SHM_DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-_ALIGNMENT = 64
-
-
-class Served(Protocol):
-    """A model version that serves."""
-
-    @property
-    def signature(self) -> Signature: ...
-
-
-class Ticket(Protocol):
-    """A request under way."""
-
-    def cancel(self) -> None: ...
 
 
 Done = Callable[["EdgeServeError | None"], None]
 
 
-class Service(Protocol):
+class Service(InferService, SettingsService, Protocol):
     """What this door needs of service.Service."""
 
     def live(self) -> bool: ...
@@ -65,24 +49,6 @@ class Service(Protocol):
     def repository_index(self, ready_only: bool) -> Sequence[IndexEntry]: ...
     def load_model(self, name: str, parameters: Mapping[str, Parameter | bytes], done: Done) -> None: ...
     def unload_model(self, name: str, unload_dependents: bool, done: Done) -> None: ...
-    def lookup(self, name: str, version: str) -> Served: ...
-    def lease(self, name: str, version: str, nbytes: int) -> Lease | None: ...
-    def infer(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> Ticket: ...
-
-
-class _ShiftedLease:
-    """A lease whose body starts `shift` bytes in, so that the tensors behind its JSON part lie aligned."""
-
-    __slots__ = ("_lease", "arena", "offset", "view")
-
-    def __init__(self, lease: Lease, shift: int, length: int) -> None:
-        self._lease = lease
-        self.view = lease.view[shift : shift + length]
-        self.offset = lease.offset + shift
-        self.arena = lease.arena
-
-    def release(self) -> None:
-        self._lease.release()
 
 
 class V2Application:
@@ -90,6 +56,7 @@ class V2Application:
 
     Args:
         config_to_json: a completed configuration as Triton's JSON (config/json_form.py).
+        codec: does what the loop has no time for; None = the loop does it.
     """
 
     def __init__(
@@ -99,14 +66,14 @@ class V2Application:
         *,
         config_to_json: Callable[[Any], Any],
         clock: Clock | None = None,
+        codec: Codec | None = None,
     ) -> None:
         self._service = service
         self._settings = settings
         self._config_to_json = config_to_json
-        self._clock = clock or MonotonicClock()
         self._heads = HeadReader(settings)
-        self._decoder = InferDecoder(settings.max_input_size)
-        self._encoder = InferEncoder()
+        self._inference = Inference(service, settings.max_input_size, clock or MonotonicClock(), codec)
+        runtime = Settings(service)
         self._handlers: dict[Operation, Callable[[Exchange, Route], None]] = {
             Operation.SERVER_LIVE: self._live,
             Operation.SERVER_READY: self._ready,
@@ -115,6 +82,8 @@ class V2Application:
             Operation.MODEL_METADATA: self._model_metadata,
             Operation.MODEL_CONFIG: self._model_config,
             Operation.MODEL_STATISTICS: self._model_statistics,
+            Operation.LOGGING: runtime.logging,
+            Operation.TRACE_SETTING: runtime.trace,
             Operation.REPOSITORY_INDEX: self._repository_index,
             Operation.MODEL_LOAD: self._load,
             Operation.MODEL_UNLOAD: self._unload,
@@ -129,31 +98,17 @@ class V2Application:
     # ---- the seam to the connection -----------------------------------------------------------------------------
 
     def place(self, head: Head, length: int) -> Lease | None:
-        """Tensor memory for the body of a binary inference request, its first tensor on 64 bytes."""
-        request = self._heads.read(head)
-        text = request.length_text
-        if request.refusal is not None or request.compressed or text is None:
-            if length > self._settings.max_input_size:
-                raise json_too_big(length, self._settings.max_input_size)
-            return None
-        try:
-            start = header_length(text, length) or 0
-        except InvalidArgument:
-            return None  # `handle` answers it
-        shift = -start % _ALIGNMENT
-        lease = self._service.lease(request.route.model, request.route.version, length + shift)
-        if lease is None or not shift:
-            return lease
-        return _ShiftedLease(lease, shift, length)
+        """Tensor memory for the body of an inference request."""
+        return self._inference.place(self._heads.read(head), length)
 
     def handle(self, exchange: Exchange) -> None:
         """Answer, now or later."""
         request = self._heads.read(exchange.head)
         try:
             if request.refusal is not None:
-                _refuse(exchange, request.refusal, request.refusal_type)
+                refuse(exchange, request.refusal, request.refusal_type)
             elif request.route.operation is Operation.INFER:
-                self._infer(exchange, request)
+                self._inference.handle(exchange, request)
             elif request.route.operation is Operation.GENERATE:
                 self._generate(exchange, request.route, Single(exchange))
             elif request.route.operation is Operation.GENERATE_STREAM:
@@ -162,11 +117,11 @@ class V2Application:
                 self._handler(request.route)(exchange, request.route)
         except EdgeServeError as error:
             _release(exchange)
-            _refuse(exchange, error, request.error_type)
+            refuse(exchange, error, request.error_type)
         except Exception:
             log.exception("%s %s failed", exchange.head.method, exchange.head.path)
             _release(exchange)
-            _refuse(exchange, Internal("the server failed to handle this request, its log says why"), JSON)
+            refuse(exchange, Internal("the server failed to handle this request, its log says why"), JSON)
 
     def _handler(self, route: Route) -> Callable[[Exchange, Route], None]:
         handler = self._handlers.get(route.operation)
@@ -175,79 +130,6 @@ class V2Application:
         return handler
 
     # ---- inference ----------------------------------------------------------------------------------------------
-
-    def _infer(self, exchange: Exchange, asked: Request) -> None:
-        route = asked.route
-        signature = self._service.lookup(route.model, route.version).signature
-        if signature.decoupled:
-            raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
-        body, lease = exchange.body, exchange.lease
-        if asked.compressed:
-            body = compression.decompress(body, self._settings.max_input_size)
-        length = header_length(asked.length_text, len(body))
-        try:
-            request = self._decoder.decode(
-                signature,
-                route.version,
-                body,
-                length,
-                offset=-1 if lease is None else lease.offset,
-                forwarded=asked.forwarded,
-            )
-        except EdgeServeError as error:
-            _release(exchange)
-            _refuse(exchange, error, JSON)
-            return
-        request.lease = lease
-        if asked.timeout_ns:
-            request.deadline_ns = self._clock.now_ns() + asked.timeout_ns
-        answered = False
-
-        def on_response(response: InferResponse) -> None:
-            nonlocal answered
-            answered = True
-            exchange.on_abandoned = None
-            self._answer(exchange, asked, request, signature, response)
-
-        ticket = self._service.infer(request, on_response)
-        if not answered:
-            exchange.on_abandoned = ticket.cancel
-
-    def _answer(
-        self, exchange: Exchange, asked: Request, request: InferRequest, signature: Signature, response: InferResponse
-    ) -> None:
-        lease = response.lease
-        try:
-            if response.error is None and self._send(exchange, asked, request, signature, response):
-                return  # `on_sent` gives the lease back
-            if response.error is not None:
-                _refuse(exchange, response.error, PLAIN)
-        except EdgeServeError as error:
-            _refuse(exchange, error, PLAIN)
-        except Exception:
-            log.exception("a response of model %s cannot be encoded", response.model_name)
-            _refuse(exchange, Internal("the server failed to encode the response, its log says why"), PLAIN)
-        if lease is not None:
-            lease.release()
-
-    def _send(
-        self, exchange: Exchange, asked: Request, request: InferRequest, signature: Signature, response: InferResponse
-    ) -> bool:
-        """Reply; True when the reply's buffers are views of the response's lease."""
-        buffers, length = self._encoder.encode(response, request, signature)
-        content_type = JSON
-        headers: tuple[tuple[str, str], ...] = ()
-        if length is not None:
-            content_type, headers = _BINARY, (("Inference-Header-Content-Length", str(length)),)
-        if asked.accept != "identity":
-            buffers = [compression.compress(buffers, asked.accept)]
-            headers = (*headers, ("Content-Encoding", asked.accept))
-        lease = response.lease
-        if lease is None or length is None or asked.accept != "identity":
-            exchange.reply(200, buffers, content_type=content_type, headers=headers)
-            return False
-        exchange.reply(200, buffers, content_type=content_type, headers=headers, on_sent=lease.release)
-        return True
 
     def _generate(self, exchange: Exchange, route: Route, answer: Answer) -> None:
         signature = self._service.lookup(route.model, route.version).signature
@@ -337,19 +219,9 @@ def _finish(exchange: Exchange, error: EdgeServeError | None) -> None:
     if error is None:
         exchange.reply(200)
     else:
-        _refuse(exchange, error, JSON)
+        refuse(exchange, error, JSON)
 
 
 def _release(exchange: Exchange) -> None:
     if exchange.lease is not None:
         exchange.lease.release()
-
-
-def _refuse(exchange: Exchange, error: EdgeServeError, content_type: str) -> None:
-    """The one place where an error of this door becomes a reply."""
-    headers: tuple[tuple[str, str], ...] = ()
-    if isinstance(error, compression.UnsupportedEncoding):
-        headers = (("Accept-Encoding", "gzip, deflate"),)
-    elif isinstance(error, MethodNotAllowed):
-        headers = (("Allow", ", ".join(error.allowed)),)
-    exchange.reply(error.http_status, (error_body(error.message),), content_type=content_type, headers=headers)

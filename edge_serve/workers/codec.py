@@ -165,8 +165,8 @@ class Codec:
         if self._own is not None:
             self._own.trim()
 
-    async def stop(self) -> None:
-        """End the processes; what is under way fails."""
+    async def stop(self, timeout: float | None = None) -> None:
+        """End the processes, after `timeout` seconds (None: `Limits.close`) by force; what is left in them fails."""
         self._stopped = True
         while self._queue:
             self._queue.popleft().fail(Unavailable("Server exiting"))
@@ -175,7 +175,9 @@ class Codec:
             if member.idle_timer is not None:
                 member.idle_timer.cancel()
             member.process.close()
-        await asyncio.gather(*(member.process.ended(self._limits.close) for member in members))
+        await asyncio.gather(
+            *(member.process.ended(self._limits.close if timeout is None else timeout) for member in members)
+        )
         await asyncio.gather(*self._starting.values())
         if self._own is not None:
             self._own.close()

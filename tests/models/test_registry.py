@@ -46,6 +46,9 @@ class FakeServed:
         self.closed = False
         self.runner = Idle(busy)
 
+    async def unheld(self) -> None:
+        """Nothing of it is under way elsewhere."""
+
 
 class FakeLoader:
     """Opens whatever it is asked for, but for what `broken` names."""
