@@ -239,7 +239,7 @@ class Driver:
         self.statistics.pending -= len(jobs)
         self._batches[batch_id] = (run.instance, jobs)
         requests = [job.request for job in jobs] if self.controls is None else self.controls.requests(run)
-        self.model.execute(run.instance, batch_id, requests)
+        self.model.execute(run.instance, batch_id, requests, run.each)
         return jobs
 
     def _wake_at(self, until_ns: int | None, now_ns: int) -> None:
@@ -260,8 +260,16 @@ class Driver:
         stats = self.statistics
         now = self._clock.now_ns()
         marks = (reply.compute_start_ns, reply.input_end_ns, reply.output_start_ns, reply.end_ns)
-        null_rows = len(reply.replies) - len(jobs)
-        record.record_batch(stats, sum([job.rows for job in jobs]) + null_rows, *marks, int(time.time() * 1000))
+        if self._pace is not None:
+            self._pace((reply.end_ns - reply.compute_start_ns) // len(jobs))
+        if reply.each:
+            marks = _share(marks, len(jobs))
+            for job in jobs:
+                record.record_batch(stats, job.rows, *marks, int(time.time() * 1000))
+        else:
+            null_rows = len(reply.replies) - len(jobs)
+            rows = sum([job.rows for job in jobs]) + null_rows
+            record.record_batch(stats, rows, *marks, int(time.time() * 1000))
         lease = reply.lease
         if lease is not None and len(jobs) > 1:
             lease = SharedLease(lease, len(jobs))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edge_serve.errors import Internal, InvalidArgument, NotFound
+from edge_serve.errors import Internal, InvalidArgument, NotFound, Unsupported
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter, RequestedOutput
 from edge_serve.protocol import infer_tensors
 from edge_serve.protocol.json_text import (
@@ -143,7 +143,7 @@ def _correlation_id(value: Any) -> int | str:
         return value
     text = as_string(value, "Unable to parse 'sequence_id': ")
     if len(text.encode()) > _MAX_CORRELATION_ID:
-        raise InvalidArgument(f"string correlation ID cannot be longer than {_MAX_CORRELATION_ID} characters")
+        raise Unsupported(f"string correlation ID cannot be longer than {_MAX_CORRELATION_ID} characters")
     return text
 
 

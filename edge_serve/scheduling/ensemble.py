@@ -269,8 +269,8 @@ def ensemble_plan(config: pb.ModelConfig) -> EnsemblePlan:
         Step(
             step.model_name,
             str(step.model_version) if step.model_version > 0 else "",
-            dict(step.input_map),
-            dict(step.output_map),
+            dict(sorted(step.input_map.items())),
+            dict(sorted(step.output_map.items())),
         )
         for step in config.ensemble_scheduling.step
     ]

@@ -15,8 +15,8 @@ REPOSITORY = Path(__file__).parents[2] / "model_repository"
 MODELS = sorted(path.parent.name for path in REPOSITORY.glob("*/config.pbtxt"))
 
 
-def test_the_repository_has_its_eleven_models() -> None:
-    assert len(MODELS) == 11
+def test_the_repository_has_its_twelve_models() -> None:
+    assert len(MODELS) == 12
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -135,7 +135,6 @@ def test_parameters() -> None:
     [
         ("sequence_id", -1, "Unable to parse 'sequence_id': attempt to access JSON non-string as string"),
         ("sequence_id", True, "Unable to parse 'sequence_id': attempt to access JSON non-string as string"),
-        ("sequence_id", "x" * 129, "string correlation ID cannot be longer than 128 characters"),
         ("sequence_start", 1, "Unable to parse 'sequence_start': " + BOOLEAN),
         ("timeout", "5", "Unable to parse 'timeout': " + UNSIGNED),
         ("priority", 1.5, "Unable to parse 'priority': " + UNSIGNED),
@@ -148,6 +147,13 @@ def test_parameters() -> None:
 )  # fmt: skip
 def test_parameters_that_cannot_be(name: str, value: Any, text: str) -> None:
     assert refusal({"inputs": [], "parameters": {name: value}}).message == text
+
+
+def test_a_correlation_id_has_its_limit() -> None:
+    assert decode({"inputs": [INPUT], "parameters": {"sequence_id": "x" * 128}}).correlation_id == "x" * 128
+    error = refusal({"inputs": [], "parameters": {"sequence_id": "x" * 129}})
+    assert error.http_status == 501
+    assert error.message == "string correlation ID cannot be longer than 128 characters"
 
 
 def test_outputs() -> None:

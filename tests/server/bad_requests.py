@@ -1,4 +1,3 @@
-# ruff: noqa: E501  # lists of requests read better whole
 """Requests that a server must refuse: one of each kind, and any number of seeded variations."""
 
 from __future__ import annotations
@@ -50,18 +49,35 @@ def broken_framing() -> list[bytes]:
     post = f"POST {_INFER} HTTP/1.1\r\nHost: x\r\n"
     chunked = post + "Transfer-Encoding: chunked\r\n\r\n"
     texts = [
-        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 TLS\r\n\r\n", "GET\r\n\r\n", "GET /v2\r\n\r\n", "\r\n" * 9 + "GET",
-        "GET /v2 HTTP/2.0\r\n\r\n", "GET /v2 HTTP/1.1\nHost: x\n\n", "GET /v2 HTTP/1.1\r\nHost : x\r\n\r\n",
-        "GET /v2 HTTP/1.1\r\nHost: x\r\n folded: y\r\n\r\n", "GET /v2 HTTP/1.1\r\nA: \x00\r\n\r\n",
-        f"GET /{'a' * 20000} HTTP/1.1\r\n\r\n", "GET /v2 HTTP/1.1\r\n" + "A: b\r\n" * 200 + "\r\n",
-        "GET /v2 HTTP/1.1\r\nA: " + "b" * 70000 + "\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        "CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n", post + "Content-Length: -1\r\n\r\n", post + "Content-Length: x\r\n\r\n",
-        post + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab", post + f"Content-Length: {10**15}\r\n\r\n",
-        post + "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", post + "Transfer-Encoding: gzip\r\n\r\n",
-        post + "Content-Length: 5\r\nExpect: tea\r\n\r\n", chunked + "xyz\r\n", chunked + "-1\r\n", chunked + "5\r\nabcdefg\r\n",
-        chunked + "1;" + "a" * 2000 + "\r\n", chunked + f"{1 << 40:x}\r\n", chunked + "2\r\nab\r\n0\r\nContent-Length: 3\r\n\r\n",
+        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 TLS\r\n\r\n",
+        "GET\r\n\r\n",
+        "GET /v2\r\n\r\n",
+        "\r\n" * 9 + "GET",
+        "GET /v2 HTTP/2.0\r\n\r\n",
+        "GET /v2 HTTP/1.1\nHost: x\n\n",
+        "GET /v2 HTTP/1.1\r\nHost : x\r\n\r\n",
+        "GET /v2 HTTP/1.1\r\nHost: x\r\n folded: y\r\n\r\n",
+        "GET /v2 HTTP/1.1\r\nA: \x00\r\n\r\n",
+        f"GET /{'a' * 20000} HTTP/1.1\r\n\r\n",
+        "GET /v2 HTTP/1.1\r\n" + "A: b\r\n" * 200 + "\r\n",
+        "GET /v2 HTTP/1.1\r\nA: " + "b" * 70000 + "\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n",
+        post + "Content-Length: -1\r\n\r\n",
+        post + "Content-Length: x\r\n\r\n",
+        post + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        post + f"Content-Length: {10**15}\r\n\r\n",
+        post + "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        post + "Transfer-Encoding: gzip\r\n\r\n",
+        post + "Content-Length: 5\r\nExpect: tea\r\n\r\n",
+        chunked + "xyz\r\n",
+        chunked + "-1\r\n",
+        chunked + "5\r\nabcdefg\r\n",
+        chunked + "1;" + "a" * 2000 + "\r\n",
+        chunked + f"{1 << 40:x}\r\n",
+        chunked + "2\r\nab\r\n0\r\nContent-Length: 3\r\n\r\n",
         chunked + "0\r\n" + "T: " + "t" * 9000 + "\r\n\r\n",
-    ]  # fmt: skip
+    ]
     return [text.encode("latin-1") for text in texts]
 
 
@@ -69,19 +85,39 @@ def refused() -> list[bytes]:
     """Well-framed requests with an error in them: the connection stays."""
     one = good_inputs()[0]
     return [
-        *_wrong_documents(), *_wrong_tensors(one), *_wrong_binary(), *_wrong_compression(), *_wrong_paths(), *_wrong_loads()
-    ]  # fmt: skip
+        *_wrong_documents(),
+        *_wrong_tensors(one),
+        *_wrong_binary(),
+        *_wrong_compression(),
+        *_wrong_paths(),
+        *_wrong_loads(),
+    ]
 
 
 def _wrong_documents() -> list[bytes]:
     bodies = [
-        b"", b"{", b"[]", b"7", b"null", b"\xff\xfe", b"[" * 5000, b'{"inputs":' + b"[" * 5000 + b"]" * 5000 + b"}",
-        b'{"inputs":[]}', b'{"inputs":{}}', b'{"inputs":[7]}', b'{"inputs":[null]}', b'{"id":7,"inputs":[]}',
-        b'{"inputs":[{"name":"INPUT0"}]}', b'{"inputs":[{"name":1,"datatype":"INT32","shape":[1],"data":[1]}]}',
-        b'{"parameters":7,"inputs":[]}', b'{"parameters":{"sequence_id":[]},"inputs":[]}', b'{"a":NaN,"inputs":[' + b"{" * 9,
-        b'{"a":NaN,"inputs":' + b"[" * 5000, b'{"a":NaN,"b":' + b'{"a":' * 3000 + b"1" + b"}" * 3001,
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b"null",
+        b"\xff\xfe",
+        b"[" * 5000,
+        b'{"inputs":' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b'{"inputs":[]}',
+        b'{"inputs":{}}',
+        b'{"inputs":[7]}',
+        b'{"inputs":[null]}',
+        b'{"id":7,"inputs":[]}',
+        b'{"inputs":[{"name":"INPUT0"}]}',
+        b'{"inputs":[{"name":1,"datatype":"INT32","shape":[1],"data":[1]}]}',
+        b'{"parameters":7,"inputs":[]}',
+        b'{"parameters":{"sequence_id":[]},"inputs":[]}',
+        b'{"a":NaN,"inputs":[' + b"{" * 9,
+        b'{"a":NaN,"inputs":' + b"[" * 5000,
+        b'{"a":NaN,"b":' + b'{"a":' * 3000 + b"1" + b"}" * 3001,
         b'{"inputs":[{"name":"\\ud800","datatype":"INT32","shape":[1,16],"data":[1]}]}',
-    ]  # fmt: skip
+    ]
     return [request("POST", _INFER, body) for body in bodies]
 
 
@@ -91,35 +127,73 @@ def _wrong_tensors(one: dict[str, Any]) -> list[bytes]:
     for _ in range(300):
         deep = [deep]
     return [
-        _changed(name="OTHER"), _changed(name="INPUT1"), _changed(datatype="FP32"), _changed(datatype="COMPLEX"),
-        _changed(datatype="BYTES"), _changed(shape=[1, 15]), _changed(shape=[2, 16]), _changed(shape=[]),
-        _changed(shape=[-1, 16]), _changed(shape=[1.5, 16]), _changed(shape="x"), _changed(shape=[2**63 - 1]),
-        _changed(shape=[2**63, 16]), _changed(shape=[2**40, 2**40]), _changed(shape=[1] * 2000), _changed(shape=[99, 16]),
-        _changed(shape=[2**63 - 1] * 20000), _changed(data=numbers[:-1]), _changed(data=[*numbers, 16]), _changed(data=None),
-        _changed(data="abc"), _changed(data=[2**31] * 16), _changed(data=[1.5] * 16), _changed(data=[True] * 16),
-        _changed(data=[None] * 16), _changed(data=["a"] * 16), _changed(data=[1e400] * 16), _changed(data=deep),
-        _changed(parameters={"binary_data_size": 64}), _changed(data=None, parameters={"binary_data_size": -1}),
-        _changed(data=None, parameters={"binary_data_size": 64}), _changed(data=None, parameters={"binary_data_size": 2**63}),
+        _changed(name="OTHER"),
+        _changed(name="INPUT1"),
+        _changed(datatype="FP32"),
+        _changed(datatype="COMPLEX"),
+        _changed(datatype="BYTES"),
+        _changed(shape=[1, 15]),
+        _changed(shape=[2, 16]),
+        _changed(shape=[]),
+        _changed(shape=[-1, 16]),
+        _changed(shape=[1.5, 16]),
+        _changed(shape="x"),
+        _changed(shape=[2**63 - 1]),
+        _changed(shape=[2**63, 16]),
+        _changed(shape=[2**40, 2**40]),
+        _changed(shape=[1] * 2000),
+        _changed(shape=[99, 16]),
+        _changed(shape=[2**63 - 1] * 20000),
+        _changed(data=numbers[:-1]),
+        _changed(data=[*numbers, 16]),
+        _changed(data=None),
+        _changed(data="abc"),
+        _changed(data=[2**31] * 16),
+        _changed(data=[1.5] * 16),
+        _changed(data=[True] * 16),
+        _changed(data=[None] * 16),
+        _changed(data=["a"] * 16),
+        _changed(data=[1e400] * 16),
+        _changed(data=deep),
+        _changed(parameters={"binary_data_size": 64}),
+        _changed(data=None, parameters={"binary_data_size": -1}),
+        _changed(data=None, parameters={"binary_data_size": 64}),
+        _changed(data=None, parameters={"binary_data_size": 2**63}),
         _changed(data=None, parameters={"shared_memory_region": "none", "shared_memory_byte_size": 64}),
-        infer_json("m", [one]), infer_json("m", [one, one]), infer_json("m", [*good_inputs(), one]),
-        infer_json("m", good_inputs(), outputs=[{"name": "NONE"}]), infer_json("m", good_inputs(), outputs=[{}]),
+        infer_json("m", [one]),
+        infer_json("m", [one, one]),
+        infer_json("m", [*good_inputs(), one]),
+        infer_json("m", good_inputs(), outputs=[{"name": "NONE"}]),
+        infer_json("m", good_inputs(), outputs=[{}]),
         infer_json("m", good_inputs(), outputs=[{"name": "OUTPUT0", "parameters": {"classification": -1}}]),
-        infer_json("m", good_inputs(), parameters={"triton_x": 1}), infer_json("m", good_inputs(), parameters={"x": [1]}),
-        infer_json("m", good_inputs(), parameters={"priority": -1}), infer_json("m", good_inputs(), "timeout-ms: soon"),
+        infer_json("m", good_inputs(), parameters={"triton_x": 1}),
+        infer_json("m", good_inputs(), parameters={"x": [1]}),
+        infer_json("m", good_inputs(), parameters={"priority": -1}),
+        infer_json("m", good_inputs(), "timeout-ms: soon"),
         infer_json("m", good_inputs(), parameters={"sequence_id": "x" * 200}),
-    ]  # fmt: skip
+    ]
 
 
 def _wrong_binary() -> list[bytes]:
     return [
-        _binary(64, 64, b"\1" * 127), _binary(64, 64, b"\1" * 129), _binary(60, 68, b"\1" * 128), _binary(0, 128, b"\1" * 128),
-        _binary(2**62, 64, b"\1" * 128), _binary("64", 64, b"\1" * 128), _binary(64, 64, b"\1" * 128, -1),
-        _binary(64, 64, b"\1" * 128, 10**9), _binary(64, 64, b"\1" * 128, 3), _binary(64, 64, b"\1" * 128, "x"),
-        _binary(64, 64, b"\1" * 128, "9" * 40), _binary(64, 64, b"\1" * 128, 0), _binary(64, 64, b"\1" * 200_000),
-        _binary(100_000, 100_000, b"\1" * 200_000), _binary(10**6, 64, b"\1" * 400_000),
+        _binary(64, 64, b"\1" * 127),
+        _binary(64, 64, b"\1" * 129),
+        _binary(60, 68, b"\1" * 128),
+        _binary(0, 128, b"\1" * 128),
+        _binary(2**62, 64, b"\1" * 128),
+        _binary("64", 64, b"\1" * 128),
+        _binary(64, 64, b"\1" * 128, -1),
+        _binary(64, 64, b"\1" * 128, 10**9),
+        _binary(64, 64, b"\1" * 128, 3),
+        _binary(64, 64, b"\1" * 128, "x"),
+        _binary(64, 64, b"\1" * 128, "9" * 40),
+        _binary(64, 64, b"\1" * 128, 0),
+        _binary(64, 64, b"\1" * 200_000),
+        _binary(100_000, 100_000, b"\1" * 200_000),
+        _binary(10**6, 64, b"\1" * 400_000),
         request("POST", _INFER, b"\1" * 64, "Inference-Header-Content-Length: 0"),
         request("POST", "/v2/models/text/infer", b"\xff" * 40_000, "Inference-Header-Content-Length: 5"),
-    ]  # fmt: skip
+    ]
 
 
 def _wrong_compression() -> list[bytes]:
@@ -127,22 +201,46 @@ def _wrong_compression() -> list[bytes]:
     zipped, bomb = gzip.compress(good), gzip.compress(bytes(BOMB))
     zipped_length = "Inference-Header-Content-Length: 9999"
     return [
-        *(request("POST", _INFER, body, f"Content-Encoding: {name}") for body, name in (
-            (b"", "gzip"), (b"not gzip", "gzip"), (zipped[:-9], "gzip"), (zipped[:20], "gzip"), (bomb, "gzip"),
-            (zlib.compress(bytes(BOMB)), "deflate"), (good, "br"), (good, "gzip, gzip"), (gzip.compress(zipped), "gzip"),
-        )),
+        *(
+            request("POST", _INFER, body, f"Content-Encoding: {name}")
+            for body, name in (
+                (b"", "gzip"),
+                (b"not gzip", "gzip"),
+                (zipped[:-9], "gzip"),
+                (zipped[:20], "gzip"),
+                (bomb, "gzip"),
+                (zlib.compress(bytes(BOMB)), "deflate"),
+                (good, "br"),
+                (good, "gzip, gzip"),
+                (gzip.compress(zipped), "gzip"),
+            )
+        ),
         request("POST", _INFER, zipped, "Content-Encoding: gzip", zipped_length),
-    ]  # fmt: skip
+    ]
 
 
 def _wrong_paths() -> list[bytes]:
     body = json.dumps({"inputs": good_inputs()}).encode()
     paths = [
-        "/", "/v3", "/v2/", "/v2/models", "/v2/models/", "/v2/models//infer", "/v2/models/none/infer",
-        "/v2/models/m/versions/7/infer", "/v2/models/m/versions/x/infer", "/v2/models/m/versions/99999999999999999999/infer",
-        "/v2/models/m/versions/-1/infer", "/v2/models/%00/infer", "/v2/models/..%2f..%2fetc/infer", "/v2/models/m/generate2",
-        f"/v2/models/{'m' * 4000}/infer", "/v2/models/m/versions/1/versions/1", "/%ff%fe", "/v2/models/a%20b/infer",
-    ]  # fmt: skip
+        "/",
+        "/v3",
+        "/v2/",
+        "/v2/models",
+        "/v2/models/",
+        "/v2/models//infer",
+        "/v2/models/none/infer",
+        "/v2/models/m/versions/7/infer",
+        "/v2/models/m/versions/x/infer",
+        "/v2/models/m/versions/99999999999999999999/infer",
+        "/v2/models/m/versions/-1/infer",
+        "/v2/models/%00/infer",
+        "/v2/models/..%2f..%2fetc/infer",
+        "/v2/models/m/generate2",
+        f"/v2/models/{'m' * 4000}/infer",
+        "/v2/models/m/versions/1/versions/1",
+        "/%ff%fe",
+        "/v2/models/a%20b/infer",
+    ]
     others = [("DELETE", _INFER), ("PUT", "/v2"), ("POST", "/v2/health/live"), ("BREW", "/v2"), ("GET", _INFER)]
     return [request("POST", path, body) for path in paths] + [request(method, path, b"") for method, path in others]
 
@@ -156,16 +254,33 @@ def _wrong_loads() -> list[bytes]:
     content = base64.b64encode(b"x" * 50).decode()
     deep = "[" * 3000 + "]" * 3000
     parameters: list[object] = [
-        7, [], {"config": 7}, {"config": "{"}, {"config": "[]"}, {"config": deep}, {"config": '{"input":' + deep + "}"},
-        {"config": '{"a":' * 3000 + "1" + "}" * 3000}, {"config": '{"no_such_field": 1}'}, {"config": "\x00"},
-        {"config": '{"backend": "no_such_backend"}'}, {"config": '{"max_batch_size": 99999999999999999999}'},
-        {"config": '{"max_batch_size": -7}'}, {"config": '{"instance_group": [{"count": -1}]}'}, {"color": "red"},
-        {"file:1/model.py": content}, {"config": config, "file:1/model.py": "***"}, {"config": config, "file:": content},
-        {"config": config, "file:../../x": content}, {"config": config, "file:/etc/x": content},
-        {"config": config, "file:1/\x00": content}, {"config": config, f"file:{'d/' * 3000}x": content},
-        {"config": config, f"file:{'n' * 300}": content}, {"config": config, "file:1": content, "file:1/model.py": content},
-        {"config": config, "file:1/": content}, {"config": config, "file:.": content}, {"config": '{"name": "other"}'},
-    ]  # fmt: skip
+        7,
+        [],
+        {"config": 7},
+        {"config": "{"},
+        {"config": "[]"},
+        {"config": deep},
+        {"config": '{"input":' + deep + "}"},
+        {"config": '{"a":' * 3000 + "1" + "}" * 3000},
+        {"config": '{"no_such_field": 1}'},
+        {"config": "\x00"},
+        {"config": '{"backend": "no_such_backend"}'},
+        {"config": '{"max_batch_size": 99999999999999999999}'},
+        {"config": '{"max_batch_size": -7}'},
+        {"color": "red"},
+        {"file:1/model.py": content},
+        {"config": config, "file:1/model.py": "***"},
+        {"config": config, "file:": content},
+        {"config": config, "file:../../x": content},
+        {"config": config, "file:/etc/x": content},
+        {"config": config, "file:1/\x00": content},
+        {"config": config, f"file:{'d/' * 3000}x": content},
+        {"config": config, f"file:{'n' * 300}": content},
+        {"config": config, "file:1": content, "file:1/model.py": content},
+        {"config": config, "file:1/": content},
+        {"config": config, "file:.": content},
+        {"config": '{"name": "other"}'},
+    ]
     names = [
         "none",
         "..",
@@ -183,13 +298,16 @@ def _wrong_loads() -> list[bytes]:
         "1",
     ]
     return [
-        *(load("spare", one) for one in parameters), *(load(name, {}) for name in names),
-        request("POST", "/v2/repository/models/m/load", b"{"), request("POST", "/v2/repository/models/m/unload", b"{"),
+        *(load("spare", one) for one in parameters),
+        *(load(name, {}) for name in names),
+        request("POST", "/v2/repository/models/m/load", b"{"),
+        request("POST", "/v2/repository/models/m/unload", b"{"),
         request("POST", "/v2/repository/models/m/unload", b'{"parameters":{"unload_dependents":7}}'),
-        request("POST", "/v2/repository/index", b'{"ready":7}'), request("POST", "/v2/repository/index", b"["),
+        request("POST", "/v2/repository/index", b'{"ready":7}'),
+        request("POST", "/v2/repository/index", b"["),
         request("POST", "/v2/repository/x/models/m/load", b"{}"),
         request("POST", "/v2/systemsharedmemory/region/a/register", b'{"key":"/k","offset":0,"byte_size":64}'),
-    ]  # fmt: skip
+    ]
 
 
 def mutations(seed: int) -> Iterator[bytes]:

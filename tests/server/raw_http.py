@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,12 +37,26 @@ class Client:
     """One connection."""
 
     def __init__(self, port: int, timeout: float = PATIENCE, receive_buffer: int = 0) -> None:
+        self._timeout = timeout
+        self._receive_buffer = receive_buffer
+        self._open(port)
+
+    def _open(self, port: int) -> None:
         self.socket = socket.socket()
-        if receive_buffer:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.settimeout(timeout)
+        if self._receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
+        self.socket.settimeout(self._timeout)
         self.socket.connect(("127.0.0.1", port))
         self._received = b""
+
+    def reopen(self, port: int) -> None:
+        """Close, and connect again."""
+        self.close()
+        self._open(port)
+
+    def close(self) -> None:
+        """Close both ways."""
+        self.socket.close()
 
     def __enter__(self) -> Client:
         return self
@@ -79,6 +93,28 @@ class Client:
             self._more()
         body, self._received = self._received[:length], self._received[length:]
         return Answer(int(lines[0].split(" ")[1]), headers, body)
+
+    def finish(self) -> None:
+        """Nothing more will be sent."""
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+
+    def rest(self) -> Iterator[Answer]:
+        """All answers until the server closes."""
+        while True:
+            try:
+                yield self.answer()
+            except ConnectionError:
+                return
+
+    def is_closed(self) -> bool:
+        """The server says nothing more; waits for it."""
+        try:
+            return not self._received and not self.socket.recv(1)
+        except ConnectionResetError:
+            return True
 
     def _more(self) -> None:
         data = self.socket.recv(1 << 20)

@@ -1,229 +1,16 @@
-"""The v2 application over a service that records what it is asked, and exchanges that record what they are answered."""
+"""The v2 operations over HTTP."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable
-from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parameter
-from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata
-from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.statistics import ModelStatistics
-from edge_serve.protocol.http1 import Head, HeadParser, MessageLimits
+from edge_serve.errors import InvalidArgument, Unavailable
 from edge_serve.protocol.routes import Group
-from edge_serve.tensors import Buffer, DataType, Tensor
-from edge_serve.transport.v2 import V2Application
-from edge_serve.transport.v2_head import V2Settings
-
-JSON, PLAIN, BINARY = "application/json", "text/plain", "application/octet-stream"
-SIGNATURE = Signature(
-    "m", "3", "python", 0,
-    {"X": TensorSpec("X", DataType.INT32, (-1,))}, {"Y": TensorSpec("Y", DataType.INT32, (-1,))}, required=1,
-)  # fmt: skip
-DECOUPLED = Signature("d", "1", "python", 0, {}, {}, decoupled=True)
-
-
-@dataclass
-class FakeLease:
-    view: memoryview
-    offset: int
-    arena: object = None
-    released: int = 0
-
-    def release(self) -> None:
-        self.released += 1
-
-
-@dataclass
-class FakeServed:
-    signature: Signature
-
-
-@dataclass
-class FakeTicket:
-    cancelled: int = 0
-
-    def cancel(self) -> None:
-        self.cancelled += 1
-
-
-@dataclass
-class FakeService:
-    """Model `m` echoes X as Y at once, or when `answer` is called if `later`."""
-
-    alive: bool = True
-    is_exiting: bool = False
-    later: bool = False
-    error: EdgeServeError | None = None
-    response_lease: FakeLease | None = None
-    lease_error: EdgeServeError | None = None
-    requests: list[InferRequest] = field(default_factory=list)
-    waiting: list[Callable[[], None]] = field(default_factory=list)
-    leases: list[FakeLease] = field(default_factory=list)
-    lease_sizes: list[int] = field(default_factory=list)
-    loads: list[tuple[str, Any]] = field(default_factory=list)
-    control_error: EdgeServeError | None = None
-    ticket: FakeTicket = field(default_factory=FakeTicket)
-
-    def live(self) -> bool:
-        return self.alive
-
-    def ready(self) -> bool:
-        return self.alive
-
-    def exiting(self) -> bool:
-        return self.is_exiting
-
-    def server_metadata(self) -> ServerMetadata:
-        return ServerMetadata("triton", "2", ("x",))
-
-    def model_ready(self, name: str, version: str) -> bool:
-        self.lookup(name, version)
-        return self.alive
-
-    def model_metadata(self, name: str, version: str) -> ModelMetadata:
-        self.lookup(name, version)
-        return ModelMetadata(name, (version or "3",), "python", (), ())
-
-    def model_config(self, name: str, version: str) -> Any:
-        self.lookup(name, version)
-        return {"name": name}
-
-    def model_statistics(self, name: str, version: str) -> Sequence[tuple[str, str, ModelStatistics]]:
-        return [(name or "all", version or "1", ModelStatistics())]
-
-    def repository_index(self, ready_only: bool) -> Sequence[IndexEntry]:
-        return [] if ready_only else [IndexEntry("m", "3", "READY")]
-
-    def load_model(
-        self, name: str, parameters: Mapping[str, Parameter | bytes], done: Callable[[EdgeServeError | None], None]
-    ) -> None:
-        self.loads.append((name, parameters))
-        done(self.control_error)
-
-    def unload_model(self, name: str, unload_dependents: bool, done: Callable[[EdgeServeError | None], None]) -> None:
-        self.loads.append((name, unload_dependents))
-        done(self.control_error)
-
-    def lookup(self, name: str, version: str) -> FakeServed:
-        if name == "broken":
-            raise ValueError("a fault of ours")
-        if name not in ("m", "d") or version not in ("", "3"):
-            raise NotFound(f"Request for unknown model: '{name}' is not found")
-        return FakeServed(SIGNATURE if name == "m" else DECOUPLED)
-
-    def lease(self, name: str, version: str, nbytes: int) -> Lease | None:
-        if self.lease_error is not None:
-            raise self.lease_error
-        self.lease_sizes.append(nbytes)
-        if name != "m":
-            return None
-        self.leases.append(FakeLease(memoryview(bytearray(8192)), 4096 * (1 + len(self.leases))))
-        return self.leases[-1]
-
-    def infer(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> FakeTicket:
-        self.requests.append(request)
-
-        def answer() -> None:
-            response = InferResponse("m", "3", request.id, error=self.error, lease=self.response_lease)
-            if self.error is None:
-                (x,) = request.inputs
-                response.outputs = [Tensor("Y", x.datatype, x.shape, x.data)]
-            if request.lease is not None:
-                request.lease.release()
-            on_response(response)
-
-        if self.later:
-            self.waiting.append(answer)
-        else:
-            answer()
-        return self.ticket
-
-
-@dataclass
-class FakeExchange:
-    head: Head
-    body: Buffer = b""
-    lease: Lease | None = None
-    on_abandoned: Callable[[], None] | None = None
-    on_drained: Callable[[], None] | None = None
-    status: int = 0
-    content: bytes = b""
-    content_type: str | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    on_sent: Callable[[], None] | None = None
-    buffers: Sequence[Buffer] = ()
-
-    def reply(
-        self,
-        status: int,
-        buffers: Sequence[Buffer] = (),
-        *,
-        content_type: str | None = JSON,
-        headers: Sequence[tuple[str, str]] = (),
-        on_sent: Callable[[], None] | None = None,
-    ) -> None:
-        assert self.status == 0, "answered twice"
-        self.status, self.buffers, self.content = status, buffers, b"".join(buffers)
-        self.content_type, self.headers, self.on_sent = content_type, dict(headers), on_sent
-
-    def start(self, status: int, *, content_type: str, headers: Sequence[tuple[str, str]] = ()) -> None:
-        raise AssertionError("this door does not stream")
-
-    def write(self, data: Buffer) -> bool:
-        raise AssertionError("this door does not stream")
-
-    def end(self) -> None:
-        raise AssertionError("this door does not stream")
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.content)
-
-    @property
-    def error(self) -> str:
-        return str(self.json["error"])
-
-
-class FixedClock:
-    def now_ns(self) -> int:
-        return 1_000
-
-
-PARSER = HeadParser(MessageLimits())
-
-
-def head_of(method: str, path: str, headers: Mapping[str, str] | None = None, length: int = 0) -> Head:
-    lines = [f"{method} {path} HTTP/1.1", "Host: h", f"Content-Length: {length}"]
-    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
-    return PARSER.parse("\r\n".join([*lines, "", ""]).encode())
-
-
-class Door:
-    """The application under test and its service."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.service = FakeService()
-        self.application = V2Application(
-            self.service,
-            V2Settings(**settings),
-            config_to_json=lambda config: {**config, "made": True},
-            clock=FixedClock(),
-        )
-
-    def call(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> FakeExchange:
-        exchange = FakeExchange(head_of(method, path, headers, len(body)), body)
-        self.application.handle(exchange)
-        return exchange
-
-    def infer(self, body: bytes, headers: Mapping[str, str] | None = None, model: str = "m") -> FakeExchange:
-        return self.call("POST", f"/v2/models/{model}/infer", body, headers)
+from tests.transport.v2_scene import BINARY, JSON, PLAIN, Door, FakeExchange, FakeLease, head_of
 
 
 def binary_request(values: bytes = bytes(8), /, **members: Any) -> tuple[bytes, dict[str, str]]:
@@ -485,13 +272,19 @@ def test_405_names_the_methods() -> None:
     assert Door().call("PUT", "/v2/logging").headers == {"Allow": "GET, POST"}
 
 
-@pytest.mark.parametrize(
-    "path", ["/v2/models/m/generate", "/v2/models/m/generate_stream", "/v2/trace/setting", "/v2/logging"]
-)
-def test_operations_that_are_not_there_yet_say_so(path: str) -> None:
-    exchange = Door().call("POST", path, b"{}")
-    assert exchange.status == 501
-    assert "is not supported by this version of the server" in exchange.error
+def test_log_settings_are_shown_and_changed() -> None:
+    door = Door()
+    assert door.call("GET", "/v2/logging").json["log_verbose_level"] == 0
+    assert door.call("POST", "/v2/logging", b'{"log_verbose_level":2}').json["log_verbose_level"] == 2
+    assert door.service.log.verbose_level == 2
+    assert door.call("POST", "/v2/logging", b'{"log_file":"x"}').status == 501
+
+
+def test_trace_settings_are_shown_and_changed() -> None:
+    door = Door()
+    exchange = door.call("POST", "/v2/models/m/trace/setting", b'{"trace_rate":"7"}')
+    assert (exchange.status, exchange.json) == (200, door.call("GET", "/v2/models/m/trace/setting").json)
+    assert [(model, changes.rate) for model, changes in door.service.trace_changes] == [("m", 7)]
 
 
 def test_health_of_a_server_that_is_not_well() -> None:

@@ -1,0 +1,22 @@
+"""Sums up a sequence. The server keeps the sum between its requests, so there is no book-keeping here."""
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    """OUTPUT = the sum of INPUT so far, plus the sequence's id as a number in its last answer."""
+
+    def execute(self, requests):
+        """One response per request, in order."""
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request):
+        def value(name):
+            return pb_utils.get_input_tensor_by_name(request, name).as_numpy()
+
+        total = value("SUM_SO_FAR") + value("INPUT")
+        answer = total
+        if value("END").any():
+            answer = total + int(value("CORRID").item())
+        outputs = [pb_utils.Tensor("OUTPUT", answer.astype("int32")), pb_utils.Tensor("SUM", total)]
+        return pb_utils.InferenceResponse(outputs)
