@@ -25,6 +25,8 @@ _CODES = {
     DataType.UINT8: "B", DataType.UINT16: "H", DataType.UINT32: "I", DataType.UINT64: "Q", DataType.INT8: "b",
     DataType.INT16: "h", DataType.INT32: "i", DataType.INT64: "q", DataType.FP32: "f", DataType.FP64: "d",
 }  # fmt: skip
+#: fewer values are looked at one by one
+_FEW = 256
 _UNSIGNED = {DataType.UINT8, DataType.UINT16, DataType.UINT32, DataType.UINT64}
 _FLOATS = {DataType.FP32, DataType.FP64}
 
@@ -41,6 +43,10 @@ def read(data: Any, datatype: DataType, shape: Shape, name: str) -> bytes:
             f"receiving {datatype.name} data via JSON is not supported. Please use the binary data format for "
             f"input {name}"
         )
+    if len(data) and datatype in _CODES:
+        packed = _pack_plain(data, datatype, element_count(shape))
+        if packed is not None:
+            return packed
     values, kinds = flatten(data)
     if datatype is DataType.BYTES:
         if kinds.count(str) != len(kinds):
@@ -55,6 +61,33 @@ def read(data: Any, datatype: DataType, shape: Shape, name: str) -> bytes:
     if len(values) < expected:
         raise Internal("Failed to parse 'data' field: shape does not match true shape")
     return packed
+
+
+def _pack_plain(data: list[Any], datatype: DataType, count: int) -> bytes | None:
+    """The bytes of `count` numbers, in arrays of one depth, all of which fit; None: look closer.
+
+    Packing refuses whatever is no number, so that not every value's type has to be looked at: only true and false
+    would pass, and they are looked for among the zeros and ones.
+    """
+    values = data
+    try:
+        for _ in range(MAX_DEPTH - 1):
+            if type(values[0]) is not list:
+                break
+            if list(map(type, values)).count(list) != len(values):
+                return None
+            values = list(chain.from_iterable(values))
+        if len(values) != count:
+            return None
+        packed = struct.pack(f"{count}{_CODES[datatype]}", *values)
+    except (TypeError, IndexError, OverflowError, struct.error):
+        return None
+    if count < _FEW:
+        return None if bool in map(type, values) else packed
+    numbers = np.frombuffer(packed, datatype.numpy)
+    suspects = np.flatnonzero((numbers == 0) | (numbers == 1))
+    among = values if len(suspects) > count // 4 else map(values.__getitem__, suspects.tolist())
+    return None if bool in map(type, among) else packed
 
 
 def flatten(data: list[Any]) -> tuple[list[Any], list[type]]:

@@ -73,6 +73,26 @@ def test_floats_take_any_number(wrong: Any) -> None:
         read([1.5, wrong], DataType.FP64, (2,), "X")
 
 
+@pytest.mark.parametrize("count", [20, 2000])
+@pytest.mark.parametrize("wrong", [True, False, "1", "", None, {}, 2.5])
+@pytest.mark.parametrize("number", [0, 7])
+def test_one_wrong_value_among_many_is_found(count: int, wrong: Any, number: int) -> None:
+    for at in (0, count // 2, count - 1):
+        flat = [number] * count
+        flat[at] = wrong
+        for data in (flat, [flat[: count // 2], flat[count // 2 :]], [*([number] * count), wrong]):
+            with pytest.raises((Internal, InvalidArgument)):
+                read(data, DataType.INT32, (count,), "X")
+
+
+@pytest.mark.parametrize("datatype", [DataType.FP32, DataType.INT64, DataType.UINT8])
+def test_many_values_are_the_same_as_few(datatype: DataType) -> None:
+    values = [i % 7 for i in range(3000)]
+    wanted = np.array(values, datatype.numpy).tobytes()
+    for data in (values, [values], [values[i : i + 3] for i in range(0, 3000, 3)], [values[:5], [values[5:]]]):
+        assert read(data, datatype, (3000,), "X") == wanted
+
+
 @pytest.mark.parametrize("datatype", [DataType.FP16, DataType.BF16])
 def test_half_floats_cannot_be_json(datatype: DataType) -> None:
     with pytest.raises(InvalidArgument, match=f"receiving {datatype.name} data via JSON is not supported.* input X$"):
