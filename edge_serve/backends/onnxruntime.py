@@ -6,6 +6,7 @@ say. docs/onnxruntime.md is the user's page, and has the measurements behind the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,17 @@ from typing import Any
 from edge_serve.backends import onnxruntime_session as sessions
 from edge_serve.backends import onnxruntime_settings as settings
 from edge_serve.backends.base import InstanceSpec, ModelSpec
-from edge_serve.backends.onnxruntime_instance import OnnxInstance, make_plan
+from edge_serve.backends.onnxruntime_instance import OnnxInstance, SharedSession, make_plan
 from edge_serve.config.complete import DEFAULT_MAX_BATCH_SIZE, check_onnx, complete_onnx
 from edge_serve.errors import Unavailable
 
 
 class Backend:
-    """One version of an ONNX model: one session for each device that its instances are on."""
+    """One version of an ONNX model: one session for each device that its instances are on, two on a shared CPU."""
 
     def __init__(self) -> None:
         self._sessions: dict[tuple[str, int], sessions.Session] = {}
+        self._shared: dict[tuple[str, int], SharedSession] = {}
 
     def complete_config(self, spec: ModelSpec) -> dict[str, Any]:
         """The configuration with the model's own inputs and outputs filled in, and whether it batches.
@@ -47,21 +49,35 @@ class Backend:
             Internal, Unavailable: the model does not load.
         """
         opened = []
-        for instance in instances:
-            kind = "GPU" if instance.kind == "GPU" else "CPU"
-            session = self._session(spec, kind, instance.device_id if kind == "GPU" else 0)
+        places = [("GPU", each.device_id) if each.kind == "GPU" else ("CPU", 0) for each in instances]
+        for place in places:
+            session = self._session(spec, *place)
             inputs, outputs = sessions.inputs(session), sessions.outputs(session)
             overridable = sessions.overridable(session)
             check_onnx(spec.config, inputs, outputs, overridable)
             plan = make_plan(spec.config, [*inputs, *overridable], outputs)
-            size = settings.model_bytes(self._path(spec))
-            options = sessions.run_options(settings.session_settings(spec.config, spec.backend_config, size))
-            opened.append(OnnxInstance(session, plan, options))
+            options = sessions.run_options(self._settings(spec))
+            if place not in self._shared:
+                self._shared[place] = SharedSession(session, self._together(spec, places.count(place), place))
+            opened.append(OnnxInstance(self._shared[place], plan, options))
         return opened
 
     def close(self) -> None:
         """Let go of the sessions."""
         self._sessions.clear()
+        self._shared.clear()
+
+    def _settings(self, spec: ModelSpec) -> settings.SessionSettings:
+        size = settings.model_bytes(self._path(spec))
+        return settings.session_settings(spec.config, spec.backend_config, size)
+
+    def _together(self, spec: ModelSpec, instances: int, place: tuple[str, int]) -> sessions.Session | None:
+        wanted = settings.providers(spec.config, *place)
+        if [provider.name for provider in wanted] != [settings.CPU]:
+            return None
+        path, cores = self._path(spec), len(os.sched_getaffinity(0))
+        made = settings.settings_together(self._settings(spec), settings.model_bytes(path), instances, cores)
+        return None if made is None else sessions.make(path, made, wanted)
 
     def _session(self, spec: ModelSpec, kind: str, device: int) -> sessions.Session:
         session = self._sessions.get((kind, device))
@@ -70,8 +86,7 @@ class Backend:
             pool = settings.global_threads(spec.backend_config)
             if pool is not None:
                 sessions.use_global_threads(pool)
-            made = settings.session_settings(spec.config, spec.backend_config, settings.model_bytes(path))
-            session = sessions.make(path, made, settings.providers(spec.config, kind, device))
+            session = sessions.make(path, self._settings(spec), settings.providers(spec.config, kind, device))
             self._sessions[kind, device] = session
         return session
 

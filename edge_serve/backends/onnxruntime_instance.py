@@ -5,6 +5,7 @@ Texts: triton-inference-server/onnxruntime_backend src/onnxruntime.cc, backend s
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,10 +76,39 @@ def make_plan(config: Mapping[str, Any], inputs: Iterable[FoundTensor], outputs:
     )
 
 
-class OnnxInstance:
-    """One executor. Instances of a model on one device share its session, which may run in several threads at once."""
+class SharedSession:
+    """What the instances of a model on one device run in: a context that gives the session for one run.
 
-    def __init__(self, session: sessions.Session, plan: Plan, run_options: sessions.RunOptions | None) -> None:
+    Args:
+        alone: with every thread there is.
+        together: with this instance's share of them, for runs beside others. Two runs on one pool of threads take
+            longer than two on threads of their own (docs/onnxruntime.md). None: there is only one instance, or the
+            threads are set by the configuration.
+    """
+
+    def __init__(self, alone: sessions.Session, together: sessions.Session | None = None) -> None:
+        self._alone = alone
+        self._together = together
+        self._running = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> sessions.Session:
+        if self._together is None:
+            return self._alone
+        with self._lock:
+            self._running += 1
+            return self._together if self._running > 1 else self._alone
+
+    def __exit__(self, *_: object) -> None:
+        if self._together is not None:
+            with self._lock:
+                self._running -= 1
+
+
+class OnnxInstance:
+    """One executor. Instances of a model on one device share its sessions, which run in several threads at once."""
+
+    def __init__(self, session: SharedSession, plan: Plan, run_options: sessions.RunOptions | None) -> None:
         self._session = session
         self._plan = plan
         self._run_options = run_options
@@ -159,7 +189,8 @@ class OnnxInstance:
         if not names:
             return []
         run = sessions.run_values if self._plan.through_values else sessions.run
-        return run(self._session, names, feed, self._run_options)
+        with self._session as session:
+            return run(session, names, feed, self._run_options)
 
     def _add_batch_inputs(self, feed: dict[str, Any], batch: Sequence[BackendRequest]) -> None:
         for made in self._plan.batch_inputs:

@@ -6,7 +6,7 @@ Keys and texts: triton-inference-server/onnxruntime_backend README.md and src/on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from edge_serve.errors import InvalidArgument
 
 #: A model below this size computes on one thread: to wake a second one costs more than it brings (docs/onnxruntime.md).
 SMALL_MODEL_BYTES = 1024 * 1024
+
+#: A larger model is not loaded a second time for runs beside others: memory matters more there.
+MOST_TWICE_BYTES = 256 * 1024 * 1024
 
 #: Threads of a pool wait for the next piece of a run by polling for a moment only, and not at all between runs: on a
 #: small device the cores are needed for the server and its clients (docs/onnxruntime.md).
@@ -111,6 +114,14 @@ def session_settings(config: Mapping[str, Any], backend_config: Mapping[str, str
     if "enable_mem_pattern" in parameters:
         settings.mem_pattern = _boolean(parameters["enable_mem_pattern"])
     return settings
+
+
+def settings_together(settings: SessionSettings, size: int, instances: int, cores: int) -> SessionSettings | None:
+    """For a second session, of which each of several instances has its share of the cores; None: not worth it."""
+    chosen = settings.intra_op_threads > 0 or settings.global_threads or settings.parallel
+    if chosen or instances < 2 or cores < 2 or size > MOST_TWICE_BYTES:
+        return None
+    return replace(settings, intra_op_threads=max(1, cores // instances))
 
 
 def global_threads(backend_config: Mapping[str, str]) -> tuple[int, int] | None:

@@ -119,6 +119,7 @@ class Driver:
         self._batches: dict[int, tuple[int, list[Job]]] = {}
         self._next_batch = 1
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
         self._on_idle: Callable[[], None] | None = None
         self._pace = scheduler.pace if isinstance(scheduler, DirectScheduler) else None
         self._lost: set[int] = set()
@@ -243,11 +244,17 @@ class Driver:
         return jobs
 
     def _wake_at(self, until_ns: int | None, now_ns: int) -> None:
+        """A timer that is set for an earlier time stays: to decide once more costs less than to set it anew."""
+        if until_ns is None or (self._timer is not None and self._timer_ns <= until_ns):
+            return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if until_ns is not None:
-            self._timer = self._loop.call_later(max(0, until_ns - now_ns) / 1e9, self._pump)
+        self._timer_ns = until_ns
+        self._timer = self._loop.call_later(max(0, until_ns - now_ns) / 1e9, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._pump()
 
     def _check_idle(self) -> None:
         if self._on_idle is not None and not self.in_flight():

@@ -24,13 +24,15 @@ class Instances:
 
     Attributes:
         idle: numbers of the idle ones, the next to be used last.
+        busy: how many are busy.
     """
 
-    __slots__ = ("_state", "idle")
+    __slots__ = ("_state", "busy", "idle")
 
     def __init__(self, count: int, passive: Collection[int] = ()) -> None:
         self._state = [State.PASSIVE if n in passive else State.IDLE for n in range(count)]
         self.idle = [n for n in reversed(range(count)) if self._state[n] is State.IDLE]
+        self.busy = 0
 
     def take(self) -> int:
         """The number of an idle instance, which is busy from now on.
@@ -40,6 +42,7 @@ class Instances:
         """
         number = self.idle.pop()
         self._state[number] = State.BUSY
+        self.busy += 1
         return number
 
     def use(self, number: int) -> None:
@@ -50,18 +53,22 @@ class Instances:
         """
         self.idle.remove(number)
         self._state[number] = State.BUSY
+        self.busy += 1
 
     def done(self, number: int) -> None:
         """It finished; no effect on an instance that was lost meanwhile."""
         if self._state[number] is State.BUSY:
             self._state[number] = State.IDLE
             self.idle.append(number)
+            self.busy -= 1
 
     def lost(self, number: int) -> None:
         """Its worker died, whatever it was doing."""
         state = self._state[number]
         if state is State.IDLE:
             self.idle.remove(number)
+        elif state is State.BUSY:
+            self.busy -= 1
         if state is not State.PASSIVE:
             self._state[number] = State.LOST
 
@@ -72,4 +79,5 @@ class Instances:
             self.idle.insert(0, number)
 
     def _check(self) -> None:
+        assert self.busy == self._state.count(State.BUSY)
         assert sorted(self.idle) == [n for n, state in enumerate(self._state) if state is State.IDLE]

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from edge_serve.scheduling.core import Entry
-from edge_serve.scheduling.direct import DirectScheduler
+from edge_serve.scheduling.direct import BURST_REQUESTS, OVERDUE_NS, DirectScheduler
 
 from .simulation import MS, entry, ids, settle
 
@@ -38,6 +38,33 @@ def test_request_timeouts_mean_nothing_and_deadlines_count() -> None:
     assert refused.entry.request.id == "b"
     assert until_ns is None
     assert scheduler.pending() == 1
+
+
+def test_short_executions_travel_together_to_one_instance() -> None:
+    scheduler = DirectScheduler(2)
+    for _ in range(100):
+        scheduler.pace(10_000)
+    for number in range(BURST_REQUESTS + 2):
+        scheduler.add(entry(0, id=str(number)), 0)
+    (run,), _, until_ns = settle(scheduler, 0)
+
+    assert run.each
+    assert ids([run]) == [[str(number) for number in range(BURST_REQUESTS)]]
+    assert until_ns == OVERDUE_NS  # then the second instance helps
+
+    (late,), _, until_ns = settle(scheduler, OVERDUE_NS)
+    assert (late.instance, late.each, ids([late])) == (1, True, [["8", "9"]])
+
+
+def test_one_long_execution_after_short_ones_is_noticed_by_the_mean() -> None:
+    scheduler = DirectScheduler(2)
+    for _ in range(100):
+        scheduler.pace(10_000)
+    scheduler.pace(50 * MS)
+    for number in range(4):
+        scheduler.add(entry(0, id=str(number)), 0)
+
+    assert ids(settle(scheduler, 0)[0]) == [["0"], ["1"]]
 
 
 @pytest.mark.parametrize("seed", range(5))
