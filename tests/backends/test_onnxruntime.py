@@ -13,7 +13,9 @@ from onnx import TensorProto
 
 from edge_serve.backends.base import BackendRequest, InstanceSpec, Reply, Timing
 from edge_serve.backends.onnxruntime import Backend
-from edge_serve.backends.onnxruntime_instance import OnnxInstance
+from edge_serve.backends.onnxruntime_instance import OnnxInstance, SharedSession
+from edge_serve.backends.onnxruntime_session import make
+from edge_serve.backends.onnxruntime_settings import CPU, Provider, SessionSettings
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
 from edge_serve.tensors import Array, DataType, Tensor
 
@@ -412,10 +414,28 @@ def test_parameters_reach_the_session(file: Path, open_model: Open) -> None:
     }  # fmt: skip
     parameters = {key: {"string_value": value} for key, value in values.items()}
     instance = open_model({**ADD_SUB, "parameters": parameters, "optimization": {"graph": {"level": 2}}})
-    options = instance._session.get_session_options()
+    with instance._session as session:
+        options = session.get_session_options()
     assert options.intra_op_num_threads == 2
     assert options.get_session_config_entry("session.set_denormal_as_zero") == "1"
     assert not options.enable_cpu_mem_arena
     assert options.execution_mode.name == "ORT_PARALLEL"
     assert options.graph_optimization_level.name == "ORT_DISABLE_ALL"
     assert instance._run_options is not None
+
+
+def test_runs_side_by_side_have_a_session_of_their_own(file: Path) -> None:
+    models.add_sub(file)
+    alone, together = (make(file, SessionSettings(intra_op_threads=count), [Provider(CPU)]) for count in (2, 1))
+    shared = SharedSession(alone, together)
+    with shared as first:
+        assert first is alone
+        with shared as second, shared as third:
+            assert second is together
+            assert third is together
+    with shared as first:
+        assert first is alone
+    with pytest.raises(ZeroDivisionError), shared:  # a run that fails is over, too
+        _ = 1 / 0
+    with shared as first:
+        assert first is alone

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edge_serve.backends.onnxruntime_settings import (
+    MOST_TWICE_BYTES,
     SMALL_MODEL_BYTES,
     SPINNING,
     Provider,
+    SessionSettings,
     default_max_batch_size,
     global_threads,
     model_bytes,
     model_path,
     providers,
     session_settings,
+    settings_together,
 )
 from edge_serve.errors import InvalidArgument
 
@@ -50,6 +54,21 @@ def test_every_parameter_is_read() -> None:
     assert made.run_entries == {"memory.enable_memory_arena_shrinkage": "cpu:0"}
     assert made.session_entries == {"session.set_denormal_as_zero": "1", **SPINNING}
     assert made.op_libraries == ["ops.so"]
+
+
+def test_runs_side_by_side_share_the_cores() -> None:
+    usual = SessionSettings(mem_arena=False)
+    made = [settings_together(usual, 0, instances, cores) for instances, cores in ((2, 2), (2, 8), (4, 6), (9, 4))]
+    assert made == [replace(usual, intra_op_threads=count) for count in (1, 4, 1, 1)]
+    for settings, size, instances, cores in (
+        (usual, 0, 1, 8),
+        (usual, 0, 2, 1),
+        (usual, MOST_TWICE_BYTES + 1, 2, 2),
+        (SessionSettings(intra_op_threads=1), 0, 2, 2),
+        (SessionSettings(global_threads=True), 0, 2, 2),
+        (SessionSettings(parallel=True), 0, 2, 2),
+    ):
+        assert settings_together(settings, size, instances, cores) is None
 
 
 def test_a_model_that_says_how_to_wait_is_left_to_it() -> None:
