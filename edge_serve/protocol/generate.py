@@ -6,7 +6,9 @@ tensor, all others request parameters: `sequence_id`, `priority` and the like me
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -58,12 +60,34 @@ def _check_repeated(raw: bytes, request: InferRequest, signature: Signature) -> 
     if not any(raw.count(b'"%b"' % name.encode()) > 1 for name in signature.inputs):
         return
     try:
-        names = json.loads(raw, object_pairs_hook=lambda pairs: [name for name, _ in pairs], parse_int=float)
+        pairs = json.loads(raw, object_pairs_hook=_Pairs, parse_int=float)
     except (ValueError, RecursionError):
         return  # a text that only the faster parser understands
+    _check_names(pairs, request, signature)
+    nested = dict(pairs).get(_NESTED)
+    if type(nested) is _Pairs:
+        with _converting():
+            _check_names(nested, request, signature)
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The members of an object, none of them lost."""
+
+
+def _check_names(pairs: _Pairs, request: InferRequest, signature: Signature) -> None:
+    names = [name for name, _ in pairs]
     for name in signature.inputs:
         if names.count(name) > 1:
             raise _exists(request, name)
+
+
+@contextlib.contextmanager
+def _converting() -> Iterator[None]:
+    """Errors inside say that they are about the nested object."""
+    try:
+        yield
+    except EdgeServeError as error:
+        raise type(error)(f"Converting keyword: '{_NESTED}': {error.message}") from None
 
 
 def _exists(request: InferRequest, name: str) -> InvalidArgument:
@@ -86,11 +110,9 @@ class _Reader:
         if type(members) is not dict:
             text = "attempt to access JSON non-object as object"
             raise Internal(f"Expected JSON object for keyword: '{_NESTED}': {text}")
-        for name, value in members.items():
-            try:
+        with _converting():
+            for name, value in members.items():
                 self.take(name, value)
-            except EdgeServeError as error:
-                raise type(error)(f"Converting keyword: '{_NESTED}': {error.message}") from None
 
     def take(self, name: str, value: Any) -> None:
         """One member: an input or a parameter."""

@@ -25,8 +25,10 @@ _CODES = {
     DataType.UINT8: "B", DataType.UINT16: "H", DataType.UINT32: "I", DataType.UINT64: "Q", DataType.INT8: "b",
     DataType.INT16: "h", DataType.INT32: "i", DataType.INT64: "q", DataType.FP32: "f", DataType.FP64: "d",
 }  # fmt: skip
-#: fewer values are looked at one by one
-_FEW = 256
+#: fewer values than this are looked at one by one when they are read
+_FEW_READ = 256
+#: up to this many are written with struct, which is faster than NumPy there
+_FEW_WRITTEN = 64
 _UNSIGNED = {DataType.UINT8, DataType.UINT16, DataType.UINT32, DataType.UINT64}
 _FLOATS = {DataType.FP32, DataType.FP64}
 
@@ -82,7 +84,7 @@ def _pack_plain(data: list[Any], datatype: DataType, count: int) -> bytes | None
         packed = struct.pack(f"{count}{_CODES[datatype]}", *values)
     except (TypeError, IndexError, OverflowError, struct.error):
         return None
-    if count < _FEW:
+    if count < _FEW_READ:
         return None if bool in map(type, values) else packed
     numbers = np.frombuffer(packed, datatype.numpy)
     suspects = np.flatnonzero((numbers == 0) | (numbers == 1))
@@ -199,7 +201,7 @@ def write(data: Buffer, datatype: DataType, shape: Shape, name: str) -> bytes:
     count = element_count(shape)
     if len(data) != count * datatype.size:
         raise Internal(f"Failed to write 'data' field: output tensor shape does not match size of output for '{name}'")
-    if count <= _FEW and datatype in _CODES and datatype not in _FLOATS:
+    if count <= _FEW_WRITTEN and datatype in _CODES and datatype not in _FLOATS:
         return orjson.dumps(struct.unpack(f"{count}{_CODES[datatype]}", data))
     array = np.frombuffer(data, dtype=datatype.numpy if datatype is not DataType.BOOL else np.uint8)
     if datatype is DataType.BOOL:
@@ -211,10 +213,6 @@ def write(data: Buffer, datatype: DataType, shape: Shape, name: str) -> bytes:
     elif not array.flags.aligned:
         array = array.copy()
     return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-#: up to here struct is faster than NumPy
-_FEW = 64
 
 
 def _write_strings(data: Buffer, shape: Shape, name: str) -> bytes:

@@ -111,7 +111,7 @@ def _number(name: str, least: int, most: int) -> Callable[[Any], int]:
         if not re.fullmatch(r"\s*[+-]?[0-9]+", text):
             raise InvalidArgument(f"Unable to parse '{name}', got: {text}")
         number = int(text) if len(text) < 32 else most + 1
-        if name == "trace_count" and -_INT32_MAX <= number < least:
+        if name == "trace_count" and -_INT32_MAX - 1 <= number < least:
             raise InvalidArgument(f"Unable to parse '{name}'. Expecting value >= {least}, got:{text}")
         if not least <= number <= most:
             raise InvalidArgument(f"Unable to parse '{name}', value is out of range [ {least}, {most} ], got: {text}")
