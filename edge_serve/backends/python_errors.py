@@ -5,6 +5,7 @@ Class names, codes and texts are those of triton-inference-server/python_backend
 
 from __future__ import annotations
 
+import inspect
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
@@ -16,6 +17,7 @@ from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, triton_c
 MODULE = "c_python_backend_utils"
 
 _OWN = str(Path(__file__).parent / "python_")
+_RESUMED = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
 class ErrorCode(IntEnum):
@@ -105,7 +107,8 @@ def describe(error: BaseException, caller: FrameType | None) -> str:
         # In Triton what pb_utils does is native code, and has no frames.
         if not frame.f_code.co_filename.startswith(_OWN):
             lines.append(f"  {frame.f_code.co_filename}({line}): {frame.f_code.co_name}\n")
-        frame = frame.f_back
+        # A coroutine or generator that has ended has no caller any more; Python 3.13 still tells the one it had.
+        frame = None if frame.f_code.co_flags & _RESUMED else frame.f_back
         line = frame.f_lineno if frame is not None else 0
     return f"{text}\n\nAt:\n{''.join(lines)}" if lines else text
 
