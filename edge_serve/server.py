@@ -31,6 +31,7 @@ from edge_serve.metrics.options import parse_options
 from edge_serve.metrics.page import Page
 from edge_serve.metrics.source import CustomFamily, HttpSeries, ModelSeries
 from edge_serve.models.loading import Loader, LoaderOptions
+from edge_serve.models.poller import Poller
 from edge_serve.models.registry import Registry
 from edge_serve.models.repository import Repository
 from edge_serve.protocol.routes import Group
@@ -112,10 +113,11 @@ class Server:
         self._codec = Codec(self._budget, limits)
         loader = Loader(self._workers, self._budget, self._clock, _loader_options(config))
         roots = [Path(path) for path in config.model_repository]
-        self._registry = Registry(
-            Repository(roots), loader, config.required_model, max(1, config.model_load_thread_count)
-        )
+        repository = Repository(roots)
+        self._registry = Registry(repository, loader, config.required_model, max(1, config.model_load_thread_count))
         explicit = config.model_control_mode == "explicit"
+        interval = config.repository_poll_secs if config.model_control_mode == "poll" else None
+        self._poller = None if explicit else Poller(repository, self._registry, interval)
         options = ServiceOptions(config.id, explicit, config.strict_readiness)
         self.service = Service(self._registry, options, log_control, Tracing(_trace_settings(config)))
         self._source = Source(self._registry, custom, self._budget, self._doors)
@@ -137,8 +139,11 @@ class Server:
                 )
                 await self._shut_down(FAILED)
                 return FAILED
+            polling = asyncio.create_task(self._poller.run(), name="polling") if self._poller else None
             await self._stop.wait()
             housekeeping.cancel()
+            if polling is not None:
+                polling.cancel()
             return await self._shut_down(CLEAN)
         finally:
             await self._codec.stop(LAST_GRACE)
@@ -151,6 +156,15 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hang_up)
+
+    def _on_hang_up(self) -> None:
+        """Look for changes now."""
+        if self._poller is not None:
+            self._poller.ask()
+        else:
+            log.warning("SIGHUP: nothing to do, because models are loaded and unloaded on request here "
+                        "(--model-control-mode=explicit)")  # fmt: skip
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
@@ -196,6 +210,8 @@ class Server:
             names: list[str] | None = list(config.load_model)
         else:
             names = None
+        if self._poller is not None:
+            await self._poller.begin()
         loading = self._loading = asyncio.create_task(self._registry.load_all(names), name="load models")
         stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -26,7 +26,7 @@ from edge_serve.models.driver import Driver, OnResponse
 from edge_serve.models.ensemble import EnsembleRunner, member_labels
 from edge_serve.models.ensemble_flight import Lookup
 from edge_serve.models.override import Override
-from edge_serve.models.repository import Fingerprint, Found, fingerprint, versions
+from edge_serve.models.repository import Fingerprint, Found, fingerprint, of_version, versions
 from edge_serve.models.served import Served
 from edge_serve.models.statistics import new_statistics
 from edge_serve.models.version_policy import choose
@@ -71,6 +71,15 @@ class Plan:
     def same_as(self, other: Plan) -> bool:
         """Loading this would serve the same files under the same configuration as `other` does."""
         return (self.print, self.override, self.directory) == (other.print, other.override, other.directory)
+
+    def keeps(self, version: int, before: Plan | None) -> bool:
+        """Whether a version that was loaded by `before` is what loading it again would serve."""
+        return (
+            before is not None
+            and (self.override, self.directory) == (before.override, before.directory)
+            and of_version(self.print, version) == of_version(before.print, version)
+            and self.config == before.config
+        )
 
 
 @dataclass(frozen=True, slots=True)

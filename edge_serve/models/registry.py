@@ -80,6 +80,10 @@ class Registry:
             raise Unavailable(f"Request for unknown model: '{name}' version {int(version)} is not at ready state")
         return known.served
 
+    def knows(self, name: str) -> bool:
+        """It was asked for at least once."""
+        return name in self._models
+
     def ready_versions(self, name: str) -> tuple[str, ...]:
         """Versions that serve, ascending."""
         record = self._models.get(name)
@@ -126,14 +130,14 @@ class Registry:
 
     # ---- loading ------------------------------------------------------------------------------------------------
 
-    async def load_all(self, names: Iterable[str] | None = None) -> list[str]:
-        """Load models beside each other at the start: all of the repository, or `names`; ensembles after their members.
+    async def load_all(self, names: Iterable[str] | None = None, *, own_worker: bool = False) -> list[str]:
+        """Load models beside each other: all of the repository, or `names`; ensembles after their members.
 
         Returns:
             One text per model that failed.
         """
         wanted = sorted(self._repository.scan()) if names is None else list(dict.fromkeys(names))
-        results = await self._load(wanted, None, own_worker=False)
+        results = await self._load(wanted, None, own_worker=own_worker)
         return [error.message for error in (results[name] for name in wanted) if error is not None]
 
     async def load(self, name: str, override: Override | None = None, *, own_worker: bool = True) -> None:
@@ -237,6 +241,8 @@ class Registry:
         except LoadFailure as error:
             if members_of(plan.config):
                 self._give_up(record, plan, batch.results, error)
+            elif not plan.versions:
+                log.error("failed to load '%s': %s", plan.name, error.reason)
             raise
         batch.changed.add(plan.name)
 

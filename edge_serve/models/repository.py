@@ -7,14 +7,14 @@ src/model_repository_manager/model_lifecycle.cc and docs/user_guide/model_reposi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_serve.errors import InvalidArgument
 
-#: file -> (modification time ns, size): two equal fingerprints mean that nothing was touched in between
-Fingerprint = tuple[tuple[str, int, int], ...]
+#: rows of (path, modification time ns, size, inode): two equal ones mean that nothing was touched in between
+Fingerprint = tuple[tuple[str, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,61 @@ def versions(directory: Path) -> list[int]:
 
 def fingerprint(directory: Path) -> Fingerprint:
     """Names, times and sizes of everything below `directory`, links followed; what vanishes meanwhile is left out."""
+    return tuple(row for row, _ in _walk(directory))
+
+
+def of_version(print: Fingerprint, version: int) -> Fingerprint:
+    """What a model's fingerprint says about one version: its own directory, and what all versions share."""
+    tops = [row[0].partition(os.sep)[0] for row in print]
+    return tuple(row for row, top in zip(print, tops, strict=True) if not top.isdigit() or top == str(version))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A model directory at one moment; equal ones are the same model.
+
+    Attributes:
+        directory: with links resolved.
+        parts: entry of the model directory -> what lies there.
+        whole: entries that were renamed into place when everything in them was there already; "" = the model itself.
+    """
+
+    directory: Path
+    ambiguous: bool
+    parts: Mapping[str, Fingerprint]
+    whole: frozenset[str] = field(default=frozenset(), compare=False)
+
+
+def snapshot(found: Found) -> Snapshot:
+    """The model as it lies on disk now.
+
+    A rename changes the change time of a directory, which nothing else in it then surpasses, and not its modification
+    time; an entry that is made, removed or written changes both.
+    """
+    parts: dict[str, list[tuple[str, int, int, int]]] = {}
+    newest: dict[str, int] = {}
+    for row, changed in _walk(found.directory):
+        top, deeper, _ = row[0].partition(os.sep)
+        parts.setdefault(top, []).append(row)
+        if deeper:
+            newest[top] = max(newest.get(top, 0), changed)
+        newest[""] = max(newest.get("", 0), changed)
+    whole = {top for top, inside in newest.items() if _came_after(found.directory / top, inside)}
+    return Snapshot(
+        found.directory, found.ambiguous, {top: tuple(rows) for top, rows in parts.items()}, frozenset(whole)
+    )
+
+
+def _came_after(directory: Path, inside_ns: int) -> bool:
+    try:
+        status = os.stat(directory)
+    except OSError:
+        return False
+    return status.st_ctime_ns > status.st_mtime_ns and status.st_ctime_ns > inside_ns
+
+
+def _walk(directory: Path) -> list[tuple[tuple[str, int, int, int], int]]:
+    """The row of each entry, and its change time; by path."""
     rows = []
     for folder, names, files in os.walk(directory, followlinks=True):
         names[:] = [name for name in names if name != "__pycache__"]
@@ -81,6 +136,6 @@ def fingerprint(directory: Path) -> Fingerprint:
                 status = os.stat(path)
             except OSError:
                 continue
-            size = 0 if name in names else status.st_size
-            rows.append((os.path.relpath(path, directory), 0 if name in names else status.st_mtime_ns, size))
-    return tuple(sorted(rows))
+            time_ns, size = (0, 0) if name in names else (status.st_mtime_ns, status.st_size)
+            rows.append(((os.path.relpath(path, directory), time_ns, size, status.st_ino), status.st_ctime_ns))
+    return sorted(rows)

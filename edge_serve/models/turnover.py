@@ -41,13 +41,17 @@ class Turnover:
         self.leaving: set[asyncio.Task[None]] = set()
 
     async def swap(self, record: ModelRecord, plan: Plan, *, own_worker: bool) -> None:
-        """Load every version of `plan`; when all are there, they take over. When one fails, none does."""
-        for version in plan.versions:
+        """Load every version of `plan`; when all are there, they take over. When one fails, none does.
+
+        A version that serves and did not change is left alone: its state and its open sequences stay.
+        """
+        wanted = [version for version in plan.versions if not _stays(record, plan, version)]
+        for version in wanted:
             known = record.versions.setdefault(version, VersionRecord(version))
             if known.state in (State.GONE, State.DRAINING):
                 known.move(Event.RELOADED)
-        opened = await asyncio.gather(*(self._open(plan, version, own_worker) for version in plan.versions))
-        failures = {v: r for v, r in zip(plan.versions, opened, strict=True) if isinstance(r, EdgeServeError)}
+        opened = await asyncio.gather(*(self._open(plan, version, own_worker) for version in wanted))
+        failures = {v: r for v, r in zip(wanted, opened, strict=True) if isinstance(r, EdgeServeError)}
         if failures:
             await self._abandon(record, opened, failures)
             raise LoadFailure(record.name, _load_failure(failures))
@@ -139,6 +143,12 @@ class Turnover:
             self.highest[record.name] = ready[-1].served
         else:
             self.highest.pop(record.name, None)
+
+
+def _stays(record: ModelRecord, plan: Plan, version: int) -> bool:
+    known = record.versions.get(version)
+    ready = known is not None and known.state is State.READY
+    return ready and not members_of(plan.config) and plan.keeps(version, record.plan)
 
 
 def _load_failure(failures: dict[int, EdgeServeError]) -> str:

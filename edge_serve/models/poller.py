@@ -1,0 +1,105 @@
+"""Follows the model repositories: at intervals (`--model-control-mode=poll`), and when it is told to (SIGHUP)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+
+from edge_serve.errors import EdgeServeError
+from edge_serve.models.polling import Watch
+from edge_serve.models.registry import Registry
+from edge_serve.models.repository import Repository, Snapshot, snapshot
+
+log = logging.getLogger(__name__)
+
+#: how long a change must have stayed the same when somebody said that it is there, seconds
+SETTLE_WHEN_ASKED = 1.0
+
+
+class Poller:
+    """Looks, and has the registry load and unload.
+
+    Args:
+        interval: seconds between looks, and how long a change must have stayed the same; None = only when asked.
+    """
+
+    def __init__(self, repository: Repository, registry: Registry, interval: float | None) -> None:
+        self._repository = repository
+        self._registry = registry
+        self._interval = interval
+        self._watch = Watch({})
+        self._wake = asyncio.Event()
+        self._trouble = ""
+        self._unloading: set[asyncio.Task[None]] = set()
+
+    async def begin(self) -> None:
+        """Remember what lies there now; what changes from here on is a change. Call it before the first load."""
+        self._watch = Watch(await self._scan() or {})
+
+    def ask(self) -> None:
+        """Look as soon as possible."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        due, settle = self._next(), self._interval or SETTLE_WHEN_ASKED
+        while True:
+            if await self._asked(due):
+                log.info("looking for changes in the model repositories")
+                settle = min(settle, SETTLE_WHEN_ASKED)
+            again = await self._look(settle)
+            if again is None:
+                settle = self._interval or SETTLE_WHEN_ASKED
+            due = min((moment for moment in (self._next(), again) if moment is not None), default=None)
+
+    def _next(self) -> float | None:
+        return None if self._interval is None else time.monotonic() + self._interval
+
+    async def _asked(self, due: float | None) -> bool:
+        """Wait; whether somebody asked before `due`."""
+        timeout = None if due is None else max(0.0, due - time.monotonic())
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), timeout)
+        asked = self._wake.is_set()
+        self._wake.clear()
+        return asked
+
+    async def _look(self, settle: float) -> float | None:
+        """One look; when to look again because of what is changing."""
+        found = await self._scan()
+        if found is None:
+            return None
+        changes = self._watch.look(found, time.monotonic(), settle)
+        for name in changes.unload:
+            if self._registry.knows(name):
+                log.info("model %s is gone from the repository", name)
+                task = asyncio.get_running_loop().create_task(self._registry.unload(name), name=f"unload {name}")
+                self._unloading.add(task)  # it may take as long as its last request: nobody else waits for that
+                task.add_done_callback(self._unloading.discard)
+        if changes.load:
+            log.info("changed in the repository: %s", ", ".join(changes.load))
+            try:
+                await self._registry.load_all(changes.load, own_worker=True)
+            except Exception:  # a fault of ours must not end the polling
+                log.exception("loading what has changed failed")
+        return changes.again
+
+    async def _scan(self) -> dict[str, Snapshot] | None:
+        """What lies there; None, told once, when that cannot be read: nothing is unloaded because of it."""
+        try:
+            # a thread: directories may be large, and on a slow disk
+            found = await asyncio.to_thread(self._snapshots)
+        except (EdgeServeError, OSError) as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                log.error("the model repositories cannot be followed: %s", error)
+            return None
+        if self._trouble:
+            self._trouble = ""
+            log.info("the model repositories can be read again")
+        return found
+
+    def _snapshots(self) -> dict[str, Snapshot]:
+        return {name: snapshot(found) for name, found in self._repository.scan().items()}

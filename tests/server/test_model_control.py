@@ -1,0 +1,69 @@
+"""The life of models in a real server: polling, SIGHUP, versions that come and go."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, python_model, running
+
+TIMES_TEN = ADD_SUB.replace("a + b", "(a + b) * 10")
+ALL_VERSIONS = ADD_SUB_CONFIG + "version_policy { all {} }\n"
+
+
+def first(answer: object) -> int:
+    """The first number that an add/sub model answered."""
+    document = json.loads(json.dumps(answer))
+    return int(document["outputs"][0]["data"][0])
+
+
+def test_polling_loads_replaces_and_unloads(tmp_path: Path) -> None:
+    python_model(tmp_path, "first")
+    flags = (f"--model-repository={tmp_path}", "--model-control-mode=poll", "--repository-poll-secs=1")
+    with running(*flags) as server:
+        python_model(tmp_path, "second")
+        python_model(tmp_path, "first", TIMES_TEN)
+        server.wait_for_log(r"model second version 1 ready")
+        server.wait_for_log(r"(?s)model first version 1 ready.*model first version 1 ready")
+        assert first(server.add_sub("first")[1]) == 20
+        assert first(server.add_sub("second")[1]) == 2
+
+        python_model(tmp_path, "first", "raise RuntimeError('half an idea')\n")
+        server.wait_for_log(r"failed to load 'first' version 1: .*half an idea")
+        assert first(server.add_sub("first")[1]) == 20  # what served before goes on
+
+        python_model(tmp_path, "first")
+        server.wait_for_log(r"(?s)half an idea.*model first version 1 ready")
+        assert first(server.add_sub("first")[1]) == 2
+
+        shutil.rmtree(tmp_path / "second")
+        server.wait_for_log(r"model second version 1 unloaded")
+        assert server.add_sub("second")[0] == 404
+        assert server.get("/v2/health/ready")[0] == 200
+
+
+def test_sighup_looks_once(tmp_path: Path) -> None:
+    directory = python_model(tmp_path, "m", config=ALL_VERSIONS)
+    with running(f"--model-repository={tmp_path}") as server:
+        workers = server.workers()
+        python_model(tmp_path, "m", TIMES_TEN, ALL_VERSIONS, version=2)
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for_log(r"model m version 2 ready")
+        assert first(server.add_sub("m")[1]) == 20
+        assert first(server.add_sub("m/versions/1")[1]) == 2
+        assert set(workers) < set(server.workers())  # version 1 did not change: it was left alone
+
+        shutil.rmtree(directory / "2")
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for_log(r"model m version 2 unloaded")
+        assert first(server.add_sub("m")[1]) == 2
+
+
+def test_sighup_changes_nothing_in_explicit_mode(tmp_path: Path) -> None:
+    python_model(tmp_path, "m")
+    with running(f"--model-repository={tmp_path}", "--model-control-mode=explicit") as server:
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for_log("SIGHUP: nothing to do")
+        assert server.add_sub("m")[0] == 404
