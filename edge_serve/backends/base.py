@@ -75,12 +75,14 @@ class Reply:
 
     Attributes:
         answered: `error` is what the model itself answers this request with; its execution counts as a success.
+        rescheduled: no answer yet: the model wants the request once more (`iterative_sequence`).
     """
 
     outputs: list[Tensor] = field(default_factory=list)
     error: EdgeServeError | None = None
     parameters: dict[str, Parameter] = field(default_factory=dict)
     answered: bool = False
+    rescheduled: bool = False
 
 
 @dataclass(slots=True)

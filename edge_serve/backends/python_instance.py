@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
+from weakref import WeakValueDictionary
 
 from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply, Timing
@@ -20,7 +21,8 @@ from edge_serve.backends.python_errors import Refusal, TritonModelException, des
 from edge_serve.backends.python_events import EventLoop
 from edge_serve.backends.python_request import REQUEST_RELEASE_RESCHEDULE, InferenceRequest, allow_calls
 from edge_serve.backends.python_response import InferenceResponse, InferenceResponseSender
-from edge_serve.errors import Internal
+from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.messages.infer import SEQUENCE_START
 
 #: limit for a model's own is_ready()
 READY_SECONDS = 5.0
@@ -28,6 +30,11 @@ READY_SECONDS = 5.0
 _NO_ANSWER = (
     "the model returned None for a request and sent no response for it. A model that is not decoupled must answer "
     "every request, with a response in the list that execute returns or through the request's response sender."
+)
+#: Triton's words (core src/infer_request.cc)
+_NOT_ITERATIVE = (
+    "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
+    "such a flag."
 )
 
 
@@ -66,6 +73,9 @@ class PythonInstance:
         self._decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled", False))
         self._loop = EventLoop(instance.name)
         self._asking: threading.Thread | None = None
+        self._iterative = bool((spec.config.get("sequence_batching") or {}).get("iterative_sequence", False))
+        #: by correlation id: senders that a model kept of requests which are to run again
+        self._suspended: WeakValueDictionary[int | str, InferenceResponseSender] = WeakValueDictionary()
         try:
             self._model = model_class()
             if hasattr(self._model, "initialize"):
@@ -79,8 +89,7 @@ class PythonInstance:
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
         """One reply per request; a decoupled model's are empty, its responses go through `BackendRequest.send`."""
         if self._decoupled:
-            failure = self._execute_decoupled(batch)
-            return [failure or Reply() for _ in batch]
+            return self._execute_decoupled(batch)
         answers, replies = self._execute_ordinary(batch, timing)
         if answers is not None:
             # The requests are out of reach here: a sender that nobody holds any more has told its _Answer so.
@@ -128,8 +137,8 @@ class PythonInstance:
         complete = True
         for wire, request, response in zip(batch, requests, result, strict=True):
             if request._release_flags == REQUEST_RELEASE_RESCHEDULE:
-                _refuse_reschedule(response)
-            if response is None:
+                replies.append(self._reschedule(request, response))
+            elif response is None:
                 replies.append(None)
                 complete = False
             elif not isinstance(response, InferenceResponse):
@@ -142,6 +151,16 @@ class PythonInstance:
             else:
                 replies.append(_take(request._sender, response))
         return replies, complete
+
+    def _reschedule(self, request: InferenceRequest, response: object) -> Reply:
+        if response is not None:
+            raise Refusal(
+                "Expected a None object in the execute function return list for reschduled request, found type "
+                f"'{type(response)}'."
+            )
+        if not self._iterative:
+            return Reply([], InvalidArgument(_NOT_ITERATIVE))
+        return self._sent(request) or Reply(rescheduled=True)
 
     def _sent(self, request: InferenceRequest) -> Reply | None:
         """What a request of a failed batch has been answered already; nothing more can be."""
@@ -166,12 +185,14 @@ class PythonInstance:
 
     # -- decoupled
 
-    def _execute_decoupled(self, batch: Sequence[BackendRequest]) -> Reply | None:
-        """Run the batch; what it failed with."""
+    def _execute_decoupled(self, batch: Sequence[BackendRequest]) -> list[Reply]:
+        """Run the batch; what it failed with, and which requests are to run again."""
         name, version = self._model_name, self._model_version
         requests = [InferenceRequest.received(request, name, version, self._make_sender) for request in batch]
         # Made now: a model that drops a request without asking for its sender ends it too.
         senders = [request.get_response_sender() for request in requests]
+        if self._suspended:
+            senders = [self._resumed(request, wire) for request, wire in zip(requests, batch, strict=True)]
         try:
             result = self._model.execute(requests)
             if asyncio.iscoroutine(result):
@@ -182,8 +203,33 @@ class PythonInstance:
                     "return None."
                 )
         except BaseException as error:
-            return self._fail_streams(error, senders, sys._getframe())
-        return None
+            failure = self._fail_streams(error, senders, sys._getframe())
+            return [failure for _ in batch]
+        return [
+            Reply() if request._release_flags != REQUEST_RELEASE_RESCHEDULE else self._reschedule_stream(request)
+            for request in requests
+        ]
+
+    def _reschedule_stream(self, request: InferenceRequest) -> Reply:
+        sender = request.get_response_sender()
+        if not self._iterative:
+            failure = Reply([], InvalidArgument(_NOT_ITERATIVE))
+            sender.fail(failure)
+            return failure
+        sender.suspend()
+        self._suspended[request.correlation_id()] = sender
+        return Reply(rescheduled=True)
+
+    def _resumed(self, request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
+        """The sender that the model has kept from the last run of this request, else the new one."""
+        made = request.get_response_sender()
+        kept = self._suspended.pop(wire.correlation_id, None)
+        if kept is None or wire.flags & SEQUENCE_START:
+            return made
+        made.suspend()
+        kept.resume(_stream(wire), wire.is_cancelled)
+        request._sender = kept
+        return kept
 
     async def _watch(self, coroutine: Any, senders: list[InferenceResponseSender]) -> None:
         try:
@@ -249,15 +295,6 @@ def _initialize_args(spec: ModelSpec, instance: InstanceSpec) -> dict[str, str]:
         "model_version": str(spec.version),
         "model_name": spec.name,
     }
-
-
-def _refuse_reschedule(response: object) -> None:
-    if response is not None:
-        raise Refusal(
-            "Expected a None object in the execute function return list for reschduled request, found type "
-            f"'{type(response)}'."
-        )
-    raise Refusal("rescheduling a request is not supported yet")
 
 
 def _take(sender: InferenceResponseSender, response: InferenceResponse) -> Reply:

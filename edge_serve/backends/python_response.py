@@ -103,7 +103,9 @@ class InferenceResponseSender:
     request, so that nobody waits for ever.
     """
 
-    __slots__ = ("__weakref__", "_cancelled", "_closed", "_count", "_deliver", "_lock", "_several", "_wanted")
+    __slots__ = (
+        "__weakref__", "_cancelled", "_closed", "_count", "_deliver", "_lock", "_rescheduled", "_several", "_wanted",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -119,6 +121,7 @@ class InferenceResponseSender:
         self._several = several
         self._closed = False
         self._count = 0
+        self._rescheduled = False
         self._lock = threading.Lock()
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
@@ -186,13 +189,22 @@ class InferenceResponseSender:
                 self._closed = True
                 self._deliver(failure, True)
 
+    def suspend(self) -> None:
+        """The request is to run again: it is not over when nobody holds this sender any more."""
+        self._rescheduled = True
+
+    def resume(self, deliver: Callable[[Reply | None, bool], None], cancelled: Callable[[], bool]) -> None:
+        """It runs again, with another way back."""
+        with self._lock:
+            self._deliver, self._cancelled, self._rescheduled = deliver, cancelled, False
+
     def is_cancelled(self) -> bool:
         """Whether the client has gone or cancelled."""
         return self._cancelled()
 
     def __del__(self) -> None:
         # No lock: nobody else can hold it now.
-        if not self._closed and self._deliver is not None:
+        if not self._closed and not self._rescheduled and self._deliver is not None:
             self._closed = True
             self._deliver(None, True)
 

@@ -71,6 +71,11 @@ class Controls:
                 requests[seat] = request
         return requests or [entry.request for entry in run.entries]
 
+    def remove(self, request: InferRequest) -> None:
+        """Take back what `requests` added: it is to run once more."""
+        count = len(self._booleans[0]) + (self._correlation_id is not None)
+        del request.inputs[len(request.inputs) - count :]
+
     def _null_request(self, like: InferRequest) -> InferRequest:
         shapes = [(tensor.name, tensor.datatype, tensor.shape) for tensor in like.inputs]
         if self._null[0] != shapes:

@@ -25,6 +25,7 @@ from edge_serve.models.decoupled import DecoupledDriver
 from edge_serve.models.driver import Driver, OnResponse
 from edge_serve.models.ensemble import EnsembleRunner, member_labels
 from edge_serve.models.ensemble_flight import Lookup
+from edge_serve.models.iterative import IterativeDecoupledDriver, IterativeDriver
 from edge_serve.models.override import Override
 from edge_serve.models.repository import Fingerprint, Found, fingerprint, of_version, versions
 from edge_serve.models.served import Served
@@ -204,12 +205,15 @@ class Loader:
         statistics = new_statistics(summaries=self._options.summaries, histograms=self._options.histograms)
         scheduler = scheduler_for(config, len(instances), passive)
         name, version, loop = signature.model_name, signature.model_version, asyncio.get_running_loop()
+        iterative = config.sequence_batching.iterative_sequence
         if signature.decoupled:
-            return DecoupledDriver(
+            return (IterativeDecoupledDriver if iterative else DecoupledDriver)(
                 name, version, scheduler, statistics, self._clock, loop, order,
                 count_responses=config.backend != "python",
             )  # fmt: skip
-        return Driver(name, version, scheduler, statistics, self._clock, loop, order)
+        return (IterativeDriver if iterative else Driver)(
+            name, version, scheduler, statistics, self._clock, loop, order
+        )
 
     async def close(self, served: Served) -> None:
         """Close the model in its worker and give its memory back. Never raises."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from edge_serve.errors import EdgeServeError
-from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
+from edge_serve.errors import EdgeServeError, InvalidArgument, Unavailable
+from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest
 from edge_serve.scheduling.core import Entry
 
 
@@ -94,3 +94,21 @@ def starts(entry: Entry) -> bool:
 def ends(entry: Entry) -> bool:
     """It has END."""
     return bool(entry.request.flags & SEQUENCE_END)
+
+
+def no_start(request: InferRequest) -> InvalidArgument:
+    """It belongs to no sequence that is known."""
+    return InvalidArgument(
+        f"inference request for sequence {request.correlation_id} to model '{request.model_name}' must specify the "
+        "START flag on the first request of the sequence"
+    )
+
+
+def sequence_expired() -> Unavailable:
+    """One request of its sequence has waited too long."""
+    return Unavailable("timeout of the corresponding sequence has been expired")
+
+
+def worker_lost() -> Unavailable:
+    """An iterative model's worker died between two runs of a request."""
+    return Unavailable("the worker of the model died before the next run of this request; send it again")

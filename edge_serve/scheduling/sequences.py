@@ -22,7 +22,7 @@ from edge_serve.messages.infer import SEQUENCE_START, InferRequest
 from edge_serve.scheduling.core import NOTHING, Decision, Entry, Refuse, Run, SequenceBatching, Wait, label
 from edge_serve.scheduling.instances import Instances
 from edge_serve.scheduling.seats import Seats
-from edge_serve.scheduling.sequence import Sequence, ends, starts
+from edge_serve.scheduling.sequence import Sequence, ends, no_start, sequence_expired, starts, worker_lost
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class SequenceScheduler(ABC):
             sequence.instance = sequence.seat = -1
             sequence.running = None
             for entry in sequence.cut_to_start():
-                self._refuse(entry, _no_start(entry.request))
+                self._refuse(entry, worker_lost() if self._batching.iterative else no_start(entry.request))
             if not sequence.queue:
                 self._forget(sequence)
         for sequence in reversed(homeless):
@@ -149,6 +149,16 @@ class SequenceScheduler(ABC):
             return False
         self._break(sequence, entry, Cancelled(""))
         return True
+
+    def reschedule(self, entry: Entry, now_ns: int) -> None:
+        """An entry that runs is to run once more, before all else of its sequence; call it before `done`."""
+        (sequence,) = (each for running in self._running for each in running if each.running is entry)
+        entry.request.flags = 0
+        entry.arrival_ns = now_ns
+        sequence.queue.appendleft(entry)
+        self._queued[entry] = sequence
+        if entry.request.deadline_ns:
+            self._set_clock(sequence, entry.request.deadline_ns)
 
     def stop(self) -> None:
         """Refuse new sequences; those that have begun go on."""
@@ -192,7 +202,7 @@ class SequenceScheduler(ABC):
         sequence = self._known.get(request.correlation_id)
         if not request.flags & SEQUENCE_START:
             if sequence is None or sequence.ended:
-                raise _no_start(request)
+                raise no_start(request)
             if sequence.closed is not None:
                 raise type(sequence.closed)(sequence.closed.message)
             return sequence
@@ -253,7 +263,8 @@ class SequenceScheduler(ABC):
                 continue
             if now_ns:
                 self._touch(sequence, now_ns)
-            over = ends(entry) or self._batching.iterative
+            again = bool(sequence.queue) and sequence.queue[0] is entry
+            over = not again and (ends(entry) or self._batching.iterative)
             if sequence.queue and not (over and self._backlog):
                 self._changed(sequence)
             elif sequence.queue:  # the next sequence of this id waits for its turn as others do
@@ -338,14 +349,14 @@ class SequenceScheduler(ABC):
     def _expire(self, sequence: Sequence, now_ns: int) -> None:
         if sequence.seat < 0 and 0 < sequence.expires_ns <= now_ns:
             for entry in list(sequence.queue):
-                self._refuse(entry, _sequence_expired())
+                self._refuse(entry, sequence_expired())
             sequence.queue.clear()
             if not sequence.ended:
-                sequence.closed = _sequence_expired()
+                sequence.closed = sequence_expired()
             self._after_cut(sequence)
         while late := next((e for e in sequence.queue if 0 < e.request.deadline_ns <= now_ns), None):
             error = Unavailable(f"{label(late.request)}Request deadline expired: not started within its 'timeout-ms'")
-            self._break(sequence, late, _sequence_expired())
+            self._break(sequence, late, sequence_expired())
             self._refusals.append(Refuse(late, error))
         following_ns = sequence.next_deadline_ns()
         if following_ns:
@@ -387,14 +398,3 @@ class SequenceScheduler(ABC):
                 assert not sequence.ended
             deadline_ns = sequence.next_deadline_ns()
             assert not deadline_ns or 0 < sequence.clock_ns <= deadline_ns
-
-
-def _no_start(request: InferRequest) -> InvalidArgument:
-    return InvalidArgument(
-        f"inference request for sequence {request.correlation_id} to model '{request.model_name}' must specify the "
-        "START flag on the first request of the sequence"
-    )
-
-
-def _sequence_expired() -> Unavailable:
-    return Unavailable("timeout of the corresponding sequence has been expired")

@@ -18,12 +18,15 @@ from edge_serve.workers.layout import IN_ARENA, IN_FRAME, INLINE, PAD, TENSOR, U
 
 REPLY_HEAD = struct.Struct("<qqqqII")  # four time marks, token of the output slot, bytes of the part before the data
 PARTIAL_HEAD = struct.Struct("<IIII")  # the request's index, FINAL | NULL, token, bytes of the part before the data
-ANSWER = struct.Struct("<IIII")  # 0, or 1 + Triton's error code | ANSWERED; extra bytes, block bytes, its data's start
+# 0, or 1 + Triton's error code | ANSWERED, or RESCHEDULED; extra bytes, block bytes, its data's start
+ANSWER = struct.Struct("<IIII")
 
 #: of a PARTIAL: the last one of its request; it is no response, only tells that none follows
 FINAL, NULL = 1, 2
 #: of an ANSWER: the error is the model's own answer (`Reply.answered`)
 ANSWERED = 0x100
+#: in place of an ANSWER's error: no answer yet (`Reply.rescheduled`)
+RESCHEDULED = 0x200
 
 _REPLY, _PARTIAL = Kind.REPLY.value, Kind.PARTIAL.value
 _PARSE_ERRORS = (struct.error, KeyError, IndexError, ValueError, TypeError, OverflowError)
@@ -119,6 +122,9 @@ def encode_answers(
             code = 1 + triton_code(reply.error)
             parts.append(ANSWER.pack(code | ANSWERED if reply.answered else code, len(text), 0, 0))
             parts.append(text)
+            continue
+        if reply.rescheduled:
+            parts.append(ANSWER.pack(RESCHEDULED, 0, 0, 0))
             continue
         outputs = reply.outputs
         if names is not None:
@@ -229,6 +235,9 @@ def _read_answers(
         position += ANSWER.size
         extra = frame[position : position + extra_size] if extra_size else b""
         position += extra_size
+        if failed == RESCHEDULED:
+            replies.append(Reply(rescheduled=True))
+            continue
         if failed:
             error = BY_TRITON_CODE[(failed & ~ANSWERED) - 1](extra.decode())
             replies.append(Reply([], error, answered=failed & ANSWERED != 0))

@@ -25,6 +25,8 @@ CONFIGS = {
     "oldest, many": SequenceBatching(
         4, 20_000, oldest=True, max_candidate_sequences=6, preferred_batch_sizes=(2,), max_queue_delay_us=300
     ),
+    "direct, iterative": SequenceBatching(3, 20_000, iterative=True),
+    "oldest, iterative": SequenceBatching(2, 20_000, oldest=True, iterative=True),
 }
 
 
@@ -101,9 +103,16 @@ class World:
 
     def finish(self, instance: int) -> None:
         run = self.running.pop(instance)
+        again = [entry for entry in run.entries if self.batching.iterative and self.random.random() < 0.4]
+        for entry in again:
+            self.scheduler.reschedule(entry, self.now)
+            id, use, step = self.where[entry]
+            self.where[entry] = id, use, step + 1
+            self.waiting.append(entry)
         self.scheduler.done(instance)
         for entry in run.entries:
-            self.answer(entry)
+            if entry not in again:
+                self.answer(entry)
 
     def lose(self, instance: int) -> None:
         run = self.running.pop(instance, None)
@@ -131,7 +140,7 @@ class World:
                 id = random.choice((1, 2, 3, 4, 5, 6, 7, "1", "seven"))
                 fresh = id not in self.uses or random.random() < 0.25
                 flags = SEQUENCE_START * fresh | SEQUENCE_END * (random.random() < 0.25)
-                self.send(id, flags)
+                self.send(id, SEQUENCE_START if self.batching.iterative else flags)
             case "finish" if self.running:
                 self.finish(random.choice(list(self.running)))
             case "time":

@@ -1,0 +1,93 @@
+"""Iterative sequences on the running server: a model runs a request again and again, and answers as it likes."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.running import Running, running
+from tests.server.sequence_models import CONTROLS, COUNT_DOWN, THIRD_TIME, events, sequence_model, step
+
+DECOUPLED = "model_transaction_policy { decoupled: true }"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    root: Path = tmp_path_factory.mktemp("models")
+    sequence_model(root, "count_down", COUNT_DOWN, f"iterative_sequence: true {CONTROLS}", DECOUPLED)
+    sequence_model(root, "oldest", COUNT_DOWN, "iterative_sequence: true oldest { }", DECOUPLED)
+    sequence_model(root, "third", THIRD_TIME, f"iterative_sequence: true direct {{ }} {CONTROLS}")
+    sequence_model(root, "plain", THIRD_TIME, CONTROLS)
+    sequence_model(root, "plain_stream", COUNT_DOWN, "", DECOUPLED)
+    with running(f"--model-repository={root}") as started:
+        yield started
+
+
+def stream(server: Running, model: str, value: int) -> list[Any]:
+    status, body = server.post(f"/v2/models/{model}/generate_stream", {"IN": value})
+    assert status == 200, body
+    return events(body)
+
+
+@pytest.mark.parametrize("model", ["count_down", "oldest"])
+@pytest.mark.parametrize("value", [4, 5])
+def test_each_run_answers_into_the_same_stream(server: Running, model: str, value: int) -> None:
+    assert [event["OUT"][0] for event in stream(server, model, value)] == list(range(value - 1, -1, -1))
+
+
+@pytest.mark.parametrize("model", ["count_down", "oldest"])
+def test_more_streams_than_seats_all_come_to_their_end(server: Running, model: str) -> None:
+    found: dict[int, list[int]] = {}
+    threads = [
+        threading.Thread(target=lambda n=n: found.update({n: [e["OUT"][0] for e in stream(server, model, n)]}))
+        for n in range(1, 25)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == {n: list(range(n - 1, -1, -1)) for n in range(1, 25)}
+
+
+def test_a_model_that_answers_once_may_take_several_runs(server: Running) -> None:
+    inputs = [{"name": "IN", "shape": [1, 1], "datatype": "INT32", "data": [5]}]
+
+    status, body = server.post("/v2/models/third/infer", {"inputs": inputs})
+
+    assert status == 200, body
+    assert json.loads(body)["outputs"][0]["data"] == [5, 3]  # IN, START and CORRID, in each run
+
+
+def test_a_client_that_goes_away_ends_the_runs(server: Running) -> None:
+    body = json.dumps({"inputs": [{"name": "IN", "shape": [1, 1], "datatype": "INT32", "data": [7]}]}).encode()
+    head = f"POST /v2/models/third/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.http)) as sock:
+        sock.sendall(head.encode() + body)
+        while not executions(server, "third"):
+            pass
+    while (before := executions(server, "third")) != executions(server, "third"):
+        assert before < 1_000_000, "it runs on for nobody"
+    text = server.get("/metrics", server.metrics)[1].decode()
+    assert 'nv_inference_request_failure{model="third",reason="CANCELED",version="1"} 1' in text
+    assert 'nv_inference_pending_request_count{model="third",version="1"} 0' in text
+
+
+def executions(server: Running, model: str) -> int:
+    body = server.get(f"/v2/models/{model}/stats")[1]
+    return int(json.loads(body)["model_stats"][0]["execution_count"])
+
+
+def test_a_model_that_is_not_iterative_may_not_reschedule(server: Running) -> None:
+    text = (
+        "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to "
+        "handle such a flag."
+    )
+
+    assert step(server, "plain", 1, 5, "start") == (400, text)
