@@ -1,0 +1,137 @@
+"""Trace files are valid JSON whenever they are looked at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_serve.messages.settings import TraceSettings
+from edge_serve.messages.trace import Trace
+from edge_serve.tensors import DataType, Tensor, join_bytes
+from edge_serve.tracing.files import TraceFiles, entries
+
+
+def trace(number: int, request_id: str = "") -> Trace:
+    made = Trace(number, timestamps=True, tensors=False)
+    made.model_name, made.model_version, made.request_id = "m", "3", request_id
+    made.mark("REQUEST_START", 100 * number)
+    return made
+
+
+def told(number: int) -> list[dict[str, Any]]:
+    return [
+        {"id": number, "model_name": "m", "model_version": 3},
+        {"id": number, "timestamps": [{"name": "REQUEST_START", "ns": 100 * number}]},
+    ]
+
+
+def settings(path: Path, frequency: int = 0) -> TraceSettings:
+    return TraceSettings(("TIMESTAMPS",), log_frequency=frequency, file=str(path))
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_bytes())
+
+
+def test_what_is_told_of_a_trace() -> None:
+    made = Trace(7, timestamps=True, tensors=True)
+    made.model_name, made.model_version, made.request_id = "m", "03", "r"
+    made.add(1, 2, 3, 4)
+    tensors = [
+        Tensor("t", DataType.BYTES, (2,), join_bytes([b"a", b"\xff"])),
+        Tensor("n", DataType.INT32, (1, 2), bytes(4) + b"\5\0\0\0"),
+    ]
+    made.keep("TENSOR_QUEUE_INPUT", tensors)
+
+    assert entries(made) == [
+        {"id": 7, "model_name": "m", "model_version": 3, "request_id": "r"},
+        {"id": 7, "timestamps": [{"name": "COMPUTE_START", "ns": 1}]},
+        {"id": 7, "timestamps": [{"name": "COMPUTE_INPUT_END", "ns": 2}]},
+        {"id": 7, "timestamps": [{"name": "COMPUTE_OUTPUT_START", "ns": 3}]},
+        {"id": 7, "timestamps": [{"name": "COMPUTE_END", "ns": 4}]},
+        {
+            "id": 7,
+            "activity": "TENSOR_QUEUE_INPUT",
+            "tensor": {"name": "t", "data": '"a","�"', "shape": "2", "dtype": "BYTES"},
+        },
+        {
+            "id": 7,
+            "activity": "TENSOR_QUEUE_INPUT",
+            "tensor": {"name": "n", "data": "0,5", "shape": "1,2", "dtype": "INT32"},
+        },
+    ]
+
+
+def test_traces_are_appended_one_by_one(tmp_path: Path) -> None:
+    files, path = TraceFiles(), tmp_path / "t.json"
+    files.add(trace(1), settings(path))
+    files.add(trace(2, "r"), settings(path))
+    files.close()
+
+    one, two = told(1), told(2)
+    two[0]["request_id"] = "r"
+    assert read(path) == one + two
+
+
+def test_a_file_of_an_earlier_server_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text("old")
+    files = TraceFiles()
+    files.add(trace(1), settings(path))
+    files.close()
+
+    assert read(path) == told(1)
+
+
+def test_a_file_that_was_taken_away_is_begun_again(tmp_path: Path) -> None:
+    files, path = TraceFiles(), tmp_path / "t.json"
+    files.add(trace(1), settings(path))
+    files.close()
+    path.unlink()
+    files.add(trace(2), settings(path))
+    files.close()
+
+    assert read(path) == told(2)
+
+
+def test_with_a_frequency_files_are_numbered_and_hold_that_many(tmp_path: Path) -> None:
+    files, path = TraceFiles(), tmp_path / "t.json"
+    for number in range(1, 6):
+        files.add(trace(number), settings(path, 2))
+    files.close()
+
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["t.json.0", "t.json.1", "t.json.2"]
+    assert [read(tmp_path / f"t.json.{i}") for i in range(3)] == [told(1) + told(2), told(3) + told(4), told(5)]
+
+
+def test_flush_writes_what_is_kept_and_nothing_twice(tmp_path: Path) -> None:
+    files, path = TraceFiles(), tmp_path / "t.json"
+    files.add(trace(1), settings(path, 9))
+    files.flush(str(path))
+    files.flush(str(path))
+    files.close()
+
+    assert [entry.name for entry in tmp_path.iterdir()] == ["t.json.0"]
+
+
+def test_a_file_that_cannot_be_written_is_told_and_the_next_is_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = TraceFiles()
+    files.add(trace(1), settings(tmp_path / "no/such/place"))
+    files.add(trace(2), settings(tmp_path / "t.json"))
+    files.close()
+
+    assert "traces are lost" in caplog.text
+    assert "No such file or directory" in caplog.text
+    assert read(tmp_path / "t.json") == told(2)
+
+
+def test_without_traces_there_is_no_thread() -> None:
+    files = TraceFiles()
+    files.close()
+
+    assert files._thread is None
