@@ -45,6 +45,7 @@ from edge_serve.transport.v2 import V2Application
 from edge_serve.transport.v2_head import V2Settings
 from edge_serve.workers.arena import Budget
 from edge_serve.workers.codec import Codec
+from edge_serve.workers.environments import Environments
 from edge_serve.workers.pool import Hooks, Workers
 from edge_serve.workers.pool import Limits as WorkerLimits
 
@@ -109,7 +110,7 @@ class Server:
         self._loading: asyncio.Task[list[str]] | None = None
         custom = CustomMetrics()
         limits = WorkerLimits(silence=config.worker_heartbeat_timeout_secs)
-        self._workers = Workers(limits, self._clock, Hooks(metric=custom.apply))
+        self._workers = Workers(limits, self._clock, Hooks(metric=custom.apply), _environments(config))
         self._codec = Codec(self._budget, limits)
         loader = Loader(self._workers, self._budget, self._clock, _loader_options(config))
         roots = [Path(path) for path in config.model_repository]
@@ -306,6 +307,10 @@ def _loader_options(config: ServerConfig) -> LoaderOptions:
         summaries=metrics.summaries,
         histograms=metrics.histograms,
     )
+
+
+def _environments(config: ServerConfig) -> Environments:
+    return Environments(Path(config.execution_env_directory) if config.execution_env_directory else None)
 
 
 def _v2_settings(config: ServerConfig) -> V2Settings:

@@ -123,6 +123,14 @@ class ServerConfig:
     worker_heartbeat_timeout_secs: Annotated[
         float, _worker(number(0.1), "Seconds of silence after which a worker process counts as hung and is restarted.")
     ] = 30.0
+    execution_env_directory: Annotated[
+        str,
+        _worker(
+            PATH,
+            "Directory that archives of EXECUTION_ENV_PATH are unpacked into. Not given: environments/ in "
+            "$CACHE_DIRECTORY, or in ~/.cache/edge-serve.",
+        ),
+    ] = ""
     tensor_memory_bytes: Annotated[
         int, _worker(COUNT, "Bytes for tensors of all models together; 0 = a quarter of the memory.")
     ] = 0

@@ -13,6 +13,7 @@ from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferRequest
 from edge_serve.workers.arena import Arena
+from edge_serve.workers.environments import Environment, Environments
 from edge_serve.workers.layout import Layout
 from edge_serve.workers.link import Link, ModelListener, PartialListener
 from edge_serve.workers.process import Limits
@@ -110,7 +111,14 @@ class OpenedModel:
 class Workers:
     """All worker processes of the server; lives on one event loop."""
 
-    def __init__(self, limits: Limits | None = None, clock: Clock | None = None, hooks: Hooks | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+        hooks: Hooks | None = None,
+        environments: Environments | None = None,
+    ) -> None:
+        self._environments = environments or Environments()
         self._limits = limits or Limits()
         self._clock = clock or MonotonicClock()
         self._hooks = hooks or Hooks()
@@ -130,7 +138,7 @@ class Workers:
             EdgeServeError: the model does not load.
         """
         await self.forget(spec)
-        worker = self._claim(spec, backend, own_worker, _label(spec))
+        worker = await self._claim(spec, backend, own_worker, _label(spec))
         try:
             completed = await worker.describe(spec, backend)
         except BaseException:
@@ -181,11 +189,15 @@ class Workers:
         numbers = range(len(instances))
         groups = [[i] for i in numbers] if backend in ALONE else [list(numbers)]
         homes: list[_Home] = []
-        for group in groups:
-            worker = self._take_reserved(spec)
-            if worker is None or worker.gone:
-                worker = self._claim(spec, backend, own_worker, instances[group[0]].name)
-            homes.append(_Home(worker, Part(spec, backend, link, group, [instances[i] for i in group], {})))
+        try:
+            for group in groups:
+                worker = self._take_reserved(spec)
+                if worker is None or worker.gone:
+                    worker = await self._claim(spec, backend, own_worker, instances[group[0]].name)
+                homes.append(_Home(worker, Part(spec, backend, link, group, [instances[i] for i in group], {})))
+        except BaseException:
+            await self._abandon(homes)
+            raise
         results = await asyncio.gather(*(home.worker.open(home.part) for home in homes), return_exceptions=True)
         failures = [result for result in results if result is not None]
         if failures:
@@ -200,11 +212,18 @@ class Workers:
                     await home.worker.close(home.part)
             await self.release(home.worker)
 
-    def _claim(self, spec: ModelSpec, backend: str, own_worker: bool, label: str) -> Worker:
+    async def _claim(self, spec: ModelSpec, backend: str, own_worker: bool, label: str) -> Worker:
         shared = backend in SHARED and not own_worker
+        environment = await self._environments.take(spec) if backend in ALONE else None
         worker = self._groups.get(backend) if shared else None
         if worker is None or worker.gone:
-            worker = Worker(backend if shared else label, backend in ALONE, self._limits, self._clock, self._hooks)
+            try:
+                worker = Worker(
+                    backend if shared else label, backend in ALONE, self._limits, self._clock, self._hooks, environment
+                )
+            except BaseException:
+                _release(environment)
+                raise
             self._all.add(worker)
             if shared:
                 self._groups[backend] = worker
@@ -218,6 +237,7 @@ class Workers:
             return
         self._groups = {key: known for key, known in self._groups.items() if known is not worker}
         await worker.end()
+        _release(worker.environment)
         self._all.discard(worker)
 
     async def stop(self, timeout: float | None = None) -> None:
@@ -226,8 +246,15 @@ class Workers:
             timer.cancel()
         self._reserved.clear()
         await asyncio.gather(*(worker.end(timeout) for worker in self._all))
+        for worker in self._all:
+            _release(worker.environment)
         self._all.clear()
         self._groups.clear()
+
+
+def _release(environment: Environment | None) -> None:
+    if environment is not None:
+        environment.release()
 
 
 def _label(spec: ModelSpec) -> str:

@@ -10,17 +10,15 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import edge_serve
 from edge_serve.errors import Unavailable
 from edge_serve.tensors import Buffer
 from edge_serve.workers.arena import PAGE
+from edge_serve.workers.environments import Interpreter, own_interpreter
 from edge_serve.workers.frames import Frame, FrameError, Kind, Splitter, error_of, json_frame
 from edge_serve.workers.output import Output
 
@@ -61,6 +59,7 @@ class Process:
         label: for log lines.
         on_frame: is given every control frame that is no answer to `ask`.
         module: what the child runs.
+        interpreter: with which; None = the server's own.
 
     Raises:
         Unavailable: the machine lets no process start now.
@@ -76,9 +75,11 @@ class Process:
         limits: Limits,
         on_frame: Callable[[Frame], None],
         module: str = "edge_serve.workers.main",
+        interpreter: Interpreter | None = None,
     ) -> None:
         self.label = label
         self._module = module
+        self._interpreter = interpreter or own_interpreter(limits.python)
         self.exited: asyncio.Future[str] = loop.create_future()
         self._loop = loop
         self._limits = limits
@@ -108,8 +109,7 @@ class Process:
             undo.callback(ours.close)
             self._popen = subprocess.Popen(
                 [
-                    self._limits.python or sys.executable,
-                    "-m",
+                    *self._interpreter.command,
                     self._module,
                     str(theirs.fileno()),
                     str(os.getpid()),
@@ -119,7 +119,7 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno()],
-                env=_environment(),
+                env=self._interpreter.variables,
                 start_new_session=True,  # Ctrl-C in a terminal is for the front end
                 bufsize=0,
             )
@@ -324,13 +324,3 @@ def exit_reason(status: int) -> str:
 def _kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-
-
-def _environment() -> dict[str, str]:
-    """Ours, so that the worker finds this package also when it is not installed."""
-    environment = dict(os.environ)
-    home = Path(edge_serve.__file__).resolve().parent.parent
-    if home.name not in ("site-packages", "dist-packages"):
-        known = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = f"{home}{os.pathsep}{known}" if known else str(home)
-    return environment

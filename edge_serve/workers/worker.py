@@ -15,6 +15,7 @@ from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
 from edge_serve.workers.channel import Channel
+from edge_serve.workers.environments import Environment
 from edge_serve.workers.frames import Frame, FrameError, Kind, failed_frame, frame
 from edge_serve.workers.link import Link
 from edge_serve.workers.output import Rate
@@ -65,14 +66,24 @@ class Worker:
 
     Args:
         in_main: models load and their first instance runs in the process's main thread.
+        environment: what its processes run with, released by its owner; None = the server's own interpreter.
 
     Attributes:
         restarts: how often a process was started in place of one that died.
         claims: how many loads and models need it; its owner ends it when there are none.
     """
 
-    def __init__(self, label: str, in_main: bool, limits: Limits, clock: Clock, hooks: Hooks) -> None:
+    def __init__(
+        self,
+        label: str,
+        in_main: bool,
+        limits: Limits,
+        clock: Clock,
+        hooks: Hooks,
+        environment: Environment | None = None,
+    ) -> None:
         self.label = label
+        self.environment = environment
         self.restarts = 0
         self.claims = 0
         self._in_main = in_main
@@ -110,7 +121,8 @@ class Worker:
         return max(1, len(self._parts))
 
     def _new_process(self) -> Process:
-        return Process(self._loop, self.label, self._limits, self._on_frame)
+        interpreter = self.environment.interpreter if self.environment is not None else None
+        return Process(self._loop, self.label, self._limits, self._on_frame, interpreter=interpreter)
 
     # ---- models ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,254 @@
+"""The interpreters of Python models: the parameter EXECUTION_ENV_PATH of config.pbtxt, as a command to start a worker.
+
+Its value is a directory (a virtual environment, or a conda environment) or an archive of one made by conda-pack;
+`$$TRITON_MODEL_DIRECTORY` in it stands for the model's directory (python_backend README.md, "Creating Custom Execution
+Environments"). Before a worker is started with an interpreter, that is asked for its version and for NumPy, which is
+all that the worker's side needs. Archives are unpacked by a process of its own (`unpack`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import edge_serve
+from edge_serve.backends.base import ModelSpec
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+
+PARAMETER = "EXECUTION_ENV_PATH"
+MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+#: of the interpreter; this package's own syntax needs it
+OLDEST = (3, 10)
+#: how long an interpreter may take to say what it is, seconds; NumPy from a cold flash disk takes some
+PROBE_SECONDS = 60.0
+#: how long an archive may take to be unpacked, seconds
+UNPACK_SECONDS = 600.0
+
+#: runs in any Python; its last line is for us
+_PROBE = """
+import json, sys
+try:
+    import numpy
+    found = [numpy.__version__, ""]
+except Exception as error:
+    found = ["", "%s: %s" % (type(error).__name__, error)]
+print(json.dumps([list(sys.version_info[:2])] + found))
+"""
+#: what a virtual environment of the server's own would lead astray
+_FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """How to run Python code of ours: the arguments in front of a module's name, and the environment variables."""
+
+    command: tuple[str, ...]
+    variables: Mapping[str, str]
+
+
+@dataclass(slots=True, eq=False)
+class Environment:
+    """An interpreter that a worker runs with, until `release`: what was unpacked for it stays as long."""
+
+    interpreter: Interpreter
+    _lock: int = -1
+
+    def release(self) -> None:
+        """The worker has ended; a second call does nothing."""
+        fd, self._lock = self._lock, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def own_interpreter(python: str = "") -> Interpreter:
+    """The server's own, or `python` in its place; it finds this package also when that is not installed."""
+    variables = dict(os.environ)
+    home = Path(edge_serve.__file__).resolve().parent.parent
+    if home.name not in ("site-packages", "dist-packages"):
+        known = variables.get("PYTHONPATH")
+        variables["PYTHONPATH"] = f"{home}{os.pathsep}{known}" if known else str(home)
+    return Interpreter((python or sys.executable, "-m"), variables)
+
+
+def interpreter_of(root: Path) -> Interpreter:
+    """The one of an environment, with nothing of the server's own.
+
+    Raises:
+        InvalidArgument: there is none.
+    """
+    python = next((path for path in (root / "bin/python", root / "bin/python3") if path.is_file()), None)
+    if python is None:
+        raise InvalidArgument(
+            f"found no bin/python in '{root}', expected a virtual environment, a conda environment or an archive of one"
+        )
+    variables = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+    variables |= {"PYTHONNOUSERSITE": "1", "PATH": f"{root / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    if (root / "conda-meta").is_dir():
+        libraries = os.environ.get("LD_LIBRARY_PATH")
+        variables["CONDA_PREFIX"] = str(root)
+        variables["LD_LIBRARY_PATH"] = f"{root / 'lib'}{os.pathsep}{libraries}" if libraries else str(root / "lib")
+    else:
+        variables["VIRTUAL_ENV"] = str(root)
+    launcher = Path(__file__).with_name("launcher.py")
+    return Interpreter((str(python), str(launcher)), variables)
+
+
+def path_of(spec: ModelSpec) -> Path | None:
+    """What the model's configuration asks for; None when it asks for nothing.
+
+    Raises:
+        InvalidArgument: it is not there.
+    """
+    parameter = (spec.config.get("parameters") or {}).get(PARAMETER) or {}
+    text = parameter.get("string_value", "")
+    if not text:
+        return None
+    path = Path(text.replace(MODEL_DIRECTORY, str(spec.model_directory)))
+    if not path.exists():
+        raise InvalidArgument(f"'{path}' does not exist; expected a directory or an archive of an environment")
+    return path
+
+
+class Environments:
+    """Finds the environments that models ask for.
+
+    Args:
+        cache: where archives are unpacked; made when the first one is.
+    """
+
+    def __init__(self, cache: Path | None = None) -> None:
+        self._cache = cache or default_cache(os.environ)
+        self._checked: dict[Path, tuple[tuple[int, int], Interpreter]] = {}
+
+    async def take(self, spec: ModelSpec) -> Environment | None:
+        """The environment for one worker of a model; None = the server's own.
+
+        Raises:
+            InvalidArgument: there is no such environment, or it cannot run a worker.
+        """
+        lock = -1
+        try:
+            path = path_of(spec)
+            if path is None:
+                return None
+            root, lock = (path.resolve(), -1) if path.is_dir() else await self._unpacked(path)
+            return Environment(await self._checked_interpreter(root), lock)
+        except BaseException as error:
+            if lock >= 0:
+                os.close(lock)
+            if isinstance(error, EdgeServeError):
+                raise InvalidArgument(f"{PARAMETER} of model '{spec.name}': {error.message}") from error
+            raise
+
+    async def _unpacked(self, archive: Path) -> tuple[Path, int]:
+        """The directory of an archive, and a descriptor that keeps it there until it is closed."""
+        own = own_interpreter()
+        command = [*own.command, "edge_serve.workers.unpack", str(archive), str(self._cache)]
+        for _ in range(3):  # another server may remove it in the moment before it is locked
+            text, status = await _output(command, own.variables, UNPACK_SECONDS)
+            try:
+                answer = json.loads(text.splitlines()[-1])
+            except (ValueError, IndexError):
+                raise Internal(f"unpacking '{archive}' ended with status {status}: {text[-500:]}") from None
+            if "error" in answer:
+                raise InvalidArgument(answer["error"])
+            root = Path(answer["directory"])
+            with contextlib.suppress(OSError):
+                return root, _locked(root)
+        raise Internal(f"'{archive}' is removed from {self._cache} again and again while it is unpacked")
+
+    async def _checked_interpreter(self, root: Path) -> Interpreter:
+        """As `interpreter_of`, and able to run a worker; asked once, until the environment's directory changes.
+
+        Raises:
+            InvalidArgument: it is not.
+        """
+        interpreter = interpreter_of(root)
+        found = os.stat(interpreter.command[0])
+        state = (found.st_ino, found.st_mtime_ns)
+        known = self._checked.get(root)
+        if known is None or known[0] != state:
+            await _check(root, interpreter)
+            self._checked[root] = (state, interpreter)
+        return interpreter
+
+
+def default_cache(environ: Mapping[str, str]) -> Path:
+    """$CACHE_DIRECTORY (systemd's CacheDirectory=), or a place in the user's cache."""
+    given = environ.get("CACHE_DIRECTORY", "").split(":")[0]
+    if given:
+        return Path(given, "environments")
+    home = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home, "edge-serve", "environments")
+
+
+async def _check(root: Path, interpreter: Interpreter) -> None:
+    """Whether a worker can run with it.
+
+    Raises:
+        InvalidArgument: it cannot.
+    """
+    python = interpreter.command[0]
+    text, status = await _output([python, "-c", _PROBE], interpreter.variables, PROBE_SECONDS)
+    try:
+        version, numpy, reason = json.loads(text.splitlines()[-1])
+    except (ValueError, IndexError):
+        raise InvalidArgument(f"'{python}' does not run (status {status}): {text.strip()[-500:]}") from None
+    if tuple(version) < OLDEST:
+        raise InvalidArgument(
+            f"'{root}' has Python {version[0]}.{version[1]}, expected {OLDEST[0]}.{OLDEST[1]} or newer"
+        )
+    if not numpy:
+        raise InvalidArgument(
+            f"'{root}' has no NumPy that can be imported ({reason}), which every Python model needs: install it there, "
+            f"as with '{python} -m pip install numpy', and pack an archive anew"
+        )
+
+
+async def _output(command: Sequence[str], variables: Mapping[str, str], seconds: float) -> tuple[str, int]:
+    """What a command prints, and its exit status.
+
+    Raises:
+        InvalidArgument: it cannot be started, or takes longer than `seconds`.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, env=variables, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+    except OSError as error:
+        raise InvalidArgument(f"'{command[0]}' cannot be started: {error.strerror}") from error
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), seconds)
+    except asyncio.TimeoutError:
+        raise InvalidArgument(f"'{' '.join(command[:3])}' took longer than {seconds:g} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return output.decode(errors="replace"), process.returncode
+
+
+def _locked(directory: Path) -> int:
+    """A descriptor that keeps `directory` in the cache until it is closed.
+
+    Raises:
+        OSError: it is gone.
+    """
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(fd), os.stat(directory)):
+            raise FileNotFoundError(directory)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
