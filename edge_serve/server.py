@@ -30,6 +30,7 @@ from edge_serve.metrics.gpu import find_gpus
 from edge_serve.metrics.options import parse_options
 from edge_serve.metrics.page import Page
 from edge_serve.metrics.source import CustomFamily, HttpSeries, ModelSeries
+from edge_serve.models.calls import Calls
 from edge_serve.models.loading import Loader, LoaderOptions
 from edge_serve.models.poller import Poller
 from edge_serve.models.registry import Registry
@@ -110,7 +111,8 @@ class Server:
         self._loading: asyncio.Task[list[str]] | None = None
         custom = CustomMetrics()
         limits = WorkerLimits(silence=config.worker_heartbeat_timeout_secs)
-        self._workers = Workers(limits, self._clock, Hooks(metric=custom.apply), _environments(config))
+        hooks = Hooks(metric=custom.apply)
+        self._workers = Workers(limits, self._clock, hooks, _environments(config))
         self._codec = Codec(self._budget, limits)
         loader = Loader(self._workers, self._budget, self._clock, _loader_options(config))
         roots = [Path(path) for path in config.model_repository]
@@ -121,6 +123,8 @@ class Server:
         self._poller = None if explicit else Poller(repository, self._registry, interval)
         options = ServiceOptions(config.id, explicit, config.strict_readiness)
         self.service = Service(self._registry, options, log_control, Tracing(_trace_settings(config)))
+        calls = Calls(self._registry.lookup, self.service)
+        hooks.infer, hooks.control = calls.infer, calls.control
         self._source = Source(self._registry, custom, self._budget, self._doors)
 
     async def run(self) -> int:

@@ -218,13 +218,23 @@ class Service:
         """Unload; `done` gets None or the error."""
         self._start(self._unload(name, unload_dependents), done)
 
+    def begin_unload(self, name: str, unload_dependents: bool, done: Done) -> None:
+        """Unload; `done` is called once it has begun, because whoever asks may be what it waits for."""
+        waiting = [done]
+
+        def tell(error: EdgeServeError | None = None) -> None:
+            if waiting:
+                waiting.pop()(error)
+
+        self._start(self._unload(name, unload_dependents, tell), tell)
+
     async def _load(self, name: str, parameters: Mapping[str, Any]) -> None:
         self._check_control(name)
         await self.registry.load(name, Override.parse(name, parameters))
 
-    async def _unload(self, name: str, unload_dependents: bool) -> None:
+    async def _unload(self, name: str, unload_dependents: bool, begun: Callable[[], None] | None = None) -> None:
         self._check_control(name)
-        await self.registry.unload(name, unload_dependents=unload_dependents)
+        await self.registry.unload(name, unload_dependents=unload_dependents, begun=begun)
 
     def _check_control(self, name: str) -> None:
         self._check_running()

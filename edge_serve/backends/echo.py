@@ -13,6 +13,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import numpy as np
@@ -96,7 +97,9 @@ class Deeds:
     def call(self, request: BackendRequest, answer: Answer) -> Reply:
         """Infers on the model named by parameter `model`."""
         question = host.Call(str(request.parameters.get("model", "")), -1, request.inputs, ["OUTPUT0"])
-        return host.current().infer(question)
+        replies: SimpleQueue[tuple[Reply, bool]] = SimpleQueue()
+        host.current().infer(question, lambda reply, final: replies.put((reply, final)))
+        return replies.get()[0]
 
     def metric(self, request: BackendRequest, answer: Answer) -> Reply:
         """Counts."""

@@ -7,7 +7,7 @@ nowhere, and calls to other models are refused.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -42,7 +42,12 @@ class MetricUpdate:
 
 @dataclass(slots=True)
 class Call:
-    """An inference that a model asks of another model (business logic scripting)."""
+    """An inference that a model asks of another model (business logic scripting).
+
+    Attributes:
+        model_version: -1 = the highest.
+        decoupled: any number of responses is welcome; else a decoupled model is not called.
+    """
 
     model_name: str
     model_version: int
@@ -53,6 +58,13 @@ class Call:
     flags: int = 0
     timeout_us: int = 0
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    decoupled: bool = False
+
+
+#: takes each response to a call, and whether it is the last; called by another thread, which it must not hold up
+OnReply = Callable[[Reply, bool], None]
+#: wants no (further) response to a call; may be called by any thread and anywhere, a finalizer too
+Cancel = Callable[[], None]
 
 
 class Host(Protocol):
@@ -64,11 +76,11 @@ class Host(Protocol):
     def metric(self, update: MetricUpdate) -> None:
         """Forward a change of a metric."""
 
-    def infer(self, call: Call) -> Reply:
-        """Run another model and wait.
+    def infer(self, call: Call, on_reply: OnReply) -> Cancel:
+        """Start another model. Its errors, and why it could not be asked, come in a reply; the last one always comes.
 
         Raises:
-            EdgeServeError: the call could not be made; errors of the called model come in the reply.
+            EdgeServeError: the call could not be made, and no reply comes.
         """
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
@@ -91,7 +103,7 @@ class Alone:
     def metric(self, update: MetricUpdate) -> None:
         """Nobody reads it."""
 
-    def infer(self, call: Call) -> Reply:
+    def infer(self, call: Call, on_reply: OnReply) -> Cancel:
         """Refused."""
         raise Unsupported(f"calling model '{call.model_name}' from a model is not supported yet")
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
 
 from edge_serve.backends import host
-from edge_serve.backends.base import BackendRequest, Reply
+from edge_serve.backends.base import BackendRequest
+from edge_serve.backends.python_calls import ResponseIterator, ask, ask_async
 from edge_serve.backends.python_errors import MODULE, TritonModelException
 from edge_serve.backends.python_response import InferenceResponse, InferenceResponseSender, check_parameters
 from edge_serve.backends.python_tensor import Tensor
-from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Parameter
 
 REQUEST_RELEASE_ALL = 1
@@ -63,6 +63,20 @@ def _never() -> bool:
     return False
 
 
+def _check_types(inputs: Sequence[Tensor], texts: Sequence[str], version: int) -> None:
+    if not all(isinstance(tensor, Tensor) for tensor in inputs):
+        raise TypeError("InferenceRequest(inputs=...) must be a list of pb_utils.Tensor")
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("InferenceRequest(): request_id, model_name and each of requested_output_names must be str")
+    if not isinstance(version, int):
+        raise TypeError(f"InferenceRequest(model_version=...) must be int, found {type(version).__name__}")
+
+
+def _check_range(name: str, value: int, bits: int) -> None:
+    if not isinstance(value, int) or not 0 <= value < 1 << bits:
+        raise TypeError(f"InferenceRequest({name}=...) must be a whole number from 0 to 2**{bits} - 1, found {value!r}")
+
+
 def _unanswerable(request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
     """For a request that the model made itself: nobody waits for an answer."""
     return InferenceResponseSender(None, (), _never, several=False)
@@ -102,7 +116,7 @@ class InferenceRequest:
         """A request to another model, for `exec` and `async_exec`.
 
         Raises:
-            TypeError: no inputs, output names or model name.
+            TypeError: no inputs, output names or model name; a number that does not fit.
             TritonModelException: an empty input, output name, or a value of the wrong type.
         """
         if inputs is None or requested_output_names is None or model_name is None:
@@ -110,10 +124,14 @@ class InferenceRequest:
         about = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
         if any(tensor is None for tensor in inputs):
             raise TritonModelException(f"Input tensor {about}")
+        _check_types(inputs, [model_name, request_id, *requested_output_names], model_version)
         if not all(requested_output_names):
             raise TritonModelException(f"Requested output name {about}")
         if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
+        _check_range("correlation_id", correlation_id if isinstance(correlation_id, int) else 0, 64)
+        _check_range("flags", flags, 32)
+        _check_range("timeout", timeout, 64)
         parameters = {} if parameters is None else check_parameters(parameters)
         names = list(requested_output_names)
         self._wire = BackendRequest(request_id, [], names, parameters, correlation_id, flags, 0, timeout, _never)
@@ -176,7 +194,8 @@ class InferenceRequest:
         return self._wire.flags
 
     def set_flags(self, flags: int) -> None:
-        """Set the sequence flags."""
+        """Set the sequence flags. Raises TypeError when they do not fit."""
+        _check_range("flags", flags, 32)
         self._wire.flags = flags
 
     def timeout(self) -> int:
@@ -210,48 +229,28 @@ class InferenceRequest:
         self._release_flags = flags
 
     def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
-        """Call the model and wait. An error of the called model comes as a response.
+        """Call the model and wait. An error of the called model, or of the call, comes as a response.
+
+        Args:
+            decoupled: give an iterator over any number of responses, once the first is there.
 
         Raises:
-            TritonModelException: not during `execute`, or calls to other models are not possible here.
+            TritonModelException: not during `execute`.
         """
-        if not _executing.allowed:
-            raise TritonModelException("BLS is only supported during the 'execute' function.")
-        if decoupled:
-            raise TritonModelException("calls with decoupled=True are not supported yet")
-        return InferenceResponse.of(self._call())
-
-    def _call(self) -> Reply:
-        call = host.Call(
-            self._model_name, self._model_version, [tensor.as_wire() for tensor in self.inputs()],
-            self._wire.requested_outputs, self._wire.id, self._wire.correlation_id, self._wire.flags,
-            self._wire.timeout_us, self._wire.parameters,
-        )  # fmt: skip
-        try:
-            return host.current().infer(call)
-        except EdgeServeError as error:
-            raise TritonModelException(error.message) from error
+        return ask(self._call(decoupled))
 
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[InferenceResponse | ResponseIterator]:
-        """`exec` in a thread, to be awaited."""
-        return asyncio.get_running_loop().run_in_executor(None, self.exec, decoupled)
+        """`exec`, to be awaited; cancelling it cancels the call."""
+        return ask_async(self._call(decoupled))
 
-
-class ResponseIterator:
-    """The responses of a decoupled call, in order."""
-
-    def __init__(self, responses: Iterator[InferenceResponse]) -> None:
-        self._responses = responses
-
-    def __iter__(self) -> ResponseIterator:
-        return self
-
-    def __next__(self) -> InferenceResponse:
-        return next(self._responses)
-
-    def cancel(self) -> None:
-        """Ask for no more."""
-        raise TritonModelException("cancelling a call is not supported yet")
+    def _call(self, decoupled: bool) -> host.Call:
+        if not _executing.allowed:
+            raise TritonModelException("BLS is only supported during the 'execute' function.")
+        return host.Call(
+            self._model_name, self._model_version, [tensor.as_wire() for tensor in self.inputs()],
+            self._wire.requested_outputs, self._wire.id, self._wire.correlation_id, self._wire.flags,
+            self._wire.timeout_us, self._wire.parameters, decoupled,
+        )  # fmt: skip
 
 
 class _Executing:
@@ -268,6 +267,6 @@ def allow_calls(allowed: bool) -> None:
     _executing.allowed = allowed
 
 
-_PUBLIC: tuple[type[Any], ...] = (InferenceRequest, InferenceTrace, MemoryType, PreferredMemory, ResponseIterator)
+_PUBLIC: tuple[type[Any], ...] = (InferenceRequest, InferenceTrace, MemoryType, PreferredMemory)
 for _class in _PUBLIC:
     _class.__module__ = MODULE

@@ -155,6 +155,12 @@ class Driver:
         elif job.batch_id in self._batches:
             self.model.cancel(job.batch_id, job.position)
 
+    def run_one_by_one(self) -> None:
+        """The model calls others: no request of it may stand behind another while a second instance is idle."""
+        if self._pace is not None:
+            self._pace(1 << 40)  # so long that no two travel together
+            self._pace = None
+
     def stop(self, on_idle: Callable[[], None]) -> None:
         """Accept nothing more; `on_idle` is called once everything accepted is answered."""
         self._scheduler.stop()

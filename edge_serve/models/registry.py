@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 
 from edge_serve.config import model_config_pb2 as pb
@@ -280,13 +280,16 @@ class Registry:
 
     # ---- unloading ----------------------------------------------------------------------------------------------
 
-    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+    async def unload(
+        self, name: str, *, unload_dependents: bool = False, begun: Callable[[], None] | None = None
+    ) -> None:
         """Unload a model; an unknown one is fine. Ensembles that need it stop serving until it is loaded again.
 
         Returns once nothing of it answers any more.
 
         Args:
             unload_dependents: unload the members of an ensemble too, as far as nobody else asked for them.
+            begun: called once the first of them answers nothing new.
         """
         if name not in self._models:
             return
@@ -299,6 +302,8 @@ class Registry:
             for one in going:
                 self._models[one].plan = None
                 self._models[one].explicit = False
+            if begun is not None:
+                asyncio.get_running_loop().call_soon(begun)
             for wave in outermost_first(dependents(going, needs) | going, needs):
                 await self._turnover.retire_all(self._models[one] for one in wave)
 

@@ -53,7 +53,7 @@ class Channel:
 
     __slots__ = (
         "_buffer", "_granted", "_link", "_loop", "_pending", "_queue", "_send_control", "_socket", "broken",
-        "instance", "number",
+        "instance", "number", "on_abandoned",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,8 @@ class Channel:
         self._link = link
         self._send_control = send_control
         self.broken = broken
+        #: told of a batch that still runs when the client of its last request has gone
+        self.on_abandoned: Callable[[int], None] | None = None
         self._pending: dict[int, Pending] = {}
         self._granted: dict[int, Slot] = {}
         self._queue: deque[memoryview] = deque()
@@ -151,6 +153,10 @@ class Channel:
         reply = BatchReply(batch_id, 0, 0, 0, 0, replies)
         self._loop.call_soon(self._link.listener.on_reply, self.instance, reply)
 
+    def running(self) -> int:
+        """The batch that its instance executes; 0 = none."""
+        return next(iter(self._pending), 0)
+
     def cancel(self, batch_id: int, index: int) -> bool:
         """Tell the worker that a client has gone; False when the batch is not here. A decoupled model may still have
         replies to send for a batch that is done."""
@@ -158,7 +164,9 @@ class Channel:
         if pending is None:
             if not self._link.layout.decoupled:
                 return False
-        elif pending.sent is not None:
+        elif self.on_abandoned is not None and pending.abandon(index):
+            self.on_abandoned(batch_id)
+        if pending is not None and pending.sent is not None:
             if index not in pending.sent:
                 return True
             index = pending.sent.index(index)

@@ -50,8 +50,12 @@ class Kind(IntEnum):
     HEARTBEAT = 26  # <- from a thread of its own: the interpreter is not stuck
     LOG = 27  # <- level, logger, text
     METRIC = 28  # <- an update of a model's own metrics
-    CALL = 29  # <- the model asks the server: infer (BLS), load, unload, is it ready
+    CALL = 29  # <- the model asks the server: load, unload, is it ready, memory for the inputs of an INFER
     CALL_RESULT = 30  # ->
+    INFER = 31  # <- the model calls another model (business logic scripting, `calls`); the id is the call's
+    INFER_RESPONSE = 32  # -> one of the responses to it
+    INFER_CANCEL = 33  # <- the model wants no (further) response to it
+    INFER_FREE = 34  # <- the model has let go of the outputs in a slot; the id is the slot's token
     DECODE = 40  # -> codec: make a request of a body; descriptor: the arena
     ENCODE = 41  # -> codec: make a body of a response; descriptor: the arena
     CODED = 42  # <- codec: done, or refused

@@ -76,6 +76,7 @@ class Pending:
         sent: position of each request of the frame in the batch; None when all were sent.
         copies: slots of inputs that came in ordinary memory.
         each: its requests are executed one after the other.
+        gone: requests whose clients have gone.
     """
 
     count: int
@@ -86,6 +87,12 @@ class Pending:
     copies: list[Slot] | None = None
     timer: asyncio.TimerHandle | None = None
     each: bool = False
+    gone: set[int] | None = None
+
+    def abandon(self, index: int) -> bool:
+        """The client of a request has gone; whether it was the last."""
+        self.gone = {index} if self.gone is None else self.gone | {index}
+        return len(self.gone) == self.count
 
     def release(self) -> None:
         """Give back what the batch held, but not its output slot."""

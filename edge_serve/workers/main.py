@@ -24,6 +24,7 @@ from typing import Any
 from edge_serve.backends import host, loader
 from edge_serve.backends.base import Backend, InstanceSpec, ModelSpec
 from edge_serve.errors import EdgeServeError, Internal, NotFound
+from edge_serve.workers.calling import Home
 from edge_serve.workers.child import Control, ForwardingHandler, beat, prepare_process
 from edge_serve.workers.frames import CANCELLATION, SLOT, Frame, Kind, failed_frame, json_frame
 from edge_serve.workers.instance import Instance
@@ -64,6 +65,7 @@ class Main:
             Kind.CANCEL: self._on_cancel,
             Kind.OUTPUT_SLOT: self._on_slot,
             Kind.CALL_RESULT: self.remote.on_result,
+            Kind.INFER_RESPONSE: self.remote.calling.on_response,
             Kind.FAILED: self.remote.on_result,
         }
 
@@ -176,6 +178,8 @@ class Main:
         ]
         self._loaded[value["model"]] = Loaded(backend, instances, threads, in_main)
         self._instances.update((instance.number, instance) for instance in instances)
+        if in_main:
+            self.remote.calling.home = Home(value["model"], arena)
         for thread in threads:  # before the answer: CLOSE may follow at once, and joins them
             thread.start()
 

@@ -13,12 +13,13 @@ from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferRequest
 from edge_serve.workers.arena import Arena
+from edge_serve.workers.desk import Hooks
 from edge_serve.workers.environments import Environment, Environments
 from edge_serve.workers.layout import Layout
 from edge_serve.workers.link import Link, ModelListener, PartialListener
 from edge_serve.workers.process import Limits
 from edge_serve.workers.reply import BatchReply
-from edge_serve.workers.worker import Hooks, Part, Worker
+from edge_serve.workers.worker import Part, Worker
 
 __all__ = ["BatchReply", "Hooks", "Limits", "ModelListener", "OpenedModel", "PartialListener", "Workers"]
 

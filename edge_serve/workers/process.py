@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 _RECEIVE_BYTES = 64 * 1024
 #: how long a process that has closed a channel may take to end by itself
 GRACE = 1.0
+#: what a worker sends of its own accord: the id is its own
+_UNASKED = frozenset((Kind.CALL, Kind.METRIC, Kind.LOG, Kind.INFER, Kind.INFER_CANCEL, Kind.INFER_FREE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +233,7 @@ class Process:
         if received.kind == Kind.HELLO:
             if not self._hello.done():
                 self._hello.set_result(None)
-        elif received.id in self._answers and received.kind not in (Kind.CALL, Kind.METRIC, Kind.LOG):
+        elif received.id in self._answers and received.kind not in _UNASKED:
             future = self._answers.pop(received.id)
             if not future.done():
                 future.set_result(received)

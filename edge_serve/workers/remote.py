@@ -1,59 +1,25 @@
 """What the worker asks of and tells the front end: the `backends.host.Host` of a real worker.
 
-CALL and CALL_RESULT carry a JSON object and tensor bytes behind it: its length, the JSON, the bytes.
-Worker's side: the standard library and NumPy only. `pack` and `unpack` serve both sides.
+CALL and CALL_RESULT carry a JSON object. Worker's side: the standard library and NumPy only.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
-import struct
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from edge_serve.backends.base import Reply
-from edge_serve.backends.host import Call, MetricUpdate
-from edge_serve.tensors import BY_NAME, Buffer, Tensor
-from edge_serve.workers.frames import Frame, FrameError, Kind, error_of, frame, json_frame, parse_json
+from edge_serve.backends.host import Call, Cancel, MetricUpdate, OnReply
+from edge_serve.workers.calling import Calling
+from edge_serve.workers.frames import Frame, Kind, error_of, json_frame
 
-_LENGTH = struct.Struct("<I")
 #: longest log text; a worker cannot flood the front end with one line
 LOG_CHARACTERS = 64 * 1024
 #: levels of `backends.host.LEVELS` as numbers of `logging`
 _LEVELS = {"VERBOSE": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
-
-
-def pack(value: dict[str, Any], tensors: Sequence[Tensor] = ()) -> bytes:
-    """The payload of a CALL or CALL_RESULT; the tensors are described in `value["tensors"]`."""
-    described = [[t.name, t.datatype.name, list(t.shape), len(t.data)] for t in tensors]
-    head = json.dumps({**value, "tensors": described}).encode()
-    return b"".join([_LENGTH.pack(len(head)), head, *(tensor.data for tensor in tensors)])
-
-
-def unpack(payload: bytes) -> tuple[dict[str, Any], list[Tensor]]:
-    """What `pack` was given; tensors are views of the payload.
-
-    Raises:
-        FrameError: it is something else.
-    """
-    try:
-        (length,) = _LENGTH.unpack_from(payload)
-        position = _LENGTH.size + length
-        value = parse_json(payload[_LENGTH.size : position])
-        tensors, data = [], memoryview(payload)
-        for name, datatype, shape, size in value["tensors"]:
-            body: Buffer = data[position : position + size]
-            if len(body) != size:
-                raise FrameError("the tensors of a call are cut off")
-            tensors.append(Tensor(str(name), BY_NAME[datatype], tuple(map(int, shape)), body))
-            position += size
-    except (struct.error, KeyError, ValueError, TypeError) as error:
-        raise FrameError(f"no call: {error}") from error
-    return value, tensors
 
 
 class Remote:
@@ -63,6 +29,7 @@ class Remote:
         self._send = send
         self._questions = itertools.count(1)
         self._waiting: dict[int, tuple[threading.Event, list[Frame]]] = {}
+        self.calling = Calling(send, self._memory)
 
     def log(self, level: str, message: str) -> None:
         """One line for the server's log."""
@@ -76,26 +43,17 @@ class Remote:
         """Forward a change of a metric."""
         self._send(json_frame(Kind.METRIC, 0, dataclasses.asdict(update)))
 
-    def infer(self, call: Call) -> Reply:
-        """Run another model and wait.
+    def infer(self, call: Call, on_reply: OnReply) -> Cancel:
+        """Start another model; see `backends.host.Host.infer`.
 
         Raises:
-            EdgeServeError: the call could not be made; errors of the called model come in the reply.
+            EdgeServeError: there is no memory for the inputs.
         """
-        question = {
-            "do": "infer",
-            "model_name": call.model_name,
-            "model_version": call.model_version,
-            "requested_outputs": list(call.requested_outputs),
-            "id": call.id,
-            "correlation_id": call.correlation_id,
-            "flags": call.flags,
-            "timeout_us": call.timeout_us,
-            "parameters": dict(call.parameters),
-        }
-        value, tensors = self.ask(question, call.inputs)
-        error = value.get("error")
-        return Reply(tensors, error_of(error) if error else None, value.get("parameters", {}))
+        return self.calling.start(call, on_reply)
+
+    def _memory(self, model: int, nbytes: int) -> tuple[int, int]:
+        answer = self.ask({"do": "memory", "model": model, "nbytes": nbytes})
+        return answer["token"], answer["offset"]
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         """As the repository API. Raises EdgeServeError."""
@@ -108,9 +66,9 @@ class Remote:
 
     def is_model_ready(self, name: str, version: str) -> bool:
         """Whether a request would be taken. Raises EdgeServeError."""
-        return bool(self.ask({"do": "is_model_ready", "model_name": name, "version": version})[0].get("ready"))
+        return bool(self.ask({"do": "is_model_ready", "model_name": name, "version": version}).get("ready"))
 
-    def ask(self, question: dict[str, Any], tensors: Sequence[Tensor] = ()) -> tuple[dict[str, Any], list[Tensor]]:
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         """Send a CALL and wait for its result.
 
         Raises:
@@ -118,12 +76,12 @@ class Remote:
         """
         number = next(self._questions)
         event, answer = self._waiting[number] = threading.Event(), []
-        self._send(frame(Kind.CALL, number, pack(question, tensors)))
+        self._send(json_frame(Kind.CALL, number, question))
         event.wait()
         received = answer[0]
         if received.kind == Kind.FAILED:
             raise error_of(received.json())
-        return unpack(received.payload)
+        return received.json()
 
     def on_result(self, received: Frame) -> None:
         """CALL_RESULT or FAILED arrived (control thread)."""

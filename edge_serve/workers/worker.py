@@ -7,24 +7,25 @@ import contextlib
 import itertools
 import logging
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.clock import Clock
-from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
+from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.workers.channel import Channel
+from edge_serve.workers.desk import Caller, Desk, Hooks
 from edge_serve.workers.environments import Environment
-from edge_serve.workers.frames import Frame, FrameError, Kind, failed_frame, frame
+from edge_serve.workers.frames import Frame, FrameError, Kind
 from edge_serve.workers.link import Link
 from edge_serve.workers.output import Rate
 from edge_serve.workers.process import Limits, Process, ProcessLost
-from edge_serve.workers.remote import pack, unpack
 from edge_serve.workers.restart import RestartPolicy
 
 log = logging.getLogger(__name__)
 
+#: to questions that nobody waits for any more
+_ANSWERS = (Kind.HEALTH_REPLY, Kind.FAILED, Kind.OPENED, Kind.DESCRIBED, Kind.CLOSED)
 #: seconds between attempts to open a model again that refuses to
 _REOPEN_FIRST, _REOPEN_LONGEST = 0.25, 5.0
 #: the kernel passes at most 253 descriptors at once (SCM_MAX_FD), and one is the arena
@@ -48,17 +49,6 @@ class Part:
     channels: dict[int, Channel]
     number: int = 0
     lost: bool = False
-
-
-Answer = Callable[..., None]
-
-
-@dataclass(slots=True)
-class Hooks:
-    """Who hears what models say besides replies. `call` is given the question, its tensors and two ways to answer."""
-
-    metric: Callable[[dict[str, Any]], None] = lambda update: None
-    call: Callable[[dict[str, Any], list[Any], Answer, Callable[[EdgeServeError], None]], None] | None = None
 
 
 class Worker:
@@ -122,7 +112,14 @@ class Worker:
 
     def _new_process(self) -> Process:
         interpreter = self.environment.interpreter if self.environment is not None else None
-        return Process(self._loop, self.label, self._limits, self._on_frame, interpreter=interpreter)
+        process = Process(self._loop, self.label, self._limits, self._on_frame, interpreter=interpreter)
+        self._desk = Desk(self._loop, process.send, self._caller, self._hooks)
+        return process
+
+    def _caller(self, number: int) -> Caller | None:
+        """The opened part with this number, to its desk."""
+        part = next((part for part in self._parts if part.number == number), None)
+        return Caller(part.link.arena, part.link.listener, part.channels) if part is not None else None
 
     # ---- models ---------------------------------------------------------------------------------------------------
 
@@ -186,7 +183,9 @@ class Worker:
             process.kill(f"was killed: model '{part.spec.name}': {reason}", grace)
 
         for instance, number, (ours, _) in zip(part.instances, numbers, pairs, strict=True):
-            part.channels[instance] = Channel(self._loop, ours, number, instance, part.link, process.send, broken)
+            channel = Channel(self._loop, ours, number, instance, part.link, process.send, broken)
+            channel.on_abandoned = self._desk.abandoned if len(numbers) == 1 and self._in_main else None
+            part.channels[instance] = channel
         part.lost = False
 
     async def _ask_to_load(self, kind: int, question: dict[str, Any], name: str, fds: list[int] | None = None) -> Frame:
@@ -220,6 +219,8 @@ class Worker:
         process = self._process
         if part in self._parts:
             self._parts.remove(part)
+        desk = self._desk
+        desk.hang_up(part.number)
         for channel in part.channels.values():
             channel.hang_up()
         try:
@@ -236,6 +237,7 @@ class Worker:
             for channel in part.channels.values():
                 channel.close()
             part.channels.clear()
+            desk.forget(part.number)
 
     async def end(self, timeout: float | None = None) -> None:
         """End the process, gently and after `timeout` seconds (None: `Limits.close`) not; no restart."""
@@ -280,6 +282,8 @@ class Worker:
         if not self._ending:
             log.error("worker %s (pid %d) %s%s", self.label, self.pid, reason,
                       f"; next start in {delay:g} s" if delay and self._parts else "")  # fmt: skip
+        self._desk.hang_up()
+        self._desk.forget()
         for part in self._parts:
             part.lost = True
             channels = list(part.channels.values())
@@ -332,9 +336,7 @@ class Worker:
             self._on_log(received.json())
         elif received.kind == Kind.METRIC:
             self._hooks.metric(received.json())
-        elif received.kind == Kind.CALL:
-            self._on_call(received)
-        elif received.kind not in (Kind.HEALTH_REPLY, Kind.FAILED, Kind.OPENED, Kind.DESCRIBED, Kind.CLOSED):
+        elif not self._desk.on_frame(received) and received.kind not in _ANSWERS:
             raise FrameError(f"found kind {received.kind} on a control channel")
 
     def _on_log(self, value: dict[str, Any]) -> None:
@@ -347,21 +349,6 @@ class Worker:
         level = value.get("level")
         known = level if isinstance(level, int) else logging.INFO
         logging.getLogger("edge_serve.model").log(known, "%s: %s", self.label, value.get("text"))
-
-    def _on_call(self, received: Frame) -> None:
-        question, tensors = unpack(received.payload)
-        process = self._process
-
-        def refuse(error: EdgeServeError) -> None:
-            process.send(failed_frame(received.id, error))
-
-        def answer(value: dict[str, Any], outputs: list[Any] | None = None) -> None:
-            process.send(frame(Kind.CALL_RESULT, received.id, pack(value, outputs or [])))
-
-        if self._hooks.call is None:
-            refuse(Unsupported(f"models may not ask for '{question.get('do')}' here"))
-        else:
-            self._hooks.call(question, tensors, answer, refuse)
 
 
 def _socket_pairs(count: int) -> list[tuple[socket.socket, socket.socket]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edge_serve.errors import NotFound, Unavailable
-from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.tensors import DataType, Tensor, join_bytes
 from edge_serve.workers.pool import Hooks
 from tests.workers.harness import config, request, run, serving, values
@@ -178,10 +179,10 @@ def test_metrics_and_calls_reach_the_front_end(tmp_path: Path) -> None:
             refused = (await served.ask(request(do="call", model="other"))).replies[0]
             assert refused.error is not None
             assert refused.error.http_status == 501
-            hooks.call = lambda question, tensors, answer, refuse: answer(
-                {"parameters": {"asked": question["model_name"]}},
-                [Tensor("OUTPUT0", t.datatype, t.shape, t.data) for t in tensors[:1]],
-            )
+            hooks.infer = lambda asked: asked.answer(
+                InferResponse("other", "1", outputs=[replace(asked.call.inputs[0], name="OUTPUT0")],
+                              parameters={"asked": asked.call.model_name})
+            )  # fmt: skip
             reply = (await served.ask(request(do="call", model="other"))).replies[0]
             assert values(reply) == list(range(16))
             assert reply.parameters == {"asked": "other"}

@@ -1,5 +1,6 @@
 """The classes of Triton's stub under the name that its own module has."""
 
+from edge_serve.backends.python_calls import ResponseIterator as ResponseIterator
 from edge_serve.backends.python_errors import TritonError as TritonError
 from edge_serve.backends.python_errors import TritonModelException as TritonModelException
 from edge_serve.backends.python_logger import Logger as Logger
@@ -13,7 +14,6 @@ from edge_serve.backends.python_request import InferenceRequest as InferenceRequ
 from edge_serve.backends.python_request import InferenceTrace as InferenceTrace
 from edge_serve.backends.python_request import MemoryType as MemoryType
 from edge_serve.backends.python_request import PreferredMemory as PreferredMemory
-from edge_serve.backends.python_request import ResponseIterator as ResponseIterator
 from edge_serve.backends.python_response import InferenceResponse as InferenceResponse
 from edge_serve.backends.python_response import InferenceResponseSender as InferenceResponseSender
 from edge_serve.backends.python_tensor import Tensor as Tensor

@@ -1,0 +1,301 @@
+"""What the models of one worker ask of other models: the front end's side, on the event loop.
+
+A call comes in as an INFER frame, is handed to whoever runs it (`Asked`), and each response goes back in a frame of the
+control channel: small tensors in the frame, large ones in a slot of the caller's arena, which is the caller's until it
+lets go. When the caller dies or is closed, its calls are cancelled and its slots are free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edge_serve.backends.host import Call
+from edge_serve.errors import Cancelled, EdgeServeError, Internal, Unavailable, Unsupported
+from edge_serve.messages.infer import InferResponse, Lease
+from edge_serve.tensors import Tensor
+from edge_serve.workers.arena import Arena, Slot
+from edge_serve.workers.beside import copy, work
+from edge_serve.workers.calls import Room, decode_call, encode_response
+from edge_serve.workers.channel import Channel
+from edge_serve.workers.frames import Frame, FrameError, Kind, failed_frame, json_frame
+from edge_serve.workers.layout import INLINE, padded
+from edge_serve.workers.link import ModelListener
+
+_NO_BYTES = memoryview(b"")
+
+
+#: takes a JSON object, or why there is none
+Answer = Callable[["dict[str, Any] | EdgeServeError"], None]
+
+
+@dataclass(slots=True)
+class Hooks:
+    """Who hears what models say besides replies; None: nobody.
+
+    Attributes:
+        control: is given the question of a CALL (load, unload, is it ready) and what takes its answer.
+        infer: runs a call of another model.
+    """
+
+    metric: Callable[[dict[str, Any]], None] = lambda update: None
+    control: Callable[[dict[str, Any], Answer], None] | None = None
+    infer: Callable[[Asked], None] | None = None
+
+
+@dataclass(slots=True)
+class Caller:
+    """An opened model that may call others.
+
+    Args:
+        channels: of its instances in this worker, by number.
+    """
+
+    arena: Arena
+    listener: ModelListener
+    channels: dict[int, Channel]
+
+    def batch(self) -> int:
+        """The batch that runs in its only instance; 0 when there is none, or several instances share the process."""
+        if len(self.channels) != 1:
+            return 0
+        return next(iter(self.channels.values())).running()
+
+
+class Asked:
+    """One call, until its last response.
+
+    Attributes:
+        call: what is asked; its tensors are views of the caller's arena or of the frame.
+        caller: the listener of the calling model.
+        arena: of the calling model; None when its tensors travel in frames.
+        lease: the slot that holds inputs; whoever runs the call releases it.
+        on_cancel: set by whoever runs the call; the last response is still due.
+        cancelled: nobody wants the (other) responses.
+    """
+
+    def __init__(self, desk: Desk, number: int, call: Call, model: int, caller: Caller | None) -> None:
+        self.call = call
+        self.model = model
+        self.caller = caller.listener if caller is not None else None
+        self.arena = caller.arena if caller is not None else None
+        self.batch = caller.batch() if caller is not None else 0
+        self.lease: Lease | None = None
+        self.on_cancel: Callable[[], None] = _nothing
+        self.cancelled = False
+        self.deaf = False  # the caller is gone: responses are thrown away
+        self._desk = desk
+        self._number = number
+        self._copying = False
+        self._waiting: deque[InferResponse] = deque()
+
+    def answer(self, response: InferResponse) -> None:
+        """Send a response; its lease is released here."""
+        if self._copying:  # they keep their order
+            self._waiting.append(response)
+        else:
+            self._answer(response)
+
+    def refuse(self, error: EdgeServeError) -> None:
+        """The only response is this error."""
+        self.answer(InferResponse(self.call.model_name, "", self.call.id, error=error))
+
+    def cancel(self) -> None:
+        """The responses are not wanted any more."""
+        if not self.cancelled:
+            self.cancelled = True
+            self.on_cancel()
+
+    def hang_up(self) -> None:
+        """The caller is being closed, or dead: tell it so, and throw away what still comes."""
+        self.cancel()
+        if not self.deaf:
+            gone = Cancelled("the model that called has been closed")
+            self._desk.send(encode_response(self._number, InferResponse("", "", error=gone), [], Room()))
+            self.deaf = True
+
+    def _answer(self, response: InferResponse) -> None:
+        outputs, arena, lease = response.outputs, self.arena, response.lease
+        if self.deaf or arena is None or sum(len(tensor.data) for tensor in outputs) <= INLINE:
+            self._send(response, [-1] * len(outputs), Room(), lease)
+        elif lease is not None and lease.arena is arena and all(tensor.offset >= 0 for tensor in outputs):
+            room = self._desk.keep(lease, self.model)  # the model has called itself
+            self._send(response, [tensor.offset for tensor in outputs], room, None)
+        else:
+            self._answer_large(response, arena)
+
+    def _answer_large(self, response: InferResponse, arena: Arena) -> None:
+        try:
+            slot = arena.allocate(sum(padded(len(tensor.data)) for tensor in response.outputs))
+        except Unavailable as full:
+            refused = InferResponse(response.model_name, response.model_version, error=full, final=response.final)
+            self._send(refused, [], Room(), response.lease)
+            return
+        places = _places(slot, response.outputs)
+        moves = [
+            (arena.view[where : where + len(tensor.data)], tensor.data)
+            for where, tensor in zip(places, response.outputs, strict=True)
+        ]
+
+        def copied(error: Exception | None) -> None:
+            self._copying = False
+            if error is not None or self.deaf:
+                slot.release()
+                refused = InferResponse(response.model_name, "", error=Internal(str(error)), final=response.final)
+                self._send(refused, [], Room(), response.lease)
+            else:
+                self._send(response, places, self._desk.keep(slot, self.model), response.lease)
+            while self._waiting and not self._copying:
+                self._answer(self._waiting.popleft())
+
+        self._copying = True
+        work(self._desk.loop, slot.capacity, lambda: copy(moves), copied)
+
+    def _send(self, response: InferResponse, places: list[int], room: Room, lease: Lease | None) -> None:
+        if not self.deaf:
+            self._desk.send(encode_response(self._number, response, places, room))
+        if lease is not None:
+            lease.release()
+        if response.final:
+            self._desk.closed(self._number)
+
+
+@dataclass(slots=True)
+class Desk:
+    """The calls of one worker process.
+
+    Args:
+        send: sends a control frame to it.
+        caller_of: the opened model with this number.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    send: Callable[[bytes], None]
+    caller_of: Callable[[int], Caller | None]
+    hooks: Hooks
+    _asked: dict[int, Asked] = field(default_factory=dict)
+    #: token -> slot in the worker's hands, and the number of its model
+    _kept: dict[int, tuple[Lease, int]] = field(default_factory=dict)
+    _tokens: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def on_frame(self, received: Frame) -> bool:
+        """Take a frame; False when it is about no call.
+
+        Raises:
+            FrameError: the worker broke the protocol.
+        """
+        if received.kind == Kind.INFER:
+            self._on_infer(received)
+        elif received.kind == Kind.INFER_CANCEL:
+            asked = self._asked.get(received.id)
+            if asked is not None:
+                asked.cancel()
+        elif received.kind == Kind.INFER_FREE:
+            kept = self._kept.pop(received.id, None)
+            if kept is not None:
+                kept[0].release()
+        elif received.kind == Kind.CALL:
+            self._on_call(received)
+        else:
+            return False
+        return True
+
+    def _on_call(self, received: Frame) -> None:
+        question, control = received.json(), self.hooks.control
+
+        def answer(result: dict[str, Any] | EdgeServeError) -> None:
+            if isinstance(result, EdgeServeError):
+                self.send(failed_frame(received.id, result))
+            else:
+                self.send(json_frame(Kind.CALL_RESULT, received.id, result))
+
+        if question.get("do") == "memory":
+            answer(self._memory(question))
+        elif control is None:
+            answer(Unsupported(f"models may not ask for '{question.get('do')}' here"))
+        else:
+            control(question, answer)
+
+    def _memory(self, question: dict[str, Any]) -> dict[str, Any] | EdgeServeError:
+        """A slot in a model's arena for the inputs of a call."""
+        model, nbytes = question.get("model"), question.get("nbytes")
+        caller = self.caller_of(model) if type(model) is int else None
+        if caller is None or type(model) is not int or type(nbytes) is not int or nbytes <= 0:
+            raise FrameError("found a question for memory that nobody may ask")
+        try:
+            room = self.keep(caller.arena.allocate(nbytes), model)
+        except EdgeServeError as full:
+            return full
+        return {"token": room.token, "offset": room.offset}
+
+    def _on_infer(self, received: Frame) -> None:
+        callers: list[Caller] = []
+
+        def arena_of(model: int) -> memoryview:
+            caller = self.caller_of(model)
+            if caller is None:
+                return _NO_BYTES
+            callers.append(caller)
+            return caller.arena.view
+
+        question = decode_call(received, arena_of)
+        if received.id in self._asked:
+            raise FrameError(f"found call {received.id} twice")
+        asked = Asked(self, received.id, question.call, question.model, callers[0] if callers else None)
+        if question.token:
+            kept = self._kept.pop(question.token, None)
+            if kept is None:
+                raise FrameError(f"found slot {question.token}, which was not given")
+            asked.lease = kept[0]
+        self._asked[received.id] = asked
+        if self.hooks.infer is None:
+            if asked.lease is not None:
+                asked.lease.release()
+            asked.refuse(Unsupported("models may not call other models here"))
+        else:
+            self.hooks.infer(asked)
+
+    def keep(self, lease: Lease, model: int) -> Room:
+        """`lease` is in the worker's hands."""
+        token = next(self._tokens)
+        self._kept[token] = lease, model
+        return Room(token, lease.offset, len(lease.view))
+
+    def closed(self, number: int) -> None:
+        """A call got its last response."""
+        self._asked.pop(number, None)
+
+    def abandoned(self, batch: int) -> None:
+        """Nobody waits for any request of this batch: so for nothing that was asked on its behalf."""
+        for asked in list(self._asked.values()):
+            if asked.batch == batch:
+                asked.cancel()
+
+    def hang_up(self, model: int | None = None) -> None:
+        """Cancel what a model asked, or what all did, and answer nothing more: it is being closed, or dead."""
+        for asked in list(self._asked.values()):
+            if model is None or asked.model == model:
+                asked.hang_up()
+
+    def forget(self, model: int | None = None) -> None:
+        """A model, or all, cannot touch its memory any more: its slots are free."""
+        for token, (lease, owner) in list(self._kept.items()):
+            if model is None or owner == model:
+                del self._kept[token]
+                lease.release()
+
+
+def _places(slot: Slot, tensors: Sequence[Tensor]) -> list[int]:
+    places, where = [], slot.offset
+    for tensor in tensors:
+        places.append(where)
+        where += padded(len(tensor.data))
+    return places
+
+
+def _nothing() -> None:
+    """Before anybody runs the call."""
