@@ -83,7 +83,7 @@ def test_ten_thousand_bad_requests_leave_nothing_behind(server: Running) -> None
     well_framed = [sent for sent in refused() if not any(kind in sent for kind in slow_kinds)]
     broken = broken_framing()
     _bad_requests(server, well_framed, broken, 1_000, seed=1)  # what is remembered on purpose is there now
-    before = Traces.of(server)
+    before = Traces.at_rest(server)
 
     _bad_requests(server, well_framed, broken, 10_000, seed=2)
 

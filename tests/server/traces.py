@@ -47,6 +47,19 @@ class Traces:
             tensor_memory(server),
         )
 
+    @staticmethod
+    def at_rest(server: Running) -> Traces:
+        """Taken when the server has noticed that all clients have gone: two looks agree, and none is connected."""
+        end = time.monotonic() + PATIENCE
+        before = Traces.of(server)
+        while True:
+            time.sleep(0.05)
+            now = Traces.of(server)
+            if now.files == before.files and _metric(server, "edge_serve_http_connections") == 1:  # its own
+                return now
+            assert time.monotonic() < end, f"the server is not at rest: {now}"
+            before = now
+
     def settled(self, server: Running) -> Traces:
         """Taken when the server has caught up: it notices that clients have gone a little later than they go."""
         end = time.monotonic() + PATIENCE
@@ -61,8 +74,12 @@ class Traces:
 
 def tensor_memory(server: Running) -> int:
     """Bytes that tensors and bodies hold now."""
+    return _metric(server, "edge_serve_tensor_memory_used_bytes")
+
+
+def _metric(server: Running, name: str) -> int:
     page = server.get("/metrics", server.metrics)[1].decode()
-    found = re.search(r"^edge_serve_tensor_memory_used_bytes (\S+)$", page, re.MULTILINE)
+    found = re.search(rf"^{name} (\S+)$", page, re.MULTILINE)
     assert found is not None, page
     return int(float(found[1]))
 
