@@ -102,6 +102,32 @@ class Tensor:
         return to_array(self.data, self.datatype, self.shape)
 
 
+@dataclass(slots=True)
+class Handle(Tensor):
+    """A tensor in the arena of another model than the one that it is for; its lease is held by whoever passes it on.
+
+    Attributes:
+        arena: where it lies; place: where `data` starts there.
+    """
+
+    arena: object = None
+    place: int = -1
+
+    @classmethod
+    def of(cls, tensor: Tensor, arena: object) -> Tensor:
+        """`tensor`, whose `offset` is in `arena`; itself when it lies in no arena."""
+        if tensor.offset < 0:
+            return tensor
+        return cls(tensor.name, tensor.datatype, tensor.shape, tensor.data, -1, arena, tensor.offset)
+
+    @classmethod
+    def renamed(cls, tensor: Tensor, name: str, shape: Shape) -> Tensor:
+        """The same bytes, in the same place when they lie in an arena."""
+        if type(tensor) is cls:
+            return cls(name, tensor.datatype, shape, tensor.data, -1, tensor.arena, tensor.place)
+        return Tensor(name, tensor.datatype, shape, tensor.data)
+
+
 def element_count(shape: Sequence[int]) -> int:
     """Number of elements; 1 for an empty shape."""
     return math.prod(shape)

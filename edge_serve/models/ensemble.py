@@ -15,6 +15,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.driver import OnResponse, Ticket
 from edge_serve.models.ensemble_flight import Ensemble, Flight, Lookup
+from edge_serve.models.ensemble_stream import StreamFlight
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble import EnsemblePlan
 
@@ -24,20 +25,35 @@ class EnsembleRunner:
 
     Args:
         lookup: the version that a step means; raises an EdgeServeError when it does not serve.
+        most_calls: `max_inflight_requests`, of a decoupled ensemble; 0 = any number.
     """
 
     def __init__(
-        self, plan: EnsemblePlan, signature: Signature, statistics: ModelStatistics, lookup: Lookup, clock: Clock
+        self,
+        plan: EnsemblePlan,
+        signature: Signature,
+        statistics: ModelStatistics,
+        lookup: Lookup,
+        clock: Clock,
+        most_calls: int = 0,
     ) -> None:
         wanted = [[RequestedOutput(name, binary=True) for name in step.outputs] for step in plan.steps]
         self._ensemble = Ensemble(plan, signature, statistics, lookup, clock, wanted, self._landed)
+        #: the steps with decoupled models; None = the ensemble itself is not decoupled
+        self._decoupled = _decoupled_steps(plan, lookup) if signature.decoupled else None
+        self._most_calls = most_calls
         self._in_flight = 0
         self._stopping = False
         self._on_idle: Callable[[], None] | None = None
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
-        """Run a request. `on_response` is called exactly once, possibly before this returns."""
-        flight = Flight(self._ensemble, request, on_response)
+        """Run a request. `on_response` is called exactly once, possibly before this returns; for a decoupled ensemble
+        any number of times, the last with `final`."""
+        flight: Flight | StreamFlight
+        if self._decoupled is None:
+            flight = Flight(self._ensemble, request, on_response)
+        else:
+            flight = StreamFlight(self._ensemble, request, on_response, self._decoupled, self._most_calls)
         self._in_flight += 1
         if self._stopping:
             text = "Server is stopping, scheduler for model has stopped accepting new inference requests"
@@ -64,6 +80,11 @@ class EnsembleRunner:
         if self._on_idle is not None and not self._in_flight:
             on_idle, self._on_idle = self._on_idle, None
             on_idle()
+
+
+def _decoupled_steps(plan: EnsemblePlan, lookup: Lookup) -> frozenset[int]:
+    steps = enumerate(plan.steps)
+    return frozenset(i for i, step in steps if lookup(step.model, step.version).signature.decoupled)
 
 
 def member_labels(plan: EnsemblePlan, lookup: Lookup) -> dict[str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from edge_serve.clock import Clock
-from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unsupported
+from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
 from edge_serve.messages.infer import (
     SEQUENCE_END,
     SEQUENCE_START,
@@ -29,9 +29,11 @@ from edge_serve.models.served import Served
 from edge_serve.protocol.validate import validate
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble import Call, Deadlock, EnsemblePlan, Failed, Finished, Next
-from edge_serve.tensors import Shape, Tensor
+from edge_serve.tensors import Handle, Shape, Tensor
 
 Lookup = Callable[[str, str], Served]
+
+DEADLOCK = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,7 @@ class Flight:
             case Failed(error):
                 self.refuse(error)
             case Deadlock():
-                text = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
-                self.refuse(InvalidArgument(label(self._request) + text))
+                self.refuse(InvalidArgument(label(self._request) + DEADLOCK))
 
     def _stop(self, decision: Next) -> None:
         """An error is on record: the answer waits for the steps that run, because they still read the tensors."""
@@ -130,8 +131,10 @@ class Flight:
         step = self._ensemble.plan.steps[index]
         try:
             served = self._ensemble.lookup(step.model, step.version)
-            if served.signature.decoupled:
-                raise Unsupported(f"model '{step.model}' is decoupled, which is not offered inside an ensemble")
+            if served.signature.decoupled:  # reloaded since: the ensemble has not followed yet
+                raise Unavailable(
+                    f"model '{step.model}' has become decoupled, and the ensemble is not loaded again yet"
+                )
             request = self._member_request(index, served)
             validate(request, served.signature)
         except EdgeServeError as error:
@@ -165,10 +168,10 @@ class Flight:
         for tensor in response.outputs:
             outer = names.get(tensor.name)
             if outer is not None:
-                self._tensors[outer] = tensor
+                self._tensors[outer] = tensor if response.lease is None else Handle.of(tensor, response.lease.arena)
         if response.parameters:
             try:
-                self._marks[index] = _override(self._marks[index][0], response.parameters) or self._marks[index]
+                self._marks[index] = override(self._marks[index][0], response.parameters) or self._marks[index]
             except EdgeServeError as error:
                 self._fail(error)
                 return
@@ -189,19 +192,12 @@ class Flight:
                 marked = True
             tensor = self._tensors.get(outer)
             if tensor is not None:
-                inputs.append(self._member_input(name, tensor, writer, served.signature))
+                inputs.append(member_input(name, tensor, served.signature, self._rows_of(writer)))
         self._marks[index] = correlation_id, flags
         return InferRequest(
             step.model, served.version, top.id, inputs, list(self._ensemble.wanted[index]), top.parameters,
             correlation_id, flags, top.priority, top.timeout_us, top.deadline_ns, compute=self._compute,
         )  # fmt: skip
-
-    def _member_input(self, name: str, tensor: Tensor, writer: int | None, signature: Signature) -> Tensor:
-        shape, spec = tensor.shape, signature.inputs.get(name)
-        if spec is not None:
-            shape = fitted(shape, spec.dims, signature.max_batch_size > 0, self._rows_of(writer))
-        # the bytes lie in another model's arena: they travel as plain bytes (offset -1)
-        return Tensor(name, tensor.datatype, shape, tensor.data)
 
     def _rows_of(self, writer: int | None) -> int:
         if writer is not None:
@@ -214,27 +210,13 @@ class Flight:
         request, ensemble = self._request, self._ensemble
         outputs = self._outputs()
         lease = self._kept([tensor.name for tensor in outputs])
-        start, now, compute = self._start_ns, ensemble.clock.now_ns(), self._compute
-        input_end = start + compute.input_ns
-        output_start = input_end + compute.infer_ns
-        marks = (start, input_end, output_start, output_start + compute.output_ns)
-        rows = max(1, request.rows)
-        record.record_batch(ensemble.statistics, rows, *marks, int(time.time() * 1000))
-        record.record_success(ensemble.statistics, rows, start, start, *marks, now)
-        if request.compute is not None:
-            request.compute.add(*marks)
+        record_answer(ensemble, request, self._start_ns, self._compute)
         self._deliver(self._response(outputs, self._parameters(outputs), None, lease))
 
     def refuse(self, error: EdgeServeError) -> None:
         """Answer with an error, which gets the name of the ensemble in front."""
         self._kept([])
-        ensemble = self._ensemble
-        reason = record.CANCELED if isinstance(error, Cancelled) else record.OTHER
-        ns = ensemble.clock.now_ns() - self._start_ns
-        # Triton counts a failed ensemble request twice: when it responds and when it releases it
-        record.record_failure(ensemble.statistics, reason, ns)
-        record.record_failure(ensemble.statistics, reason, ns)
-        named = type(error)(f"in ensemble '{ensemble.signature.model_name}', {error.message}")
+        named = record_refusal(self._ensemble, error, self._start_ns)
         self._deliver(self._response([], {}, named, None))
 
     def _response(
@@ -261,7 +243,7 @@ class Flight:
             if tensor is not None and name in self._run.route.outputs:
                 dims = spec.dims if spec.reshape is None else spec.reshape
                 shape = fitted(tensor.shape, dims, batching, self._rows_of(writers.get(name)))
-                outputs.append(Tensor(name, tensor.datatype, shape, tensor.data))
+                outputs.append(Handle.renamed(tensor, name, shape))
         return outputs
 
     def _parameters(self, outputs: Sequence[Tensor]) -> dict[str, Parameter]:
@@ -269,12 +251,7 @@ class Flight:
         writers = self._ensemble.plan.writers
         for tensor in outputs:
             if tensor.name in writers and len(tensor.data):
-                correlation_id, flags = self._marks[writers[tensor.name]]
-                return {
-                    "sequence_id": correlation_id,
-                    "sequence_start": bool(flags & SEQUENCE_START),
-                    "sequence_end": bool(flags & SEQUENCE_END),
-                }
+                return mark_parameters(*self._marks[writers[tensor.name]])
         return {}
 
     # ---- memory -------------------------------------------------------------------------------------------------
@@ -323,6 +300,45 @@ class Leases:
             lease.release()
 
 
+def record_answer(ensemble: Ensemble, request: InferRequest, start: int, compute: ComputeTimes) -> None:
+    """Count a request that began at `start` and whose members took `compute` together."""
+    input_end = start + compute.input_ns
+    output_start = input_end + compute.infer_ns
+    marks = (start, input_end, output_start, output_start + compute.output_ns)
+    rows = max(1, request.rows)
+    record.record_batch(ensemble.statistics, rows, *marks, int(time.time() * 1000))
+    record.record_success(ensemble.statistics, rows, start, start, *marks, ensemble.clock.now_ns())
+    if request.compute is not None:
+        request.compute.add(*marks)
+
+
+def record_refusal(ensemble: Ensemble, error: EdgeServeError, start: int) -> EdgeServeError:
+    """Count a request that failed; the error with the name of the ensemble in front."""
+    reason = record.CANCELED if isinstance(error, Cancelled) else record.OTHER
+    ns = ensemble.clock.now_ns() - start
+    # Triton counts a failed ensemble request twice: when it responds and when it releases it
+    record.record_failure(ensemble.statistics, reason, ns)
+    record.record_failure(ensemble.statistics, reason, ns)
+    return type(error)(f"in ensemble '{ensemble.signature.model_name}', {error.message}")
+
+
+def member_input(name: str, tensor: Tensor, signature: Signature, rows: int) -> Tensor:
+    """An ensemble tensor as the input `name` of a member; `rows` as in `fitted`."""
+    shape, spec = tensor.shape, signature.inputs.get(name)
+    if spec is not None:
+        shape = fitted(shape, spec.dims, signature.max_batch_size > 0, rows)
+    return Handle.renamed(tensor, name, shape)
+
+
+def mark_parameters(correlation_id: int | str, flags: int) -> dict[str, Parameter]:
+    """What Triton tells of the sequence that an answer belongs to."""
+    return {
+        "sequence_id": correlation_id,
+        "sequence_start": bool(flags & SEQUENCE_START),
+        "sequence_end": bool(flags & SEQUENCE_END),
+    }
+
+
 def fitted(shape: Shape, dims: Shape, batching: bool, rows: int) -> Shape:
     """`shape` for a model whose configuration says `dims`, when only one side of the wire has a batch dimension.
 
@@ -343,7 +359,7 @@ def _follows(shape: Shape, dims: Shape) -> bool:
     )
 
 
-def _override(correlation_id: int | str, parameters: dict[str, Parameter]) -> tuple[int | str, int] | None:
+def override(correlation_id: int | str, parameters: dict[str, Parameter]) -> tuple[int | str, int] | None:
     """The correlation id and flags that a member set in its response parameters; None when it set none of them.
 
     Raises:

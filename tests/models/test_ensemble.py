@@ -9,7 +9,7 @@ import pytest
 
 from edge_serve.config.signature import signature_of
 from edge_serve.config.text import parse_model_config
-from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
+from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import (
     SEQUENCE_END,
     SEQUENCE_START,
@@ -349,12 +349,12 @@ def test_a_member_that_is_gone_is_an_error_of_the_request() -> None:
     assert scene.error.message == "in ensemble 'e', no q"
 
 
-def test_a_decoupled_member_is_refused() -> None:
+def test_a_member_that_has_become_decoupled_waits_for_the_ensemble_to_be_loaded_again() -> None:
     scene = Scene(CHAIN, decoupled=True)
     scene.send()
 
-    assert isinstance(scene.error, Unsupported)
-    assert "model 'p' is decoupled" in scene.error.message
+    assert isinstance(scene.error, Unavailable)
+    assert "model 'p' has become decoupled" in scene.error.message
 
 
 def test_a_missing_input_is_a_deadlock() -> None:
