@@ -33,9 +33,12 @@ from edge_serve.metrics.source import CustomFamily, HttpSeries, ModelSeries
 from edge_serve.models.calls import Calls
 from edge_serve.models.loading import Loader, LoaderOptions
 from edge_serve.models.poller import Poller
+from edge_serve.models.rate_limit import Gate
 from edge_serve.models.registry import Registry
 from edge_serve.models.repository import Repository
+from edge_serve.models.response_cache import ResponseCache
 from edge_serve.protocol.routes import Group
+from edge_serve.scheduling.rate_limiter import RateLimiter
 from edge_serve.service import LogControl, Service, ServiceOptions
 from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.http import HttpServer
@@ -114,7 +117,9 @@ class Server:
         hooks = Hooks(metric=custom.apply)
         self._workers = Workers(limits, self._clock, hooks, _environments(config))
         self._codec = Codec(self._budget, limits)
-        loader = Loader(self._workers, self._budget, self._clock, _loader_options(config))
+        loader = Loader(
+            self._workers, self._budget, self._clock, _loader_options(config), _response_cache(config), _gate(config)
+        )
         roots = [Path(path) for path in config.model_repository]
         repository = Repository(roots)
         self._registry = Registry(repository, loader, config.required_model, max(1, config.model_load_thread_count))
@@ -311,6 +316,14 @@ def _loader_options(config: ServerConfig) -> LoaderOptions:
         summaries=metrics.summaries,
         histograms=metrics.histograms,
     )
+
+
+def _response_cache(config: ServerConfig) -> ResponseCache | None:
+    return ResponseCache(config.cache_config.size) if config.cache_config is not None else None
+
+
+def _gate(config: ServerConfig) -> Gate | None:
+    return Gate(RateLimiter(config.rate_limit_resource)) if config.rate_limit != "off" else None
 
 
 def _environments(config: ServerConfig) -> Environments:

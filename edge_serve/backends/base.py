@@ -54,6 +54,7 @@ class BackendRequest:
         send: decoupled models only: one of several replies, and whether it is the last; None only says that none
             follows. Callable from any thread.
         seat: of its sequence in the instance; -1 = it is part of none, or a null request.
+        personal: set by the backend when the model looked at parameters, correlation id or flags.
     """
 
     id: str
@@ -67,6 +68,7 @@ class BackendRequest:
     is_cancelled: Callable[[], bool]
     send: Callable[[Reply | None, bool], None] | None = None
     seat: int = -1
+    personal: bool = False
 
 
 @dataclass(slots=True)
@@ -76,6 +78,7 @@ class Reply:
     Attributes:
         answered: `error` is what the model itself answers this request with; its execution counts as a success.
         rescheduled: no answer yet: the model wants the request once more (`iterative_sequence`).
+        personal: it may depend on the request's parameters or sequence, which a response cache must know.
     """
 
     outputs: list[Tensor] = field(default_factory=list)
@@ -83,6 +86,7 @@ class Reply:
     parameters: dict[str, Parameter] = field(default_factory=dict)
     answered: bool = False
     rescheduled: bool = False
+    personal: bool = False
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
@@ -175,6 +176,7 @@ class InferenceRequest:
 
     def correlation_id(self) -> int | str:
         """The sequence it belongs to; 0 for none."""
+        self._wire.personal = True
         return self._wire.correlation_id
 
     def requested_output_names(self) -> set[str]:
@@ -191,6 +193,7 @@ class InferenceRequest:
 
     def flags(self) -> int:
         """Sequence flags."""
+        self._wire.personal = True
         return self._wire.flags
 
     def set_flags(self, flags: int) -> None:
@@ -208,6 +211,7 @@ class InferenceRequest:
 
     def parameters(self) -> str:
         """The parameters as a JSON object."""
+        self._wire.personal = True
         return json.dumps(self._wire.parameters, separators=(",", ":"), ensure_ascii=False)
 
     def trace(self) -> InferenceTrace:
@@ -237,7 +241,10 @@ class InferenceRequest:
         Raises:
             TritonModelException: not during `execute`.
         """
-        return ask(self._call(decoupled))
+        call = self._call(decoupled)
+        # `execute` runs in the main thread: nothing else does until it returns
+        call.blocking = not decoupled and threading.current_thread() is threading.main_thread()
+        return ask(call)
 
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[InferenceResponse | ResponseIterator]:
         """`exec`, to be awaited; cancelling it cancels the call."""

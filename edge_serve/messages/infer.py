@@ -96,6 +96,8 @@ class InferResponse:
         final: no further response follows for this request.
         null: it is no response, only the news that none follows: `final` is set and everything else empty.
         lease: the arena slot that the outputs are views of, released after the kernel has taken the last byte.
+        personal: it may depend on the request's parameters or sequence, not on its inputs alone; said of models with a
+            response cache only.
     """
 
     model_name: str
@@ -107,6 +109,7 @@ class InferResponse:
     final: bool = True
     lease: Lease | None = None
     null: bool = False
+    personal: bool = False
 
 
 __all__ = ["SEQUENCE_END", "SEQUENCE_START", "Buffer", "InferRequest", "InferResponse", "Lease", "Parameter",

@@ -108,6 +108,7 @@ class ModelStatistics:
         failures: reason -> requests.
         pending: requests accepted and not yet executing.
         recent, first_response: None unless `--metrics-config` asks for summaries, for histograms.
+        recent_hits, recent_misses: look-ups of the response cache, as `recent`, of which end and whole time are set.
     """
 
     last_inference_ms: int = 0
@@ -129,4 +130,6 @@ class ModelStatistics:
     queue_seconds: Histogram = field(default_factory=Histogram)
     compute_seconds: Histogram = field(default_factory=Histogram)
     recent: deque[Recent] | None = None
+    recent_hits: deque[Recent] | None = None
+    recent_misses: deque[Recent] | None = None
     first_response: FirstResponse | None = None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from edge_serve.metrics.readers import (
     Reader,
     cache_count,
+    cache_summary,
     counted,
     each,
     failures,
@@ -47,6 +48,7 @@ _COUNT = "counter_latencies=true (default)"
 _CACHE = "response cache on for the model"
 _SUMMARY = "summary_latencies=true"
 _SUMMARY_UNCACHED = "summary_latencies=true, response cache off"
+_SUMMARY_CACHED = "summary_latencies=true, response cache on for the model"
 _CPU = "--allow-cpu-metrics=true (default)"
 _NVML = "a GPU is found and --allow-gpu-metrics=true (default)"
 
@@ -99,6 +101,12 @@ CATALOGUE: tuple[Metric, ...] = (
            "Cumulative compute inference duration in microseconds (does not include cached requests)", _SUMMARY),
     Metric("nv_inference_compute_output_summary_us", "summary", _MODEL, summary(5, lambda s: s.compute_output),
            "Cumulative inference compute output duration in microseconds (does not include cached requests)", _SUMMARY),
+    Metric("nv_cache_hit_summary_per_model", "summary", _MODEL,
+           cache_summary(lambda s: s.recent_hits, lambda s: s.cache_hit),
+           "Summary of cache hit counts/durations per model, in microseconds.", _SUMMARY_CACHED),
+    Metric("nv_cache_miss_summary_per_model", "summary", _MODEL,
+           cache_summary(lambda s: s.recent_misses, lambda s: s.cache_miss),
+           "Summary of cache miss counts/durations per model, in microseconds.", _SUMMARY_CACHED),
     Metric("nv_gpu_utilization", "gauge", _GPU, gpu(lambda g: g.utilization),
            "GPU utilization rate [0.0 - 1.0)", _NVML),
     Metric("nv_gpu_memory_total_bytes", "gauge", _GPU, gpu(lambda g: g.memory_total),

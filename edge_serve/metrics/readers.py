@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from edge_serve.messages.statistics import Duration, Histogram, ModelStatistics
+from edge_serve.messages.statistics import Duration, Histogram, ModelStatistics, Recent
 from edge_serve.metrics.exposition import Sample, label_text, with_label
 from edge_serve.metrics.gpu import GpuReading
 from edge_serve.metrics.histogram import (
@@ -113,6 +113,23 @@ def summary(index: int, duration: Callable[[ModelStatistics], Duration], *, unle
                 continue
             total = duration(model.stats)
             values = recent_microseconds(recent, index, model.now_ns)
+            yield from summary_samples(model.labels, model.options.quantiles, values, total.count, total.ns // 1000)
+
+    return read
+
+
+def cache_summary(
+    recent_of: Callable[[ModelStatistics], Iterable[Recent] | None], duration: Callable[[ModelStatistics], Duration]
+) -> Reader:
+    """A summary of look-ups in the response cache, in microseconds."""
+
+    def read(scrape: Scrape) -> Iterator[Sample]:
+        for model in scrape.models:
+            recent = recent_of(model.stats)
+            if recent is None or not model.options.summaries or not model.series.cache_enabled:
+                continue
+            total = duration(model.stats)
+            values = recent_microseconds(recent, 1, model.now_ns)
             yield from summary_samples(model.labels, model.options.quantiles, values, total.count, total.ns // 1000)
 
     return read

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 from edge_serve.backends.base import Reply
@@ -154,6 +154,11 @@ class Driver:
             self._check_idle()
         elif job.batch_id in self._batches:
             self.model.cancel(job.batch_id, job.position)
+
+    def places(self, job: Job) -> Sequence[int]:
+        """The instances that may answer a request: the one that runs it, or any while it is queued."""
+        batch = self._batches.get(job.batch_id)
+        return range(self.model.instances) if batch is None else (batch[0],)
 
     def run_one_by_one(self) -> None:
         """The model calls others: no request of it may stand behind another while a second instance is idle."""
@@ -304,6 +309,8 @@ class Driver:
         response = InferResponse(
             self.name, self.version, request.id, reply.outputs, reply.parameters, reply.error, True, lease
         )
+        if reply.personal:
+            response.personal = True
         if self._order is None:
             job.on_response(response)
             return

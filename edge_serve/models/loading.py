@@ -20,6 +20,7 @@ from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.signature import Signature
+from edge_serve.models.caching import TELLS_WHAT_IT_READ, CachedRunner
 from edge_serve.models.controls import Controls
 from edge_serve.models.decoupled import DecoupledDriver
 from edge_serve.models.driver import Driver, OnResponse
@@ -27,7 +28,9 @@ from edge_serve.models.ensemble import EnsembleRunner, member_labels
 from edge_serve.models.ensemble_flight import Lookup
 from edge_serve.models.iterative import IterativeDecoupledDriver, IterativeDriver
 from edge_serve.models.override import Override
+from edge_serve.models.rate_limit import Gate, LimitedModel
 from edge_serve.models.repository import Fingerprint, Found, fingerprint, of_version, versions
+from edge_serve.models.response_cache import ResponseCache
 from edge_serve.models.served import Served
 from edge_serve.models.statistics import new_statistics
 from edge_serve.models.version_policy import choose
@@ -36,6 +39,7 @@ from edge_serve.scheduling.ensemble import ensemble_plan
 from edge_serve.scheduling.keys import shape_key_for
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.scheduling.policy import scheduler_for
+from edge_serve.scheduling.queued import QueuedScheduler
 from edge_serve.workers.arena import Arena, Budget
 from edge_serve.workers.pool import Workers
 
@@ -99,13 +103,28 @@ class LoaderOptions:
 
 
 class Loader:
-    """Makes served versions, and takes them apart."""
+    """Makes served versions, and takes them apart.
 
-    def __init__(self, workers: Workers, budget: Budget, clock: Clock, options: LoaderOptions) -> None:
+    Args:
+        cache: of the whole server, or None.
+        gate: of the whole server, or None when nothing is limited.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        budget: Budget,
+        clock: Clock,
+        options: LoaderOptions,
+        cache: ResponseCache | None = None,
+        gate: Gate | None = None,
+    ) -> None:
         self._workers = workers
         self._budget = budget
         self._clock = clock
         self._options = options
+        self._cache = cache
+        self._gate = gate
 
     def plan(self, found: Found, override: Override | None) -> Plan:
         """Read the configuration and choose the versions.
@@ -154,12 +173,13 @@ class Loader:
         labels = {**member_labels(layout, lookup), **read_labels(config, plan.directory)}
         signature = signature_of(config, plan.name, version, labels)
         statistics = new_statistics(summaries=self._options.summaries, histograms=self._options.histograms)
-        most_calls = config.ensemble_scheduling.max_inflight_requests
-        runner = EnsembleRunner(layout, signature, statistics, lookup, self._clock, most_calls)
-        return Served(
+        runner = EnsembleRunner(layout, signature, statistics, lookup, self._clock)
+        served = Served(
             plan.name, str(version), config, signature, runner, statistics, None, None, time.monotonic() - started,
             shape_key_for(signature), kept=plan.kept,
         )  # fmt: skip
+        self._put_cache_before(served)
+        return served
 
     async def _open(self, plan: Plan, version: int, arena: Arena, own_worker: bool) -> Served:
         config = settle_instances(plan.config)
@@ -170,7 +190,29 @@ class Loader:
             config = settle_instances(merge_completed(config, document))
             spec = self._spec(plan, config, version)
         signature = signature_of(config, plan.name, version, read_labels(config, plan.directory))
-        driver = self._driver(config, signature)
+        limited = self._gate.admit(config) if self._gate is not None else None
+        try:
+            served = await self._start(plan, spec, config, signature, arena, own, limited)
+        except BaseException:
+            if limited is not None:
+                limited.close()
+            raise
+        if limited is not None:
+            served.on_close += (limited.close,)
+        self._put_cache_before(served)
+        return served
+
+    async def _start(
+        self,
+        plan: Plan,
+        spec: ModelSpec,
+        config: pb.ModelConfig,
+        signature: Signature,
+        arena: Arena,
+        own: bool,
+        limited: LimitedModel | None,
+    ) -> Served:
+        driver = self._driver(config, signature, limited)
         if signature.has_sequence_batching:
             driver.controls = Controls(config)
         warmup = WarmupListener()
@@ -180,12 +222,29 @@ class Loader:
         except BaseException:
             await opened.close()
             raise
-        driver.model = opened
-        opened.listener = driver
+        if limited is None:
+            driver.model = opened
+            opened.listener = driver
+        else:
+            limited.join(driver, opened)
         return Served(
-            plan.name, str(version), config, signature, driver, driver.statistics, opened, arena, 0.0,
+            plan.name, str(spec.version), config, signature, driver, driver.statistics, opened, arena, 0.0,
             shape_key_for(signature), kept=plan.kept,
         )  # fmt: skip
+
+    def _put_cache_before(self, served: Served) -> None:
+        """Answers are kept when the model's configuration and the server's settings both say so."""
+        config, cache = served.config, self._cache
+        if cache is None or not config.response_cache.enable or served.signature.decoupled:
+            return
+        is_ensemble = config.HasField("ensemble_scheduling")
+        runner = CachedRunner(
+            served.runner, served.signature, served.statistics, cache, self._clock,
+            personal=is_ensemble or config.backend not in TELLS_WHAT_IT_READ,
+            keep_parameters=not is_ensemble, ordered=config.dynamic_batching.preserve_ordering,
+        )  # fmt: skip
+        served.runner, served.cached = runner, True
+        served.on_close += (runner.close,)
 
     def _spec(self, plan: Plan, config: pb.ModelConfig, version: int) -> ModelSpec:
         return ModelSpec(
@@ -197,7 +256,7 @@ class Loader:
             self._options.backend_settings(config.backend),
         )
 
-    def _driver(self, config: pb.ModelConfig, signature: Signature) -> Driver:
+    def _driver(self, config: pb.ModelConfig, signature: Signature, limited: LimitedModel | None) -> Driver:
         instances = _instances(config)
         passive = _passive(config)
         order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = None
@@ -205,6 +264,8 @@ class Loader:
             order = ResponseOrder()
         statistics = new_statistics(summaries=self._options.summaries, histograms=self._options.histograms)
         scheduler = scheduler_for(config, len(instances), passive)
+        if limited is not None and isinstance(scheduler, QueuedScheduler):
+            scheduler.prefer(limited.standing)
         name, version, loop = signature.model_name, signature.model_version, asyncio.get_running_loop()
         iterative = config.sequence_batching.iterative_sequence
         if signature.decoupled:
@@ -224,6 +285,8 @@ class Loader:
         except EdgeServeError as error:
             log.warning("model %s version %s did not close cleanly: %s", served.name, served.version, error.message)
         finally:
+            for give_back in served.on_close:
+                give_back()
             if served.arena is not None:
                 served.arena.close()
             if served.kept is not None:

@@ -43,6 +43,8 @@ class Served:
     Attributes:
         shape_key: requests with equal keys may share a batch.
         kept: the directory with the files of a load request, gone when the version is closed.
+        cached: its answers are kept in the response cache.
+        on_close: called when the version is closed, to give back what it has of the whole server.
     """
 
     name: str
@@ -56,6 +58,8 @@ class Served:
     load_seconds: float
     shape_key: ShapeKey
     kept: TemporaryDirectory[str] | None = None
+    cached: bool = False
+    on_close: tuple[Callable[[], None], ...] = ()
     _reshapes_inputs: bool = field(init=False)
     _reshapes_outputs: bool = field(init=False)
     _holds: int = 0
@@ -121,7 +125,7 @@ class Served:
             dict(self.config.metric_tags),
             self.statistics,
             self.load_seconds,
-            cache_enabled=self.config.response_cache.enable,
+            cache_enabled=self.cached,
             decoupled=self.signature.decoupled,
             worker_restarts=opened.restarts if opened else 0,
             memory_bytes=opened.memory_bytes() if opened else 0,

@@ -41,6 +41,8 @@ def new_statistics(
     stats = ModelStatistics()
     if summaries:
         stats.recent = deque(maxlen=RECENT_REQUESTS)
+        stats.recent_hits = deque(maxlen=RECENT_REQUESTS)
+        stats.recent_misses = deque(maxlen=RECENT_REQUESTS)
     if histograms:
         stats.first_response = FirstResponse(first_response_bounds) if first_response_bounds else FirstResponse()
     return stats
@@ -99,6 +101,26 @@ def record_failure(stats: ModelStatistics, reason: str, ns: int) -> None:
     stats.fail.count += 1
     stats.fail.ns += ns
     stats.failures[reason] += 1
+
+
+def record_cache_hit(stats: ModelStatistics, ns: int, now_ns: int) -> None:
+    """A request was answered from the response cache, after `ns`: a success without an inference or an execution."""
+    stats.success.add(ns)
+    stats.queue.add(0)
+    stats.cache_hit.add(ns)
+    histogram = stats.request_seconds
+    histogram.counts[bisect_left(_BOUNDS_NS, ns)] += 1
+    histogram.sum_ns += ns
+    if stats.recent_hits is not None:
+        stats.recent_hits.append(Recent(now_ns, ns, 0, 0, 0, 0))
+
+
+def record_cache_miss(stats: ModelStatistics, ns: int, now_ns: int) -> None:
+    """A request that was executed took `ns` more, to be looked up and kept; otherwise it counts as any other."""
+    stats.success.ns += ns
+    stats.cache_miss.add(ns)
+    if stats.recent_misses is not None:
+        stats.recent_misses.append(Recent(now_ns, ns, 0, 0, 0, 0))
 
 
 def record_batch(

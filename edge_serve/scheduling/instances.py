@@ -6,8 +6,9 @@ comes first, because its caches are warm, and an unused one is woken only under 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from enum import Enum
+from typing import Any
 
 
 class State(Enum):
@@ -78,6 +79,36 @@ class Instances:
             self._state[number] = State.IDLE
             self.idle.insert(0, number)
 
+    def count(self) -> int:
+        """How many there are, idle or not."""
+        return len(self._state)
+
+    def passive(self) -> list[int]:
+        """Numbers of those that never get work."""
+        return [n for n, state in enumerate(self._state) if state is State.PASSIVE]
+
     def _check(self) -> None:
         assert self.busy == self._state.count(State.BUSY)
         assert sorted(self.idle) == [n for n, state in enumerate(self._state) if state is State.IDLE]
+
+
+class RankedInstances(Instances):
+    """Takes the idle instance of the lowest rank, and of several the one used last.
+
+    Args:
+        rank: of an idle instance; asked each time.
+    """
+
+    __slots__ = ("_rank",)
+
+    def __init__(self, count: int, passive: Collection[int], rank: Callable[[int], Any]) -> None:
+        super().__init__(count, passive)
+        self._rank = rank
+
+    def take(self) -> int:
+        """See `Instances.take`."""
+        if len(self.idle) > 1:
+            best = min(reversed(self.idle), key=self._rank)
+            self.idle.remove(best)
+            self.idle.append(best)
+        return super().take()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
 from edge_serve.errors import Unavailable
 from edge_serve.scheduling.core import NOTHING, Entry, Wait, label
-from edge_serve.scheduling.instances import Instances
+from edge_serve.scheduling.instances import Instances, RankedInstances
 from edge_serve.scheduling.queue import PriorityQueue
 
 
@@ -17,6 +18,10 @@ class QueuedScheduler:
         self._queue = queue
         self._instances = Instances(instances, passive)
         self._stopping = False
+
+    def prefer(self, rank: Callable[[int], Any]) -> None:
+        """Of several idle instances take the one of the lowest rank. To be said before the first entry comes."""
+        self._instances = RankedInstances(self._instances.count(), self._instances.passive(), rank)
 
     def done(self, instance: int) -> None:
         """See `core.Scheduler`."""

@@ -178,6 +178,9 @@ class Instance:
             request.requested_outputs if listed else None
             for request, listed in zip(batch.requests, batch.listed, strict=True)
         ]
+        if self._layout.cached:
+            for request, reply in zip(batch.requests, replies, strict=False):
+                reply.personal = request.personal
         clock = time.monotonic_ns
         room = OutputRoom(self._arena, batch.slot_offset, batch.slot_capacity, self._need)
         try:

@@ -125,10 +125,12 @@ class Layout:
 
     Attributes:
         row_bytes: an upper bound of the outputs of one row; 0 = unknown.
+        cached: its answers may be kept (`response_cache`), so they say what they depend on.
     """
 
     __slots__ = (
         "batches",
+        "cached",
         "decoupled",
         "input_blocks",
         "input_index",
@@ -156,6 +158,7 @@ class Layout:
         self.most_rows = max(int(config.get("max_batch_size", 0)), 1)
         self.batches = int(config.get("max_batch_size", 0)) > 0
         self.decoupled = bool((config.get("model_transaction_policy") or {}).get("decoupled", False))
+        self.cached = bool((config.get("response_cache") or {}).get("enable", False))
         self.row_bytes = _row_bytes(config)
         self.listed: dict[int, tuple[str, ...]] = {0: self.outputs}
 

@@ -156,8 +156,8 @@ def encode_answers(
             rank = len(shape)
             block += TENSOR[rank].pack(rank, datatype._value_, index, place, where, size, *shape)
         extra = b""
-        if reply.parameters or unnamed:
-            extra = json.dumps({"parameters": reply.parameters, "names": unnamed}).encode()
+        if reply.parameters or unnamed or reply.personal:
+            extra = json.dumps({"parameters": reply.parameters, "names": unnamed, "personal": reply.personal}).encode()
         parts.append(ANSWER.pack(0, len(extra), len(block), base))
         parts.append(extra + block)
     return parts, sum(map(len, parts)), data, position
@@ -242,7 +242,7 @@ def _read_answers(
             error = BY_TRITON_CODE[(failed & ~ANSWERED) - 1](extra.decode())
             replies.append(Reply([], error, answered=failed & ANSWERED != 0))
             continue
-        parameters, unnamed = _answer_extra(extra) if extra else ({}, [])
+        parameters, unnamed, personal = _answer_extra(extra) if extra else ({}, [], False)
         described = read(bytes(frame[position : position + block_size]))
         position += block_size
         base += data_start
@@ -262,16 +262,16 @@ def _read_answers(
                 outputs.append(Tensor(name, datatype, shape, data, where))
             else:
                 raise FrameError(f"output '{name}' lies outside its slot")
-        replies.append(Reply(outputs, None, parameters))
+        replies.append(Reply(outputs, None, parameters, personal=personal))
     return replies, in_slot
 
 
-def _answer_extra(extra: bytes | bytearray) -> tuple[dict[str, Any], list[str]]:
+def _answer_extra(extra: bytes | bytearray) -> tuple[dict[str, Any], list[str], bool]:
     value = parse_json(extra)
     parameters, names = value["parameters"], value["names"]
     if not isinstance(parameters, dict) or not all(isinstance(name, str) for name in names):
         raise FrameError("a reply's parameters or names are of another type")
-    return parameters, list(names)
+    return parameters, list(names), value["personal"] is True
 
 
 def error_replies(count: int, error: EdgeServeError) -> list[Reply]:

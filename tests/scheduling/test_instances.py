@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_serve.scheduling.instances import Instances
+from edge_serve.scheduling.instances import Instances, RankedInstances
 
 
 def test_the_lowest_first_then_the_one_used_last() -> None:
@@ -44,3 +44,15 @@ def test_a_lost_one_works_again_only_when_it_is_back() -> None:
     instances._check()
 
     assert sorted(instances.idle) == [0, 1]
+
+
+def test_ranked_instances_give_the_one_of_the_lowest_rank_and_of_equals_the_one_used_last() -> None:
+    ranks = [3, 1, 2, 1]
+    instances = RankedInstances(5, {4}, lambda number: ranks[number])
+    first = [instances.take(), instances.take()]
+    instances.done(1)
+    instances.done(3)
+
+    assert first == [1, 3]
+    assert [instances.take() for _ in range(4)] == [3, 1, 2, 0]
+    instances._check()
