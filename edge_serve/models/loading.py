@@ -173,7 +173,8 @@ class Loader:
         labels = {**member_labels(layout, lookup), **read_labels(config, plan.directory)}
         signature = signature_of(config, plan.name, version, labels)
         statistics = new_statistics(summaries=self._options.summaries, histograms=self._options.histograms)
-        runner = EnsembleRunner(layout, signature, statistics, lookup, self._clock)
+        most_calls = config.ensemble_scheduling.max_inflight_requests
+        runner = EnsembleRunner(layout, signature, statistics, lookup, self._clock, most_calls)
         served = Served(
             plan.name, str(version), config, signature, runner, statistics, None, None, time.monotonic() - started,
             shape_key_for(signature), kept=plan.kept,
