@@ -122,7 +122,9 @@ class Server:
         )
         roots = [Path(path) for path in config.model_repository]
         repository = Repository(roots)
-        self._registry = Registry(repository, loader, config.required_model, max(1, config.model_load_thread_count))
+        self._registry = Registry(
+            repository, loader, config.required_model, max(1, config.model_load_thread_count), config.swap_drain_secs
+        )
         explicit = config.model_control_mode == "explicit"
         interval = config.repository_poll_secs if config.model_control_mode == "poll" else None
         self._poller = None if explicit else Poller(repository, self._registry, interval)

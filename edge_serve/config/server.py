@@ -111,6 +111,13 @@ class ServerConfig:
     model_config_name: Annotated[
         str, _repository(NAME, "Read configs/<name>.pbtxt of a model, where it exists, in place of config.pbtxt.")
     ] = ""
+    swap_drain_secs: Annotated[
+        int,
+        _repository(
+            POSITIVE,
+            "Seconds that a replaced or unloaded version has to answer what it accepted and to end open sequences.",
+        ),
+    ] = 300
     model_load_thread_count: Annotated[int, _repository(POSITIVE, "Models loaded at the same time.")] = 4
     model_load_retry_count: Annotated[int, _repository(COUNT, "Further tries to load a model that failed.")] = 0
     model_namespacing: Annotated[

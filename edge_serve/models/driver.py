@@ -20,6 +20,7 @@ from edge_serve.models.controls import Controls
 from edge_serve.scheduling.core import Entry, Refuse, Run, Scheduler, Wait
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.ordering import ResponseOrder
+from edge_serve.scheduling.sequences import SequenceScheduler
 from edge_serve.workers.pool import BatchReply, OpenedModel
 
 #: how long requests wait while no instance has a worker; a worker that restarts at once is back sooner
@@ -122,6 +123,9 @@ class Driver:
         self._timer_ns = 0
         self._on_idle: Callable[[], None] | None = None
         self._pace = scheduler.pace if isinstance(scheduler, DirectScheduler) else None
+        self._sequences = scheduler if isinstance(scheduler, SequenceScheduler) else None
+        #: before it is idle, its open sequences must have ended
+        self._awaits_sequences = False
         self._lost: set[int] = set()
         self._absence: asyncio.TimerHandle | None = None
         #: no instance has been there for ABSENCE_SECONDS: what comes is refused
@@ -166,10 +170,47 @@ class Driver:
             self._pace(1 << 40)  # so long that no two travel together
             self._pace = None
 
-    def stop(self, on_idle: Callable[[], None]) -> None:
-        """Accept nothing more; `on_idle` is called once everything accepted is answered."""
+    def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
+        """Accept nothing more; `on_idle` is called once everything accepted is answered.
+
+        Args:
+            sequences: those that have begun may go on to their end, which is waited for.
+        """
         self._scheduler.stop()
         self._on_idle = on_idle
+        self._awaits_sequences = sequences
+        if sequences:
+            self._pump()  # the clock of those that nobody goes on with
+        self._check_idle()
+
+    def give_up(self, error: EdgeServeError) -> None:
+        """Answer everything that was accepted with `error`. The model is closed: nothing else will."""
+        self._awaits_sequences = False
+        for entry in self._scheduler.drain():
+            self.statistics.pending -= 1
+            self._fail(entry, error, record.REJECTED)  # type: ignore[arg-type]
+        for instance in range(self.model.instances):
+            self.on_lost(instance, error)
+        if self._absence is not None:
+            self._absence.cancel()
+
+    def has_sequence(self, correlation_id: int | str) -> bool:
+        """A sequence of this id is under way here."""
+        return self._sequences is not None and self._sequences.has(correlation_id)
+
+    def open_sequences(self) -> int:
+        """How many sequences may still go on here."""
+        return self._sequences.open() if self._sequences is not None else 0
+
+    def end_sequence(self, correlation_id: int | str) -> None:
+        """Its id starts anew elsewhere."""
+        if self._sequences is not None:
+            self._sequences.end(correlation_id)
+            self._check_idle()
+
+    def await_no_sequences(self) -> None:
+        """Nobody can go on with the open sequences any more: only what was accepted is waited for."""
+        self._awaits_sequences = False
         self._check_idle()
 
     def in_flight(self) -> int:
@@ -268,7 +309,11 @@ class Driver:
         self._pump()
 
     def _check_idle(self) -> None:
-        if self._on_idle is not None and not self.in_flight():
+        if (
+            self._on_idle is not None
+            and not self.in_flight()
+            and not (self._awaits_sequences and self.open_sequences())
+        ):
             on_idle, self._on_idle = self._on_idle, None
             self._loop.call_soon(on_idle)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from edge_serve.clock import Clock
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
@@ -31,7 +32,12 @@ from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble import Call, Deadlock, EnsemblePlan, Failed, Finished, Next
 from edge_serve.tensors import Handle, Shape, Tensor
 
-Lookup = Callable[[str, str], Served]
+
+class Lookup(Protocol):
+    """Finds the version that is meant by a name, a version ("" = any) and, of sequences, an id and flags."""
+
+    def __call__(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served: ...
+
 
 DEADLOCK = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
 
@@ -130,7 +136,8 @@ class Flight:
             return
         step = self._ensemble.plan.steps[index]
         try:
-            served = self._ensemble.lookup(step.model, step.version)
+            sequence = self._request.correlation_id
+            served = self._ensemble.lookup(step.model, step.version, sequence, self._request.flags)
             if served.signature.decoupled:  # reloaded since: the ensemble has not followed yet
                 raise Unavailable(
                     f"model '{step.model}' has become decoupled, and the ensemble is not loaded again yet"

@@ -123,7 +123,7 @@ class StreamFlight:
     def _submit(self, cell: Cell) -> None:
         try:
             step = self._ensemble.plan.steps[cell[0]]
-            served = self._ensemble.lookup(step.model, step.version)
+            served = self._ensemble.lookup(step.model, step.version, self._request.correlation_id, self._request.flags)
             request, mark = self._member_request(cell, served)
             validate(request, served.signature)
         except EdgeServeError as error:

@@ -28,6 +28,7 @@ from edge_serve.models.dependencies import (
     outermost_first,
     released,
 )
+from edge_serve.models.elders import Elders
 from edge_serve.models.lifecycle import State
 from edge_serve.models.loading import Loader, Plan
 from edge_serve.models.override import Override
@@ -45,25 +46,44 @@ class Registry:
     Args:
         required: names of the models without which the server is not ready; empty = all that were asked for.
         at_once: how many versions may be loading at the same time (`--model-load-thread-count`).
+        drain_seconds: how long a version that was replaced or unloaded may take to answer what it accepted.
+
+    Attributes:
+        elders: replaced versions with open sequences.
     """
 
-    def __init__(self, repository: Repository, loader: Loader, required: Iterable[str] = (), at_once: int = 4) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        loader: Loader,
+        required: Iterable[str] = (),
+        at_once: int = 4,
+        drain_seconds: float = 300.0,
+    ) -> None:
         self._repository = repository
         self._loader = loader
         self._required = frozenset(required)
         self._models: dict[str, ModelRecord] = {}
-        self._turnover = Turnover(loader, at_once, self.lookup)
+        self.elders = Elders()
+        self._turnover = Turnover(loader, at_once, self.lookup, self.elders, drain_seconds)
 
     # ---- asking -------------------------------------------------------------------------------------------------
 
-    def lookup(self, name: str, version: str) -> Served:
+    def lookup(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served:
         """The version to use for a request; "" is the highest one that is ready.
+
+        Args:
+            correlation_id, flags: of a request of a sequence, which goes to the version where it began.
 
         Raises:
             InvalidArgument: `version` is not a number.
             NotFound: the model or version was never loaded.
             Unavailable: it was, and is not ready.
         """
+        if self.elders and correlation_id:
+            elder = self.elders.find(name, version, correlation_id, flags, self._serving(name, version))
+            if elder is not None:
+                return elder
         if not version:
             served = self._turnover.highest.get(name)
             if served is not None:
@@ -77,8 +97,18 @@ class Registry:
         if known is None:
             raise NotFound(f"Request for unknown model: '{name}' version {int(version)} is not found")
         if known.served is None or known.state is not State.READY:
+            elder = self.elders.of_version(name, version)
+            if elder is not None:
+                return elder
             raise Unavailable(f"Request for unknown model: '{name}' version {int(version)} is not at ready state")
         return known.served
+
+    def _serving(self, name: str, version: str) -> Served | None:
+        if not version:
+            return self._turnover.highest.get(name)
+        record = self._models.get(name)
+        known = record.versions.get(parse_version(version)) if record is not None else None
+        return known.served if known is not None else None
 
     def knows(self, name: str) -> bool:
         """It was asked for at least once."""

@@ -62,6 +62,8 @@ class Served:
     on_close: tuple[Callable[[], None], ...] = ()
     _reshapes_inputs: bool = field(init=False)
     _reshapes_outputs: bool = field(init=False)
+    #: it was replaced: it answers what it accepted and lets its sequences end
+    leaving: bool = False
     _holds: int = 0
     _free: asyncio.Event | None = None
     #: `opened.restarts` when the model last said that it is not ready; -1 = it said that it is
@@ -91,7 +93,7 @@ class Served:
     def healthy(self) -> bool:
         """Every instance's worker is there, and the model's own `is_ready` agreed when it was last asked."""
         opened = self.opened
-        return opened is None or (opened.complete and self._refused_at != opened.restarts)
+        return not self.leaving and (opened is None or (opened.complete and self._refused_at != opened.restarts))
 
     def hold(self) -> None:
         """A request for this version is under way where its queue does not see it: the version must stay."""

@@ -7,8 +7,10 @@ import logging
 import time
 from collections.abc import Iterable
 
-from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.models.dependencies import LoadFailure, members_of
+from edge_serve.models.driver import Driver
+from edge_serve.models.elders import Elders, open_sequences
 from edge_serve.models.ensemble_flight import Lookup
 from edge_serve.models.lifecycle import Event, State
 from edge_serve.models.loading import Loader, Plan
@@ -17,9 +19,6 @@ from edge_serve.models.served import Served
 
 log = logging.getLogger(__name__)
 
-#: how long an unloaded or replaced version may take to answer what it accepted
-DRAIN_SECONDS = 300.0
-
 
 class Turnover:
     """Brings versions into records and takes them out.
@@ -27,15 +26,18 @@ class Turnover:
     Args:
         at_once: how many versions may be loading at the same time.
         lookup: where ensembles find their members.
+        drain_seconds: how long a version that was replaced or unloaded may take to answer what it accepted.
 
     Attributes:
         highest: model -> the highest version that serves.
         leaving: one task for each version that has not left yet.
     """
 
-    def __init__(self, loader: Loader, at_once: int, lookup: Lookup) -> None:
+    def __init__(self, loader: Loader, at_once: int, lookup: Lookup, elders: Elders, drain_seconds: float) -> None:
         self._loader = loader
         self._lookup = lookup
+        self._elders = elders
+        self._drain_seconds = drain_seconds
         self._slots = asyncio.Semaphore(at_once)
         self.highest: dict[str, Served] = {}
         self.leaving: set[asyncio.Task[None]] = set()
@@ -86,19 +88,20 @@ class Turnover:
         for served in fresh:
             known = record.versions[int(served.version)]
             if known.state is State.READY and known.served is not None:
-                self._retire_quietly(known.served)
+                self._retire_quietly(known.served, replaced=True)
             else:
                 known.move(Event.LOADED)
             known.served = served
             log.info("model %s version %s ready in %.2f s", served.name, served.version, served.load_seconds)
         for known in replaced:
-            self._retire(known)
+            self._retire(known, replaced=True)
         record.plan = plan
         self._refresh(record)
 
     def retire(self, record: ModelRecord) -> list[asyncio.Task[None]]:
         """No version of the model serves from now on; a task for each, done when it has left."""
-        tasks = [self._retire(version) for version in record.ready()]
+        tasks = [self._retire(version, replaced=False) for version in record.ready()]
+        self._elders.remove_all(record.name)
         self._refresh(record)
         return tasks
 
@@ -108,11 +111,11 @@ class Turnover:
         if tasks:
             await asyncio.wait(tasks, timeout=timeout)
 
-    def _retire(self, known: VersionRecord) -> asyncio.Task[None]:
+    def _retire(self, known: VersionRecord, *, replaced: bool) -> asyncio.Task[None]:
         served, known.served = known.served, None
         assert served is not None, "only a version that serves is retired"
         known.move(Event.RETIRED)
-        task = self._retire_quietly(served)
+        task = self._retire_quietly(served, replaced=replaced)
 
         def drained(_: asyncio.Task[None]) -> None:
             if known.state is State.DRAINING:  # it may have been asked for again meanwhile
@@ -121,24 +124,38 @@ class Turnover:
         task.add_done_callback(drained)
         return task
 
-    def _retire_quietly(self, served: Served) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._drain(served), name=f"drain {served.name}")
+    def _retire_quietly(self, served: Served, *, replaced: bool) -> asyncio.Task[None]:
+        """Let a version end; one that was replaced keeps its open sequences until they have ended."""
+        served.leaving = True
+        sequences = replaced and self._elders.add(served)
+        task = asyncio.get_running_loop().create_task(self._drain(served, sequences), name=f"drain {served.name}")
         self.leaving.add(task)
         task.add_done_callback(self.leaving.discard)
         return task
 
-    async def _drain(self, served: Served) -> None:
+    async def _drain(self, served: Served, sequences: bool) -> None:
         started = time.monotonic()
+        late = False
         try:
-            await asyncio.wait_for(_answered(served), DRAIN_SECONDS)
+            await asyncio.wait_for(_answered(served, sequences), self._drain_seconds)
         except asyncio.TimeoutError:
-            log.warning("model %s version %s still has %d requests after %.0f s", served.name, served.version,
-                        served.runner.in_flight(), DRAIN_SECONDS)  # fmt: skip
+            late = True
+            log.warning(
+                "model %s version %s still has %d requests and %d open sequences after %g s",
+                served.name, served.version, served.runner.in_flight(), open_sequences(served), self._drain_seconds,
+            )  # fmt: skip
+        self._elders.remove(served)
         await self._loader.close(served)
+        if late and isinstance(served.runner, Driver):
+            served.runner.give_up(_too_late(served, self._drain_seconds))
         log.info("model %s version %s unloaded in %.2f s", served.name, served.version, time.monotonic() - started)
 
     def _refresh(self, record: ModelRecord) -> None:
         ready = record.ready()
+        before = self.highest.get(record.name)
+        if before is not None and any(known.served is before for known in ready[:-1]) and self._elders.add(before):
+            # it still serves, but new sequences without a version begin elsewhere from now on
+            asyncio.get_running_loop().call_later(self._drain_seconds, self._elders.remove, before)
         if ready and ready[-1].served is not None:
             self.highest[record.name] = ready[-1].served
         else:
@@ -157,10 +174,20 @@ def _load_failure(failures: dict[int, EdgeServeError]) -> str:
     )
 
 
-async def _answered(served: Served) -> None:
-    """Everything that `served` accepted is answered; it accepts no more."""
+def _too_late(served: Served, seconds: float) -> Unavailable:
+    return Unavailable(
+        f"model '{served.name}' version {served.version} was replaced or unloaded, and this request was not done "
+        f"{seconds:g} s later (--swap-drain-secs)"
+    )
+
+
+async def _answered(served: Served, sequences: bool) -> None:
+    """Everything that `served` accepted is answered; it accepts no more, but what goes on with `sequences`."""
     await served.unheld()  # requests whose bodies are being read elsewhere come to its queue yet
     idle = asyncio.Event()
-    served.runner.stop(idle.set)
+    if sequences and isinstance(served.runner, Driver):
+        served.runner.stop(idle.set, sequences=True)
+    else:
+        served.runner.stop(idle.set)
     await idle.wait()
     await served.unheld()  # replies that are being written elsewhere

@@ -15,7 +15,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Collection
-from heapq import heapify, heappop, heappush
 
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
 from edge_serve.messages.infer import SEQUENCE_START, InferRequest
@@ -23,11 +22,9 @@ from edge_serve.scheduling.core import NOTHING, Decision, Entry, Refuse, Run, Se
 from edge_serve.scheduling.instances import Instances
 from edge_serve.scheduling.seats import Seats
 from edge_serve.scheduling.sequence import Sequence, ends, no_start, sequence_expired, starts, worker_lost
+from edge_serve.scheduling.sequence_clocks import Clocks
 
 log = logging.getLogger(__name__)
-
-#: clocks of sequences that left are swept when this many more than could be needed have piled up
-_SLACK = 64
 
 
 class SequenceScheduler(ABC):
@@ -51,9 +48,7 @@ class SequenceScheduler(ABC):
         #: ran since the last look at the clock
         self._finished: list[Sequence] = []
         self._refusals: deque[Refuse] = deque()
-        #: heap of (when, number, sequence)
-        self._clocks: list[tuple[int, int, Sequence]] = []
-        self._clock_number = 0
+        self._clocks = Clocks()
         self._generated_id = 0
         self._stopping = False
 
@@ -92,7 +87,7 @@ class SequenceScheduler(ABC):
         else:
             self._wait_for_seat(sequence, request, now_ns)
         if request.deadline_ns:
-            self._set_clock(sequence, request.deadline_ns)
+            self._clocks.set(sequence, request.deadline_ns, len(self._known))
 
     def next(self, now_ns: int) -> Decision:
         """See `core.Scheduler`."""
@@ -100,11 +95,11 @@ class SequenceScheduler(ABC):
         if self._refusals:
             return self._refusals.popleft()
         if not self._queued:
-            return NOTHING
+            return Wait(self._first_idle_ns()) if self._stopping and self._known else NOTHING
         decision = self._decide(now_ns)
         if isinstance(decision, Run):
             return decision
-        clocks = [decision, self._clocks[0][0] if self._clocks else 0]
+        clocks = [decision, self._clocks.first_ns()]
         if self._backlog:
             clocks.append(self._first_idle_ns())
         until_ns = min((clock for clock in clocks if clock), default=0)
@@ -158,11 +153,29 @@ class SequenceScheduler(ABC):
         sequence.queue.appendleft(entry)
         self._queued[entry] = sequence
         if entry.request.deadline_ns:
-            self._set_clock(sequence, entry.request.deadline_ns)
+            self._clocks.set(sequence, entry.request.deadline_ns, len(self._known))
 
     def stop(self) -> None:
         """Refuse new sequences; those that have begun go on."""
         self._stopping = True
+
+    def has(self, correlation_id: int | str) -> bool:
+        """A sequence of this id is under way: requests without START belong to it."""
+        return (sequence := self._known.get(correlation_id)) is not None and not sequence.ended
+
+    def open(self) -> int:
+        """How many sequences may still go on."""
+        return sum(not sequence.ended and sequence.closed is None for sequence in self._known.values())
+
+    def end(self, correlation_id: int | str) -> None:
+        """Its sequence goes on elsewhere, from a new start: what follows here needs a START."""
+        sequence = self._known.get(correlation_id)
+        if sequence is None or sequence.ended or sequence.closed is not None:
+            return
+        if sequence.busy:
+            sequence.closed = no_start((sequence.running or sequence.queue[-1]).request)
+        else:
+            self._dismiss(sequence)
 
     def drain(self) -> list[Entry]:
         """See `core.Scheduler`."""
@@ -213,11 +226,8 @@ class SequenceScheduler(ABC):
         if sequence is None:
             sequence = self._known[request.correlation_id] = Sequence(request.correlation_id)
         elif sequence.closed is None and not sequence.ended:
-            log.warning(
-                "sequence %s of model '%s' starts again before it ended: it goes on from the new start",
-                request.correlation_id,
-                request.model_name,
-            )
+            text = "sequence %s of model '%s' starts again before it ended: it goes on from the new start"
+            log.warning(text, request.correlation_id, request.model_name)
         sequence.closed = None
         return sequence
 
@@ -228,7 +238,7 @@ class SequenceScheduler(ABC):
         if request.timeout_us and sequence.seat < 0:
             expires_ns = now_ns + request.timeout_us * 1000
             sequence.expires_ns = min(sequence.expires_ns or expires_ns, expires_ns)
-            self._set_clock(sequence, sequence.expires_ns)
+            self._clocks.set(sequence, sequence.expires_ns, len(self._known))
 
     def _fill_seats(self) -> None:
         while self._backlog:
@@ -290,6 +300,13 @@ class SequenceScheduler(ABC):
         if self._known.get(sequence.id) is sequence:
             del self._known[sequence.id]
 
+    def _dismiss(self, sequence: Sequence) -> None:
+        """A sequence of which nothing waits or runs leaves."""
+        if sequence.seat >= 0:
+            self._unseat(sequence)
+        self._forget(sequence)
+        self._fill_seats()
+
     def _refuse(self, entry: Entry, error: EdgeServeError) -> None:
         del self._queued[entry]
         self._refusals.append(Refuse(entry, error))
@@ -324,20 +341,14 @@ class SequenceScheduler(ABC):
     def _look_at_clock(self, now_ns: int) -> None:
         if self._finished:
             self._settle_finished(now_ns)
-        while self._clocks and self._clocks[0][0] <= now_ns:
-            at_ns, _, sequence = heappop(self._clocks)
-            if sequence.clock_ns == at_ns:
-                sequence.clock_ns = 0
-                self._expire(sequence, now_ns)
+        while (ringing := self._clocks.ring(now_ns)) is not None:
+            self._expire(ringing, now_ns)
         while self._known and self._first_idle_ns() <= now_ns:
             sequence = next(iter(self._known.values()))
             if sequence.busy:
                 self._touch(sequence, now_ns)
-                continue
-            if sequence.seat >= 0:
-                self._unseat(sequence)
-            self._forget(sequence)
-            self._fill_seats()
+            else:
+                self._dismiss(sequence)
 
     def _first_idle_ns(self) -> int:
         return next(iter(self._known.values())).used_ns + self._idle_ns
@@ -360,18 +371,7 @@ class SequenceScheduler(ABC):
             self._refusals.append(Refuse(late, error))
         following_ns = sequence.next_deadline_ns()
         if following_ns:
-            self._set_clock(sequence, following_ns)
-
-    def _set_clock(self, sequence: Sequence, at_ns: int) -> None:
-        if 0 < sequence.clock_ns <= at_ns:
-            return
-        clocks = self._clocks
-        if len(clocks) > 4 * len(self._known) + _SLACK:
-            clocks[:] = [c for c in clocks if c[2].clock_ns == c[0] and c[2].queue]
-            heapify(clocks)
-        sequence.clock_ns = at_ns
-        self._clock_number += 1
-        heappush(clocks, (at_ns, self._clock_number, sequence))
+            self._clocks.set(sequence, following_ns, len(self._known))
 
     # ---- invariants -----------------------------------------------------------------------------------------------
 

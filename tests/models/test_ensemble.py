@@ -153,7 +153,7 @@ class Scene:
             ensemble_plan(self.config), self.signature, self.statistics, self.lookup, self.clock
         )
 
-    def lookup(self, name: str, version: str) -> Served:
+    def lookup(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served:
         if name not in self.models:
             raise NotFound(f"no {name}")
         return cast(Served, self.models[name])

@@ -1,0 +1,130 @@
+"""Models are replaced while clients are busy: nobody notices, and every sequence ends where it began."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.server.load import ADDS_UP, ADDS_UP_CONFIG, Client, Load, adds_up_body, busy, touch
+from tests.server.running import PATIENCE, Running, python_model, running
+
+EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
+
+
+def swap_under_load(root: Path, server: Running, swaps: int, connections: int) -> Load:
+    """Replace both models `swaps` times in all, with half of the clients in sequences."""
+    load = Load()
+    half = connections // 2
+    work = [partial(load.add_sub, server.http, "add_sub") for _ in range(half)]
+    work += [partial(load.adds_up, server.http, "adds_up", number, 50) for number in range(1, half + 1)]
+
+    def swap() -> None:
+        for number in range(swaps):
+            name = ("add_sub", "adds_up")[number % 2]
+            touch(root / name)
+            status, answer = server.post(f"/v2/repository/models/{name}/load")
+            assert status == 200, answer
+
+    busy(load, work, swap)
+    return load
+
+
+def only_two_workers_are_left(server: Running) -> None:
+    end = time.monotonic() + PATIENCE
+    while len(server.workers()) != 2:
+        assert time.monotonic() < end, f"{len(server.workers())} workers:\n{server.log()}"
+        time.sleep(0.05)
+
+
+def hot_swaps(root: Path, swaps: int, connections: int) -> None:
+    python_model(root, "add_sub")
+    python_model(root, "adds_up", ADDS_UP, ADDS_UP_CONFIG)
+    with running(f"--model-repository={root}", *EXPLICIT) as server:
+        load = swap_under_load(root, server, swaps, connections)
+
+        assert load.failures[:3] == []
+        assert load.answered > 10 * swaps
+        assert load.sequences >= connections // 2
+        only_two_workers_are_left(server)
+
+
+def test_hot_swaps_lose_nothing(tmp_path: Path) -> None:
+    hot_swaps(tmp_path, 6, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_hundred_hot_swaps_lose_nothing(tmp_path: Path) -> None:
+    hot_swaps(tmp_path, 100, 32)
+
+
+def test_open_sequences_end_with_the_limit(tmp_path: Path) -> None:
+    python_model(tmp_path, "adds_up", ADDS_UP, ADDS_UP_CONFIG)
+    with running(f"--model-repository={tmp_path}", *EXPLICIT, "--swap-drain-secs=1") as server:
+        client = Client(server.http)
+        client.infer("adds_up", adds_up_body(7, 1, start=True))
+        touch(tmp_path / "adds_up")
+        assert server.post("/v2/repository/models/adds_up/load")[0] == 200
+        assert client.infer("adds_up", adds_up_body(7, 1))[1]["outputs"][0]["data"] == [2]
+        server.wait_for_log(r"0 requests and 1 open sequences after 1 s")
+        server.wait_for_log(r"adds_up version 1 unloaded")
+
+        status, answer = client.infer("adds_up", adds_up_body(7, 1))
+        assert (status, answer["error"]) == (
+            400,
+            "inference request for sequence 7 to model 'adds_up' must specify the START flag on the first request of "
+            "the sequence",
+        )
+        client.close()
+
+
+def test_a_sequence_that_starts_anew_starts_in_the_new_version(tmp_path: Path) -> None:
+    python_model(tmp_path, "adds_up", ADDS_UP, ADDS_UP_CONFIG)
+    with running(f"--model-repository={tmp_path}", *EXPLICIT) as server:
+        client = Client(server.http)
+        client.infer("adds_up", adds_up_body(7, 1, start=True))
+        python_model(tmp_path, "adds_up", ADDS_UP.replace("[[self.sums[key]]]", "[[-self.sums[key]]]"), ADDS_UP_CONFIG)
+        assert server.post("/v2/repository/models/adds_up/load")[0] == 200
+        assert client.infer("adds_up", adds_up_body(7, 1))[1]["outputs"][0]["data"] == [2]
+
+        assert client.infer("adds_up", adds_up_body(7, 5, start=True))[1]["outputs"][0]["data"] == [-5]
+        server.wait_for_log(r"adds_up version 1 unloaded")  # nothing of the old one is open any more
+        assert client.infer("adds_up", adds_up_body(7, 5, end=True))[1]["outputs"][0]["data"] == [-10]
+        client.close()
+
+
+def test_a_sequence_goes_on_in_the_version_that_a_higher_one_replaced(tmp_path: Path) -> None:
+    python_model(tmp_path, "adds_up", ADDS_UP, ADDS_UP_CONFIG)
+    with running(f"--model-repository={tmp_path}", *EXPLICIT) as server:
+        client = Client(server.http)
+        client.infer("adds_up", adds_up_body(7, 1, start=True))
+        client.infer("adds_up/versions/1", adds_up_body(8, 1, start=True))
+        python_model(tmp_path, "adds_up", ADDS_UP, ADDS_UP_CONFIG, version=2)
+        assert server.post("/v2/repository/models/adds_up/load")[0] == 200
+
+        assert client.infer("adds_up", adds_up_body(9, 1, start=True, end=True))[1]["model_version"] == "2"
+        answer = client.infer("adds_up", adds_up_body(7, 1, end=True))[1]
+        assert (answer["model_version"], answer["outputs"][0]["data"]) == ("1", [2])
+        answer = client.infer("adds_up/versions/1", adds_up_body(8, 1, end=True))[1]
+        assert (answer["model_version"], answer["outputs"][0]["data"]) == ("1", [2])
+        server.wait_for_log(r"adds_up version 1 unloaded")
+        assert client.infer("adds_up/versions/1", adds_up_body(8, 1, start=True))[0] == 503
+        client.close()
+
+
+def test_unloading_does_not_wait_for_open_sequences(tmp_path: Path) -> None:
+    python_model(tmp_path, "adds_up", ADDS_UP, ADDS_UP_CONFIG)
+    with running(f"--model-repository={tmp_path}", *EXPLICIT) as server:
+        client = Client(server.http)
+        client.infer("adds_up", adds_up_body(7, 1, start=True))
+        touch(tmp_path / "adds_up")
+        assert server.post("/v2/repository/models/adds_up/load")[0] == 200
+        began = time.monotonic()
+        assert server.post("/v2/repository/models/adds_up/unload")[0] == 200
+        assert time.monotonic() - began < 20
+        assert client.infer("adds_up", adds_up_body(7, 1))[0] == 404
+        server.wait_for_log(r"(?s)adds_up version 1 unloaded.*adds_up version 1 unloaded")
+        client.close()
