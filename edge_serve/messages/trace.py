@@ -25,6 +25,7 @@ class Trace(ComputeTimes):
     Attributes:
         timestamps: what happened and when, CLOCK_MONOTONIC nanoseconds; None = not wanted.
         tensors: what went in and out; None = not wanted.
+        closed: it is being written, and what still happens is not told.
     """
 
     def __init__(self, number: int, *, timestamps: bool, tensors: bool) -> None:
@@ -35,10 +36,11 @@ class Trace(ComputeTimes):
         self.request_id = ""
         self.timestamps: list[tuple[str, int]] | None = [] if timestamps else None
         self.tensors: list[TensorRecord] | None = [] if tensors else None
+        self.closed = False
 
     def mark(self, name: str, ns: int) -> None:
         """Something happened."""
-        if self.timestamps is not None:
+        if self.timestamps is not None and not self.closed:
             self.timestamps.append((name, ns))
 
     def add(self, compute_start_ns: int, input_end_ns: int, output_start_ns: int, compute_end_ns: int) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from edge_serve.errors import Unsupported
+import contextlib
+from collections.abc import Callable
+
+from edge_serve.clock import Clock, MonotonicClock
+from edge_serve.errors import EdgeServeError, Unsupported
+from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.settings import TraceChanges, TraceSettings
 from edge_serve.messages.trace import Trace
 from edge_serve.tracing.files import TraceFiles
 from edge_serve.tracing.setting import Setting, why_not
 
 _UNCHANGED = TraceChanges()
+
+OnResponse = Callable[[InferResponse], None]
 
 
 class Tracing:
@@ -21,8 +28,9 @@ class Tracing:
         on: some request may be traced; when False, nothing else needs to be asked.
     """
 
-    def __init__(self, start: TraceSettings | None = None) -> None:
+    def __init__(self, start: TraceSettings | None = None, clock: Clock | None = None) -> None:
         self._start = start or TraceSettings()
+        self._clock = clock or MonotonicClock()
         self._server = Setting(self._start)
         self._models: dict[str, Setting] = {}
         self._files = TraceFiles()
@@ -64,8 +72,33 @@ class Tracing:
         self._next_id += 1
         return trace
 
+    def watch(self, request: InferRequest, model: str, version: str, on_response: OnResponse) -> OnResponse:
+        """A valid request goes to a model: trace it when it is its turn; who is to be told its responses."""
+        trace = self.sample(model)
+        if trace is None:
+            return on_response
+        trace.model_name, trace.model_version, trace.request_id = model, version, request.id
+        now = self._clock.now_ns()
+        trace.mark("REQUEST_START", now)
+        trace.mark("QUEUE_START", now)
+        trace.keep("TENSOR_QUEUE_INPUT", request.inputs)
+        request.compute = trace
+
+        def tell(response: InferResponse) -> None:
+            if not response.null:
+                trace.mark("INFER_RESPONSE_COMPLETE", self._clock.now_ns())
+                with contextlib.suppress(EdgeServeError, ValueError):  # whoever encodes it says what is wrong with it
+                    trace.keep("TENSOR_BACKEND_OUTPUT", response.outputs)
+            if response.final:
+                trace.mark("REQUEST_END", self._clock.now_ns())
+                self.finish(trace)
+            on_response(response)
+
+        return tell
+
     def finish(self, trace: Trace) -> None:
         """The request of a trace is answered; one that never reached a model leaves no trace."""
+        trace.closed = True
         if trace.model_version:
             self._files.add(trace, self.settings(trace.model_name))
 

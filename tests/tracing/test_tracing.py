@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edge_serve.errors import InvalidArgument, Unsupported
+from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.settings import TraceChanges, TraceSettings
+from edge_serve.tensors import DataType, Tensor
 from edge_serve.tracing.tracing import Tracing
 
 EVERY = TraceChanges(level=("TIMESTAMPS",), rate=1)
@@ -131,3 +134,98 @@ def test_a_change_writes_what_was_kept(tmp_path: Path) -> None:
     here.close()
 
     assert [entry.name for entry in tmp_path.iterdir()] == ["t.json.0"]
+
+
+# ---- a request on its way -----------------------------------------------------------------------------------------
+
+
+class Steps:
+    """A clock that goes on by one at each look."""
+
+    now = 0
+
+    def now_ns(self) -> int:
+        self.now += 1
+        return self.now
+
+
+def told(path: Path) -> list[Any]:
+    entries: list[Any] = json.loads(path.read_text())
+    return entries
+
+
+def names(path: Path) -> list[tuple[str, int]]:
+    return [(stamp["name"], stamp["ns"]) for entry in told(path)[1:] for stamp in entry["timestamps"]]
+
+
+def test_a_requests_way_in_order(tmp_path: Path) -> None:
+    here = Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps())
+    request, heard = InferRequest("m", id="r"), list[InferResponse]()
+    tell = here.watch(request, "m", "3", heard.append)
+    assert request.compute is not None
+    request.compute.add(10, 20, 30, 40)
+    response = InferResponse("m", "3")
+    tell(response)
+    here.close()
+
+    assert heard == [response]
+    assert told(tmp_path / "t")[0] == {"id": 1, "model_name": "m", "model_version": 3, "request_id": "r"}
+    assert names(tmp_path / "t") == [
+        ("REQUEST_START", 1),
+        ("QUEUE_START", 1),
+        ("COMPUTE_START", 10),
+        ("COMPUTE_INPUT_END", 20),
+        ("COMPUTE_OUTPUT_START", 30),
+        ("COMPUTE_END", 40),
+        ("INFER_RESPONSE_COMPLETE", 2),
+        ("REQUEST_END", 3),
+    ]
+
+
+def test_a_stream_is_written_at_its_end_and_nothing_is_added_then(tmp_path: Path) -> None:
+    here = Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps())
+    request = InferRequest("m")
+    tell = here.watch(request, "m", "3", lambda response: None)
+    for _ in range(2):
+        tell(InferResponse("m", "3", final=False))
+    tell(InferResponse("m", "3", null=True))
+    assert request.compute is not None
+    request.compute.add(10, 20, 30, 40)
+    here.close()
+
+    assert [name for name, _ in names(tmp_path / "t")] == [
+        "REQUEST_START",
+        "QUEUE_START",
+        "INFER_RESPONSE_COMPLETE",
+        "INFER_RESPONSE_COMPLETE",
+        "REQUEST_END",
+    ]
+
+
+def test_tensors_are_kept_as_they_were(tmp_path: Path) -> None:
+    here = Tracing(TraceSettings(("TENSORS",), 1, file=str(tmp_path / "t")))
+    memory = bytearray(b"\1\2")
+    request = InferRequest("m", inputs=[Tensor("X", DataType.INT8, (2,), memory)])
+    tell = here.watch(request, "m", "3", lambda response: None)
+    memory[:] = b"\7\7"
+    wrong = Tensor("W", DataType.INT8, (3,), b"")
+    tell(InferResponse("m", "3", outputs=[Tensor("Y", DataType.INT8, (1,), b"\5")], final=False))
+    tell(InferResponse("m", "3", outputs=[wrong]))
+    here.close()
+
+    assert [
+        (entry["activity"], entry["tensor"]["name"], entry["tensor"]["data"]) for entry in told(tmp_path / "t")[1:]
+    ] == [
+        ("TENSOR_QUEUE_INPUT", "X", "1,2"),
+        ("TENSOR_BACKEND_OUTPUT", "Y", "5"),
+    ]
+
+
+def test_a_request_whose_turn_it_is_not_is_left_alone() -> None:
+    here = tracing(rate=2)
+    here.update("", TraceChanges(level=("TIMESTAMPS",)))
+    request, heard = InferRequest("m"), list[InferResponse]()
+    on_response = heard.append
+
+    assert here.watch(request, "m", "3", on_response) is on_response
+    assert request.compute is None
