@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
@@ -241,10 +240,7 @@ class InferenceRequest:
         Raises:
             TritonModelException: not during `execute`.
         """
-        call = self._call(decoupled)
-        # `execute` runs in the main thread: nothing else does until it returns
-        call.blocking = not decoupled and threading.current_thread() is threading.main_thread()
-        return ask(call)
+        return ask(self._call(decoupled))
 
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[InferenceResponse | ResponseIterator]:
         """`exec`, to be awaited; cancelling it cancels the call."""
