@@ -47,6 +47,7 @@ class Call:
     Attributes:
         model_version: -1 = the highest.
         decoupled: any number of responses is welcome; else a decoupled model is not called.
+        blocking: the only thread of the calling instance waits for the answer.
     """
 
     model_name: str
@@ -59,6 +60,7 @@ class Call:
     timeout_us: int = 0
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     decoupled: bool = False
+    blocking: bool = False
 
 
 #: takes each response to a call, and whether it is the last; called by another thread, which it must not hold up

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
@@ -240,7 +241,10 @@ class InferenceRequest:
         Raises:
             TritonModelException: not during `execute`.
         """
-        return ask(self._call(decoupled))
+        call = self._call(decoupled)
+        # `execute` runs in the main thread: nothing else does until it returns
+        call.blocking = not decoupled and threading.current_thread() is threading.main_thread()
+        return ask(call)
 
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[InferenceResponse | ResponseIterator]:
         """`exec`, to be awaited; cancelling it cancels the call."""

@@ -3,13 +3,13 @@
 Rules and texts: triton-inference-server/python_backend src/request_executor.cc and src/model_loader.cc. What is refused
 before the called model has accepted it is an INTERNAL error with the words of `request_executor.cc` before it; what it
 answers itself comes unchanged. A call takes its place in the called model's queue, behind what is there: a model that
-calls itself, or calls in a circle, waits for another instance and, when all wait for each other, until it is cancelled.
+calls itself, or calls in a circle, waits for another instance; a call for which all that could answer it would wait is
+refused (`waits`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,17 +17,21 @@ from typing import Any, Protocol
 
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, RequestedOutput
-from edge_serve.models.driver import Driver
+from edge_serve.models.driver import Driver, Job
 from edge_serve.models.ensemble_flight import Lookup
 from edge_serve.models.rate_limit import LimitedModel
 from edge_serve.models.served import Served
+from edge_serve.models.waits import Place, Waits
 from edge_serve.protocol.validate import validate
 from edge_serve.tensors import Tensor
 from edge_serve.workers.beside import copy, work
 from edge_serve.workers.desk import Answer, Asked
 from edge_serve.workers.layout import INLINE, padded
 
-log = logging.getLogger(__name__)
+_CIRCLE = (
+    "every instance of '{name}' waits for the instance that makes this call, so it would never be answered. Models "
+    "that call themselves or each other need an instance for each level (instance_group)"
+)
 
 Done = Callable[["EdgeServeError | None"], None]
 
@@ -52,6 +56,7 @@ class Calls:
     def __init__(self, lookup: Lookup, repository: Repository) -> None:
         self._lookup = lookup
         self._repository = repository
+        self._waits = Waits()
         self._loop = asyncio.get_running_loop()
 
     def infer(self, asked: Asked) -> None:
@@ -70,7 +75,14 @@ class Calls:
         job, nbytes = _preparation(request, served, moved)
 
         def prepared(error: Exception | None) -> None:
-            _submit(asked, served, request, error)
+            if request.lease is not asked.lease:
+                _release(asked)
+            if error is None and asked.cancelled:
+                error = Cancelled("")
+            if error is None:
+                self._submit(asked, served, request)
+            else:
+                _refuse(asked, request, error)
             served.let_go()
 
         work(self._loop, nbytes, job, prepared)
@@ -115,6 +127,35 @@ class Calls:
             start += padded(len(tensor.data))
         request.inputs = placed
         return moves
+
+    def _submit(self, asked: Asked, served: Served, request: InferRequest) -> None:
+        """Queue a request whose inputs are where the called model reads them."""
+        accepted = final = circle = False
+
+        def on_response(response: InferResponse) -> None:
+            nonlocal final
+            if circle:
+                response.error = Internal(_CIRCLE.format(name=served.name))
+            if response.error is not None and (circle or (not accepted and served.opened is not None)):
+                response.error = _in_call(asked, response.error)
+            final = response.final
+            if final:
+                self._waits.end(place, waits_for)
+            asked.answer(response)
+
+        def waits_for() -> list[Place] | None:
+            if asked.deaf or not isinstance(ticket, Job):
+                return None
+            return [(ticket.driver, instance) for instance in ticket.driver.places(ticket)]
+
+        place = asked.caller, asked.instance
+        ticket = served.submit(request, on_response)
+        accepted = True
+        asked.on_cancel = ticket.cancel
+        if asked.call.blocking and asked.instance >= 0 and not final and not self._waits.begin(place, waits_for):
+            circle = True
+        if asked.cancelled or circle:
+            ticket.cancel()
 
     # ---- the repository -----------------------------------------------------------------------------------------
 
@@ -174,30 +215,11 @@ def _preparation(
     return prepare, strings + sum(len(source) for _, source in moves)
 
 
-def _submit(asked: Asked, served: Served, request: InferRequest, error: Exception | None) -> None:
-    """Queue a request whose inputs are where the called model reads them."""
-    if request.lease is not asked.lease:
-        _release(asked)
-    if error is None and asked.cancelled:
-        error = Cancelled("")
-    if error is not None:
-        if request.lease is not None:
-            request.lease.release()
-        known = error if isinstance(error, EdgeServeError) else Internal(f"{type(error).__name__}: {error}")
-        asked.refuse(_in_call(asked, known))
-        return
-    accepted = False
-
-    def on_response(response: InferResponse) -> None:
-        if not accepted and response.error is not None and served.opened is not None:
-            response.error = _in_call(asked, response.error)
-        asked.answer(response)
-
-    ticket = served.submit(request, on_response)
-    accepted = True
-    asked.on_cancel = ticket.cancel
-    if asked.cancelled:
-        ticket.cancel()
+def _refuse(asked: Asked, request: InferRequest, error: Exception) -> None:
+    if request.lease is not None:
+        request.lease.release()
+    known = error if isinstance(error, EdgeServeError) else Internal(f"{type(error).__name__}: {error}")
+    asked.refuse(_in_call(asked, known))
 
 
 def _in_call(asked: Asked, error: EdgeServeError) -> EdgeServeError:
@@ -209,6 +231,3 @@ def _release(asked: Asked) -> None:
     lease: Lease | None = asked.lease
     if lease is not None:
         lease.release()
-
-
-__all__ = ["Calls", "Repository"]

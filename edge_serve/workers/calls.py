@@ -26,8 +26,8 @@ CALL_HEAD = struct.Struct("<IIIII")
 #: token of the slot that holds outputs, where that is and its bytes, flags, JSON and block bytes
 RESPONSE_HEAD = struct.Struct("<IQQIII")
 
-#: of an INFER: the caller takes any number of responses
-DECOUPLED = 1
+#: of an INFER: the caller takes any number of responses; its instance does nothing else until it is answered
+DECOUPLED, BLOCKING = 1, 2
 #: of an INFER_RESPONSE: the last one
 FINAL = 1
 
@@ -78,7 +78,8 @@ def encode_call(number: int, call: Call, places: Sequence[int], model: int, toke
     }
     text = json.dumps(about).encode()
     block, data = _describe(call.inputs, places)
-    head = CALL_HEAD.pack(model, token, DECOUPLED if call.decoupled else 0, len(text), len(block))
+    flags = (DECOUPLED if call.decoupled else 0) | (BLOCKING if call.blocking else 0)
+    head = CALL_HEAD.pack(model, token, flags, len(text), len(block))
     return frame(Kind.INFER, number, _joined(head, text, block, data), len(call.inputs))
 
 
@@ -95,17 +96,17 @@ def decode_call(received: Frame, arena_of: Callable[[int], memoryview]) -> Quest
         model, token, flags, text_size, block_size = CALL_HEAD.unpack_from(received.payload)
         start = CALL_HEAD.size + text_size
         about = parse_json(received.payload[CALL_HEAD.size : start])
-        call = _call(about, flags & DECOUPLED != 0)
+        call = _call(about, flags)
         call.inputs = _tensors(received, about["names"], start, block_size, arena_of(model))
     except _PARSE_ERRORS as error:
         raise FrameError(f"a call cannot be read: {type(error).__name__}: {error}") from error
     return Question(call, model, token)
 
 
-def _call(about: dict[str, Any], decoupled: bool) -> Call:
+def _call(about: dict[str, Any], flags: int) -> Call:
     call = Call(
         about["model"], about["version"], [], about["outputs"], about["id"], about["correlation_id"], about["flags"],
-        about["timeout_us"], about["parameters"], decoupled,
+        about["timeout_us"], about["parameters"], flags & DECOUPLED != 0, flags & BLOCKING != 0,
     )  # fmt: skip
     texts: list[object] = [call.model_name, call.id, *call.requested_outputs, *call.parameters]
     numbers: list[object] = [call.model_version, call.flags, call.timeout_us]

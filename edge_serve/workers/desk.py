@@ -59,11 +59,12 @@ class Caller:
     listener: ModelListener
     channels: dict[int, Channel]
 
-    def batch(self) -> int:
-        """The batch that runs in its only instance; 0 when there is none, or several instances share the process."""
+    def running(self) -> tuple[int, int]:
+        """Its only instance in this process and the batch that runs there; -1 and 0 when it has several or none."""
         if len(self.channels) != 1:
-            return 0
-        return next(iter(self.channels.values())).running()
+            return -1, 0
+        ((instance, channel),) = self.channels.items()
+        return instance, channel.running()
 
 
 class Asked:
@@ -72,10 +73,12 @@ class Asked:
     Attributes:
         call: what is asked; its tensors are views of the caller's arena or of the frame.
         caller: the listener of the calling model.
+        instance: which of its instances calls; -1 = one of several.
         arena: of the calling model; None when its tensors travel in frames.
         lease: the slot that holds inputs; whoever runs the call releases it.
         on_cancel: set by whoever runs the call; the last response is still due.
         cancelled: nobody wants the (other) responses.
+        deaf: the caller is gone, and responses are thrown away.
     """
 
     def __init__(self, desk: Desk, number: int, call: Call, model: int, caller: Caller | None) -> None:
@@ -83,11 +86,11 @@ class Asked:
         self.model = model
         self.caller = caller.listener if caller is not None else None
         self.arena = caller.arena if caller is not None else None
-        self.batch = caller.batch() if caller is not None else 0
+        self.instance, self.batch = caller.running() if caller is not None else (-1, 0)
         self.lease: Lease | None = None
         self.on_cancel: Callable[[], None] = _nothing
         self.cancelled = False
-        self.deaf = False  # the caller is gone: responses are thrown away
+        self.deaf = False
         self._desk = desk
         self._number = number
         self._copying = False
