@@ -98,10 +98,11 @@ class Source:
 
 
 class Server:
-    """One edge-serve process.
+    """One server: `run` makes a process of it; `start`, `stop` and `close` are for whoever has a process already.
 
-    Raises (from `run`'s start-up):
-        EdgeServeError: a repository that cannot be read, or a door that cannot be opened.
+    Attributes:
+        service: every operation, for callers inside the process.
+        addresses: where each open door listens, by its name (`HTTP`, `metrics`).
     """
 
     def __init__(self, config: ServerConfig, log_control: LogControl | None = None) -> None:
@@ -111,7 +112,9 @@ class Server:
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
         self._doors: list[HttpServer] = []
+        self.addresses: dict[str, list[str]] = {}
         self._loading: asyncio.Task[list[str]] | None = None
+        self._background: list[asyncio.Task[None]] = []
         custom = CustomMetrics()
         limits = WorkerLimits(silence=config.worker_heartbeat_timeout_secs)
         hooks = Hooks(metric=custom.apply)
@@ -136,13 +139,10 @@ class Server:
 
     async def run(self) -> int:
         """Serve until a signal; the exit status."""
-        started = time.monotonic()
         self._watch_signals()
         raise_file_limit()
         try:
-            await self._open_doors()
-            housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
-            failures = await self._load(started)
+            failures = await self.start()
             if failures and self._config.exit_on_error:
                 for text in failures:
                     log.error("%s", text.strip())
@@ -151,16 +151,43 @@ class Server:
                 )
                 await self._shut_down(FAILED)
                 return FAILED
-            polling = asyncio.create_task(self._poller.run(), name="polling") if self._poller else None
+            gc.freeze()  # what is there now stays: later collections need not look at it
             await self._stop.wait()
-            housekeeping.cancel()
-            if polling is not None:
-                polling.cancel()
             return await self._shut_down(CLEAN)
         finally:
-            await self._codec.stop(LAST_GRACE)
-            await self._workers.stop(LAST_GRACE)
-            self.service.tracing.close()
+            await self.close()
+
+    async def start(self) -> list[str]:
+        """Open the doors and load the models; a text for each model that failed.
+
+        Raises:
+            EdgeServeError: a repository that cannot be read. OSError: a door that cannot be opened.
+        """
+        started = time.monotonic()
+        await self._open_doors()
+        self._background.append(asyncio.create_task(self._keep_house(), name="housekeeping"))
+        failures = await self._load(started)
+        if self._poller is not None:
+            self._background.append(asyncio.create_task(self._poller.run(), name="polling"))
+        return failures
+
+    async def stop(self) -> list[str]:
+        """Refuse what is new, answer what was accepted, unload everything; what was still busy at the end."""
+        self.service.stop()
+        self._stop.set()
+        return await self._drain(float(self._config.exit_timeout_secs))
+
+    async def close(self) -> None:
+        """End what is left, whatever it does."""
+        self._end_background()
+        await self._codec.stop(LAST_GRACE)
+        await self._workers.stop(LAST_GRACE)
+        self.service.tracing.close()
+
+    def _end_background(self) -> None:
+        for task in self._background:
+            task.cancel()
+        self._background.clear()
 
     # ---- start --------------------------------------------------------------------------------------------------
 
@@ -213,6 +240,7 @@ class Server:
     async def _open(self, name: str, door: HttpServer, listeners: list[Listener]) -> None:
         await door.start(listeners)
         self._doors.append(door)
+        self.addresses[name] = [listener.name for listener in listeners]
         for listener in listeners:
             log.info("%s on %s", name, listener.name)
 
@@ -233,7 +261,6 @@ class Server:
             return []
         failures = loading.result()
         self.service.started = True
-        gc.freeze()  # what is there now stays: later collections need not look at it
         self._log_table(started)
         return failures
 
@@ -281,6 +308,7 @@ class Server:
 
     async def _drain(self, timeout: float) -> list[str]:
         """End in order, within `timeout` seconds; what was left."""
+        self._end_background()
         end = time.monotonic() + timeout
         unfinished = []
         if self._loading is not None and not self._loading.done():

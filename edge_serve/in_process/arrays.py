@@ -1,0 +1,68 @@
+"""NumPy arrays into tensors, and responses into arrays of the caller's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from edge_serve.errors import InvalidArgument
+from edge_serve.messages.infer import InferResponse
+from edge_serve.messages.signature import TensorSpec
+from edge_serve.tensors import Array, DataType, Tensor, from_array, from_numpy_type
+
+#: arrays, or what NumPy makes arrays of
+Inputs = Mapping[str, Any]
+Outputs = dict[str, Array]
+
+
+def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> Tensor:
+    """An input as a tensor: an array keeps its type, anything else gets the model's.
+
+    Raises:
+        InvalidArgument: it does not become one.
+    """
+    datatype: DataType | None = spec.datatype if spec is not None else None
+    try:
+        if isinstance(value, np.ndarray) or datatype is None:
+            array = np.asarray(value)
+            raw = datatype is DataType.BF16 and array.dtype == DataType.BF16.numpy  # NumPy has no type for it
+            found = datatype if raw else from_numpy_type(array.dtype)
+        else:
+            array, found = np.asarray(value, dtype=datatype.numpy), datatype  # BYTES: objects
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidArgument(
+            f"input '{name}' does not become an array of {datatype and datatype.name}: {error}"
+        ) from error
+    if found is None:
+        raise InvalidArgument(f"input '{name}' has NumPy type {array.dtype}, which models have no type for")
+    return Tensor(name, found, array.shape, from_array(array, found))
+
+
+def outputs_of(response: InferResponse) -> Outputs:
+    """Copies of the outputs; the response's memory is given back.
+
+    Raises:
+        EdgeServeError: the response is one.
+    """
+    try:
+        if response.error is not None:
+            raise response.error
+        return {tensor.name: _copy(tensor) for tensor in response.outputs}
+    finally:
+        release(response)
+
+
+def _copy(tensor: Tensor) -> Array:
+    array = tensor.array()
+    if tensor.datatype is DataType.BYTES:
+        flat = np.empty(array.size, dtype=object)
+        flat[:] = [bytes(element) for element in array.ravel()]
+        return flat.reshape(array.shape)
+    return np.array(array)
+
+
+def release(response: InferResponse) -> None:
+    if response.lease is not None:
+        response.lease.release()

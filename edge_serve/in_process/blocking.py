@@ -1,0 +1,119 @@
+"""The session of a program without an event loop: it runs one in a thread, and its methods wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
+
+from edge_serve.errors import Unavailable
+from edge_serve.in_process.arrays import Inputs, Outputs
+from edge_serve.in_process.session import AsyncSession, Options
+from edge_serve.messages.metadata import IndexEntry
+
+Result = TypeVar("Result")
+
+
+class Session:
+    """The methods of `AsyncSession`, which wait. Threads may share it.
+
+    Attributes:
+        addresses: see `AsyncSession`.
+    """
+
+    def __init__(self, made: AbstractAsyncContextManager[AsyncSession]) -> None:
+        self._made = made
+        self._closed = False
+        self._submitting = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="edge-serve", daemon=True)
+        self._thread.start()
+        try:
+            self._session = self._run(_enter(made))
+        except BaseException:
+            self._stop()
+            raise
+        self.addresses = self._session.addresses
+
+    def infer(self, model: str, inputs: Inputs, options: Options | None = None, **more: Any) -> Outputs:
+        """See `AsyncSession.infer`."""
+        return self._run(self._session.infer(model, inputs, options, **more))
+
+    def stream(self, model: str, inputs: Inputs, options: Options | None = None, **more: Any) -> Iterator[Outputs]:
+        """See `AsyncSession.stream`."""
+        responses = self._session.stream(model, inputs, options, **more)
+        try:
+            while (outputs := self._run(_next(responses))) is not None:
+                yield outputs
+        finally:
+            if not self._closed:
+                self._run(responses.aclose())
+
+    def load(self, model: str, config: Mapping[str, Any] | str = "", files: Mapping[str, bytes] | None = None) -> None:
+        """See `AsyncSession.load`."""
+        self._run(self._session.load(model, config, files))
+
+    def unload(self, model: str) -> None:
+        """See `AsyncSession.unload`."""
+        self._run(self._session.unload(model))
+
+    def ready(self, model: str = "", version: str = "") -> bool:
+        """See `AsyncSession.ready`."""
+        return self._run(self._session.ready(model, version))
+
+    def models(self) -> list[IndexEntry]:
+        """See `AsyncSession.models`."""
+        return self._run(self._session.models())
+
+    def close(self) -> None:
+        """Answer what was accepted, then end: what `with` does."""
+        try:
+            self._run(_leave(self._made))
+        finally:
+            self._stop()
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        with self._submitting:
+            if self._closed:
+                work.close()
+                raise Unavailable("the server has been stopped: its `with` block is over")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise Unavailable("the server was stopped") from None
+        except BaseException:
+            future.cancel()  # Ctrl-C while it waits: nobody wants the answer any more
+            raise
+
+    def _stop(self) -> None:
+        """End the loop; whoever still waits in another thread hears of it."""
+        with self._submitting:
+            self._closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(_cancel_rest())
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+
+async def _enter(made: AbstractAsyncContextManager[AsyncSession]) -> AsyncSession:
+    return await made.__aenter__()
+
+
+async def _leave(made: AbstractAsyncContextManager[AsyncSession]) -> None:
+    await made.__aexit__(None, None, None)
+
+
+async def _next(responses: AsyncIterator[Outputs]) -> Outputs | None:
+    return await anext(responses, None)
+
+
+async def _cancel_rest() -> None:
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)

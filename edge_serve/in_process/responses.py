@@ -1,0 +1,67 @@
+"""The responses of one request, between the model that sends them and the program that takes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from edge_serve.errors import EdgeServeError, Unavailable
+from edge_serve.in_process.arrays import Outputs, outputs_of, release
+from edge_serve.messages.infer import InferResponse
+
+#: of responses that nobody has taken yet, as over HTTP
+MAX_UNREAD = 16 * 1024 * 1024
+
+
+class Responses:
+    """Responses of one request that have not been taken."""
+
+    def __init__(self) -> None:
+        self.cancel: Callable[[], None] = lambda: None
+        self._waiting: deque[Outputs | EdgeServeError] = deque()
+        self._unread = 0
+        self._over = self._closed = False
+        self._news = asyncio.Event()
+
+    def take(self, response: InferResponse) -> None:
+        """Keep a response; called by the service."""
+        if self._closed or self._over:
+            release(response)
+            return
+        self._over = response.final
+        if not response.null:
+            size = sum(len(tensor.data) for tensor in response.outputs)
+            try:
+                self._waiting.append(outputs_of(response))
+            except EdgeServeError as error:
+                self._waiting.append(error)
+            self._unread += size
+        if self._unread > MAX_UNREAD and not self._over:
+            self._waiting.append(Unavailable(f"more than {MAX_UNREAD} bytes of the stream were not taken in time"))
+            self._over = True
+            self.cancel()
+        self._news.set()
+
+    async def next(self) -> Outputs | None:
+        """The next response; None at the end.
+
+        Raises:
+            EdgeServeError: the response is an error.
+        """
+        while not self._waiting:
+            if self._over:
+                return None
+            self._news.clear()
+            await self._news.wait()
+        taken = self._waiting.popleft()
+        if isinstance(taken, EdgeServeError):
+            raise taken
+        self._unread -= sum(array.nbytes for array in taken.values())
+        return taken
+
+    def close(self) -> None:
+        """Nobody takes any more."""
+        self._closed = True
+        if not self._over:
+            self.cancel()

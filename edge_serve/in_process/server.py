@@ -1,0 +1,82 @@
+"""What a program makes: the settings of a server, to be started with `with` or `async with`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from edge_serve import server
+from edge_serve.config.server import parse_argv
+from edge_serve.config.settings import flag_of
+from edge_serve.errors import Internal
+from edge_serve.in_process.blocking import Session
+from edge_serve.in_process.session import AsyncSession, end
+
+#: what differs from the command line's defaults: the doors are shut
+_DEFAULTS: dict[str, object] = {"allow_http": False, "allow_grpc": False, "allow_metrics": False}
+
+
+class Server:
+    """A server to be started with `with` or `async with`; every `with` starts one anew.
+
+    All models of the repositories are loaded at the start, and others may be loaded and unloaded while it runs, unless
+    `load_model` or `model_control_mode` say otherwise.
+
+    Args:
+        model_repository: one directory, or several.
+        settings: the command line's, `http_port=0` for `--http-port=0`; a list for what may be given several times.
+
+    Raises:
+        InvalidArgument: no such setting, or not such a value.
+    """
+
+    def __init__(
+        self, model_repository: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **settings: object
+    ) -> None:
+        roots = [model_repository] if isinstance(model_repository, (str, os.PathLike)) else list(model_repository)
+        chosen: dict[str, object] = {**_DEFAULTS, "model_repository": [os.fspath(root) for root in roots], **settings}
+        if "model_control_mode" not in settings:
+            chosen["model_control_mode"] = "explicit"
+            chosen.setdefault("load_model", "*")
+        argv = [f"{flag_of(name)}={text}" for name, value in chosen.items() for text in _written(value)]
+        self._config = parse_argv(argv, {})
+        self._running: list[AsyncSession] = []
+        self._sessions: list[Session] = []
+
+    async def __aenter__(self) -> AsyncSession:
+        """Start it.
+
+        Raises:
+            EdgeServeError: a model did not load (not with `exit_on_error=False`), or a repository cannot be read.
+            OSError: a door cannot be opened.
+        """
+        running = server.Server(self._config)
+        try:
+            failures = await running.start()
+            if failures and self._config.exit_on_error:
+                raise Internal("; ".join(text.strip() for text in failures))
+        except BaseException:
+            await end(running)
+            raise
+        session = AsyncSession(running)
+        self._running.append(session)
+        return session
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._running.pop().close()
+
+    def __enter__(self) -> Session:
+        """Start it in a thread; raises as `__aenter__`."""
+        session = Session(self)
+        self._sessions.append(session)
+        return session
+
+    def __exit__(self, *exception: object) -> None:
+        self._sessions.pop().close()
+
+
+def _written(value: object) -> list[str]:
+    """A setting's values as the command line would have them."""
+    if isinstance(value, (list, tuple)):
+        return [text for one in value for text in _written(one)]
+    return ["true" if value is True else "false" if value is False else str(value)]

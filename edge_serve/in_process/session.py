@@ -1,0 +1,182 @@
+"""A running server in this process, on the event loop that started it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edge_serve import server
+from edge_serve.errors import EdgeServeError, Unsupported
+from edge_serve.in_process.arrays import Inputs, Outputs, outputs_of, release, tensor_of
+from edge_serve.in_process.responses import Responses
+from edge_serve.messages.infer import (
+    SEQUENCE_END,
+    SEQUENCE_START,
+    InferRequest,
+    InferResponse,
+    Parameter,
+    RequestedOutput,
+)
+from edge_serve.messages.metadata import IndexEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a request may say besides its inputs.
+
+    Attributes:
+        version: "" = the highest that is ready.
+        outputs: names; none = all.
+        timeout_us: how long it may wait in the model's queue, microseconds; 0 = no limit.
+    """
+
+    version: str = ""
+    outputs: Sequence[str] = ()
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    request_id: str = ""
+    sequence_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+    priority: int = 0
+    timeout_us: int = 0
+
+
+class AsyncSession:
+    """A running server, on the event loop that started it.
+
+    Attributes:
+        addresses: of the open doors: `addresses["HTTP"][0]` is `127.0.0.1:8000`.
+    """
+
+    def __init__(self, running: server.Server) -> None:
+        self._server = running
+        self._service = running.service
+        self.addresses = running.addresses
+
+    async def infer(self, model: str, inputs: Inputs, options: Options | None = None, **more: Any) -> Outputs:
+        """The outputs of one request as arrays of the caller's own; strings are object arrays of `bytes`.
+
+        Args:
+            inputs: arrays; lists become arrays of the model's type. They must not change until the answer is there.
+            more: single fields of `Options`.
+
+        Raises:
+            EdgeServeError: the request was refused, or failed.
+        """
+        request = self._request(model, inputs, options or Options(**more))
+        answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+
+        def on_response(response: InferResponse) -> None:
+            if answer.done():  # the caller has gone
+                release(response)
+            else:
+                answer.set_result(response)
+
+        ticket = self._service.infer(request, on_response)
+        try:
+            response = await answer
+        except asyncio.CancelledError:
+            ticket.cancel()
+            if answer.done() and not answer.cancelled():
+                release(answer.result())
+            raise
+        return outputs_of(response)
+
+    async def stream(
+        self, model: str, inputs: Inputs, options: Options | None = None, **more: Any
+    ) -> AsyncGenerator[Outputs, None]:
+        """The outputs of each response, as they come; of decoupled models none to many. Leaving the loop early
+        cancels the request.
+
+        Raises:
+            EdgeServeError: the request was refused or failed, or more than MAX_UNREAD bytes waited to be taken.
+        """
+        request = self._request(model, inputs, options or Options(**more), decoupled=True)
+        responses = Responses()
+        ticket = self._service.infer(request, responses.take)
+        responses.cancel = ticket.cancel
+        try:
+            while (outputs := await responses.next()) is not None:
+                yield outputs
+        finally:
+            responses.close()
+
+    async def load(
+        self, model: str, config: Mapping[str, Any] | str = "", files: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Load or reload a model; `config` (as JSON or a dict) in place of config.pbtxt, `files` in place of its files.
+
+        Raises:
+            EdgeServeError: why it cannot be served; what served before goes on.
+        """
+        parameters: dict[str, Any] = {f"file:{path}": content for path, content in (files or {}).items()}
+        if config:
+            parameters["config"] = config if isinstance(config, str) else json.dumps(config)
+        await _done(lambda done: self._service.load_model(model, parameters, done))
+
+    async def unload(self, model: str) -> None:
+        """Unload a model once its requests are answered.
+
+        Raises:
+            EdgeServeError: models are not loaded and unloaded on request here.
+        """
+        await _done(lambda done: self._service.unload_model(model, False, done))
+
+    async def ready(self, model: str = "", version: str = "") -> bool:
+        """Whether the model can answer; without one, whether every model can."""
+        if not model:
+            return self._service.ready()
+        try:
+            return self._service.model_ready(model, version)
+        except EdgeServeError:
+            return False
+
+    async def models(self) -> list[IndexEntry]:
+        """Every model of the repositories and what became of it."""
+        return self._service.repository_index(ready_only=False)
+
+    async def close(self) -> None:
+        """Answer what was accepted, then end: what `async with` does."""
+        await end(self._server)
+
+    def _request(self, model: str, inputs: Inputs, options: Options, decoupled: bool = False) -> InferRequest:
+        signature = self._service.lookup(model, options.version).signature
+        if signature.decoupled and not decoupled:
+            raise Unsupported(f"model '{model}' is decoupled and may answer any number of times: use stream()")
+        flags = SEQUENCE_START * options.sequence_start | SEQUENCE_END * options.sequence_end
+        return InferRequest(
+            model,
+            options.version,
+            options.request_id,
+            [tensor_of(name, value, signature.inputs.get(name)) for name, value in inputs.items()],
+            [RequestedOutput(name) for name in options.outputs],
+            dict(options.parameters),
+            options.sequence_id,
+            flags,
+            options.priority,
+            options.timeout_us,
+        )
+
+
+async def end(running: server.Server) -> None:
+    """Stop a server, whether or not it has started."""
+    try:
+        await running.stop()
+    finally:
+        await running.close()
+
+
+async def _done(start: Callable[[Callable[[EdgeServeError | None], None]], None]) -> None:
+    """Wait for an operation with a callback.
+
+    Raises:
+        EdgeServeError: it failed.
+    """
+    outcome: asyncio.Future[EdgeServeError | None] = asyncio.get_running_loop().create_future()
+    start(lambda error: outcome.set_result(error) if not outcome.done() else None)
+    error = await outcome
+    if error is not None:
+        raise error

@@ -1,0 +1,309 @@
+"""The server inside a program: both kinds of `with`, arrays in and out, errors, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import edge_serve
+from edge_serve import AsyncSession, Server, Session
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
+from edge_serve.in_process import responses
+from edge_serve.tensors import Array
+from tests.server.running import python_model
+
+ECHO = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            text = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()
+            numbers = pb_utils.get_input_tensor_by_name(request, "NUMBERS").as_numpy()
+            if numbers.size and numbers.flat[0] == 13:
+                answers.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("unlucky")))
+                continue
+            outputs = [pb_utils.Tensor("TEXT_OUT", text), pb_utils.Tensor("NUMBERS_OUT", numbers * 2)]
+            answers.append(pb_utils.InferenceResponse(outputs))
+        return answers
+"""
+ECHO_CONFIG = """
+backend: "python"
+input { name: "TEXT" data_type: TYPE_STRING dims: [ -1 ] }
+input { name: "NUMBERS" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "TEXT_OUT" data_type: TYPE_STRING dims: [ -1 ] }
+output { name: "NUMBERS_OUT" data_type: TYPE_FP32 dims: [ -1 ] }
+"""
+COUNT = """
+import pathlib, time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.seen = pathlib.Path(args["model_repository"], "cancelled")
+
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            (count,) = pb_utils.get_input_tensor_by_name(request, "COUNT").as_numpy()
+            for i in range(count) if count >= 0 else iter(int, 1):
+                if sender.is_cancelled():
+                    self.seen.touch()
+                    break
+                value = np.full(1024 if count < 0 else 1, i, np.int32)
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("VALUE", value)]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+COUNT_CONFIG = """
+backend: "python"
+model_transaction_policy { decoupled: true }
+input { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] }
+output { name: "VALUE" data_type: TYPE_INT32 dims: [ -1 ] }
+"""
+
+
+def repository(root: Path) -> Path:
+    python_model(root, "add_sub")
+    python_model(root, "echo", ECHO, ECHO_CONFIG)
+    python_model(root, "count", COUNT, COUNT_CONFIG)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    with Server(repository(tmp_path_factory.mktemp("models"))) as session:
+        yield session
+    assert not psutil.Process().children(), "a process was left behind"
+    assert "edge-serve" not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """Of the servers that a test started itself."""
+    before = set(psutil.Process().children())
+    yield
+    assert set(psutil.Process().children()) <= before
+
+
+def infer(server: Session, numbers: object = (1.0,), text: object = ("a",)) -> dict[str, Array]:
+    return server.infer("echo", {"TEXT": text, "NUMBERS": numbers})
+
+
+def test_arrays_go_in_and_come_out(server: Session) -> None:
+    a, b = np.arange(16, dtype=np.int32).reshape(1, 16), np.ones((1, 16), np.int32)
+
+    outputs = server.infer("add_sub", {"INPUT0": a, "INPUT1": b})
+
+    np.testing.assert_array_equal(outputs["OUTPUT0"], a + b)
+    np.testing.assert_array_equal(outputs["OUTPUT1"], a - b)
+    outputs["OUTPUT0"][:] = 0  # the caller's own
+
+
+def test_lists_get_the_models_types_and_strings_are_bytes(server: Session) -> None:
+    outputs = infer(server, [1, 2], ["hö", b"\xff"])
+
+    assert outputs["TEXT_OUT"].tolist() == ["hö".encode(), b"\xff"]
+    assert outputs["NUMBERS_OUT"].dtype == np.float32
+    assert outputs["NUMBERS_OUT"].tolist() == [2, 4]
+
+
+def test_large_arrays_survive_later_requests(server: Session) -> None:
+    first = infer(server, np.full(200_000, 1, np.float32))["NUMBERS_OUT"]
+    second = infer(server, np.full(200_000, 2, np.float32))["NUMBERS_OUT"]
+
+    assert (first == 2).all()
+    assert (second == 4).all()
+
+
+def test_only_the_outputs_that_were_asked_for(server: Session) -> None:
+    outputs = server.infer("echo", {"TEXT": ["a"], "NUMBERS": [1]}, outputs=["TEXT_OUT"])
+
+    assert list(outputs) == ["TEXT_OUT"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "error", "text"),
+    [
+        ([13], EdgeServeError, "unlucky"),
+        (["x"], InvalidArgument, "input 'NUMBERS' does not become an array of FP32"),
+        (np.zeros(1, np.complex64), InvalidArgument, "NumPy type complex64, which models have no type for"),
+        (np.zeros(1, np.float64), InvalidArgument, "FP64"),
+        (np.zeros((1, 1), np.float32), InvalidArgument, "shape"),
+    ],
+)
+def test_bad_inputs_are_one_clear_error(
+    server: Session, numbers: object, error: type[EdgeServeError], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        infer(server, numbers)
+
+
+def test_unknown_names_are_errors(server: Session) -> None:
+    with pytest.raises(NotFound, match="unknown model: 'nobody' is not found"):
+        server.infer("nobody", {})
+    with pytest.raises(InvalidArgument, match="expected 2 inputs but got 3 inputs"):
+        server.infer("echo", {"TEXT": ["a"], "NUMBERS": [1], "EXTRA": np.zeros(1)})
+    with pytest.raises(TypeError, match="no_such_option"):
+        server.infer("echo", {}, no_such_option=1)
+
+
+def test_a_decoupled_model_streams(server: Session) -> None:
+    assert [int(outputs["VALUE"][0]) for outputs in server.stream("count", {"COUNT": [5]})] == [0, 1, 2, 3, 4]
+    assert list(server.stream("count", {"COUNT": [0]})) == []
+    assert len(list(server.stream("echo", {"TEXT": ["a"], "NUMBERS": [1]}))) == 1
+    with pytest.raises(Unsupported, match=r"use stream\(\)"):
+        server.infer("count", {"COUNT": [5]})
+    with pytest.raises(EdgeServeError, match="unlucky"):
+        list(server.stream("echo", {"TEXT": ["a"], "NUMBERS": [13]}))
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_leaving_a_stream_early_cancels_it(tmp_path: Path) -> None:
+    with Server(repository(tmp_path), load_model=["count"]) as server:
+        stream = server.stream("count", {"COUNT": [-1]})
+        assert next(stream)["VALUE"][0] == 0
+        stream.close()  # type: ignore[attr-defined]  # a generator
+
+    assert (tmp_path / "count/cancelled").exists()  # the end waited for it
+
+
+def test_a_stream_that_nobody_takes_ends(server: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(responses, "MAX_UNREAD", 100_000)
+    stream = server.stream("count", {"COUNT": [-1]})
+    next(stream)
+    server.infer("add_sub", {name: np.zeros((1, 16), np.int32) for name in ("INPUT0", "INPUT1")})
+
+    with pytest.raises(Unavailable, match="more than 100000 bytes of the stream were not taken"):
+        collections.deque((threading.Event().wait(0.005) for _ in stream), maxlen=0)  # a slow reader
+
+
+def test_models_come_and_go(server: Session) -> None:
+    assert server.ready()
+    assert {(entry.name, entry.state) for entry in server.models()} == {
+        ("add_sub", "READY"), ("count", "READY"), ("echo", "READY"),
+    }  # fmt: skip
+
+    server.unload("add_sub")
+    assert not server.ready("add_sub")
+    with pytest.raises(EdgeServeError):
+        server.load("nobody")
+    server.load("add_sub")
+    assert server.ready("add_sub", "1")
+
+
+def test_a_model_may_be_made_of_bytes(server: Session) -> None:
+    files = {"1/model.py": ECHO.replace("numbers * 2", "numbers * 3").encode()}
+    before = infer(server, [1])["NUMBERS_OUT"]
+
+    config = {"backend": "python", **{
+        kind: [{"name": "TEXT" + end, "data_type": "TYPE_STRING", "dims": [-1]},
+               {"name": "NUMBERS" + end, "data_type": "TYPE_FP32", "dims": [-1]}]
+        for kind, end in (("input", ""), ("output", "_OUT"))
+    }}  # fmt: skip
+    server.load("echo", config, files)
+
+    assert (before[0], infer(server, [1])["NUMBERS_OUT"][0]) == (2, 3)
+    server.load("echo")
+    assert infer(server, [1])["NUMBERS_OUT"][0] == 2
+
+
+def test_many_threads_share_a_session(server: Session) -> None:
+    found: list[float] = []
+
+    def work(value: float) -> None:
+        found.extend(float(infer(server, [value])["NUMBERS_OUT"][0]) for _ in range(20))
+
+    threads = [threading.Thread(target=work, args=(float(i),)) for i in range(20, 24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(found) == sorted([2.0 * i for i in range(20, 24)] * 20)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_async_with_gives_the_same(tmp_path: Path) -> None:
+    async def work(server: AsyncSession) -> None:
+        inputs = {"TEXT": ["a"], "NUMBERS": [1, 2]}
+        answers = await asyncio.gather(*(server.infer("echo", inputs) for _ in range(10)))
+        assert [answer["NUMBERS_OUT"].tolist() for answer in answers] == [[2, 4]] * 10
+        assert [outputs["VALUE"][0] async for outputs in server.stream("count", {"COUNT": [3]})] == [0, 1, 2]
+        waiting = asyncio.create_task(server.infer("echo", inputs))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (await server.infer("echo", inputs))["TEXT_OUT"].tolist() == [b"a"]
+
+    async def main() -> None:
+        async with Server(repository(tmp_path)) as server:
+            await work(server)
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_the_doors_open_on_request(tmp_path: Path) -> None:
+    with Server(repository(tmp_path), allow_http=True, http_port=0, load_model=["add_sub"]) as server:
+        assert list(server.addresses) == ["HTTP"]
+        with urllib.request.urlopen(f"http://{server.addresses['HTTP'][0]}/v2/models/add_sub/ready") as answer:
+            assert answer.status == 200
+        assert [entry.name for entry in server.models() if entry.state == "READY"] == ["add_sub"]
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_model_that_does_not_load_is_an_error_of_the_start(tmp_path: Path) -> None:
+    python_model(tmp_path, "broken", "raise ValueError('on purpose')")
+
+    with pytest.raises(Internal, match="on purpose"), Server(tmp_path):
+        pass
+    with Server(tmp_path, exit_on_error=False) as server:
+        assert not server.ready()
+
+
+def test_bad_settings_are_told(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="unrecognized option '--http-prt', did you mean '--http-port'"):
+        Server(tmp_path, http_prt=1)
+    with pytest.raises(InvalidArgument, match="http-port"):
+        Server(tmp_path, http_port="many")
+    with pytest.raises(EdgeServeError), Server(tmp_path / "nowhere"):
+        pass
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_session_that_is_over_says_so(tmp_path: Path) -> None:
+    made = Server(repository(tmp_path), load_model=["add_sub", "count"])
+    with made as server:
+        stream = server.stream("count", {"COUNT": [3]})
+        next(stream)
+    with pytest.raises(Unavailable, match="its `with` block is over"):
+        server.ready()
+    with pytest.raises(Unavailable):
+        next(stream)
+    with made as again:  # a new server
+        assert again.ready("add_sub")
+
+
+def test_importing_the_package_stays_cheap() -> None:
+    rooms = "sorted(m for m in sys.modules if m.startswith(('edge_serve', 'numpy', 'asyncio')))"
+    code = f"import sys, edge_serve; print({rooms})"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert printed.strip() == "['edge_serve']"
+    with pytest.raises(AttributeError, match="no attribute 'Sever'"):
+        getattr(edge_serve, "Sever")  # noqa: B009  # mypy knows that there is none
