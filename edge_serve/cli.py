@@ -57,7 +57,9 @@ def _configure_log(config: ServerConfig) -> log.LogControl:
     levels = log.LevelFilter(
         info=config.log_info, warning=config.log_warning, error=config.log_error, verbose=config.log_verbose
     )
-    stream = open(config.log_file, "a", buffering=1, encoding="utf-8") if config.log_file else None  # noqa: SIM115  # it stays open as long as the process
+    stream = None
+    if config.log_file:  # file names that are no UTF-8 may be in a line, and must not keep it out of the log
+        stream = open(config.log_file, "a", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  # open as long as the process
     control = log.configure(config.log_format, levels, stream, file=config.log_file)
     for note in config.notes:
         logging.getLogger(__name__).warning("%s", note)

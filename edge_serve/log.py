@@ -15,7 +15,8 @@ from typing import TextIO
 from edge_serve.messages.settings import LogSettings
 
 _LETTERS = {logging.DEBUG: "V", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "E"}
-_ESCAPES = {code: f"\\x{code:02x}" for code in range(32) if code != 10} | {10: "\\n", 127: "\\x7f"}
+#: C0, DEL and C1: a terminal obeys all of them
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {10: "\\n"}
 
 
 def one_line(text: str) -> str:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from edge_serve import log
+from edge_serve import cli, log
+from edge_serve.config.server import parse_argv
+from edge_serve.messages.settings import LogSettings
 
 
 @pytest.fixture
@@ -64,3 +69,82 @@ def test_each_level_has_its_switch(logger: logging.Logger) -> None:
     for level in (logging.DEBUG, logging.INFO, logging.ERROR):
         logger.log(level, "x")
     assert [line[0] for line in stream.getvalue().splitlines()] == ["V", "E"]
+
+
+@pytest.mark.parametrize("code", [*range(32), *range(127, 160)])
+def test_no_control_character_reaches_a_terminal(code: int) -> None:
+    told = log.one_line(f"a{chr(code)}b")
+
+    assert told == (r"a\nb" if code == 10 else rf"a\x{code:02x}b")
+
+
+def test_other_characters_are_left_alone() -> None:
+    assert log.one_line("ä → 世 \xa0~ \\") == "ä → 世 \xa0~ \\"
+
+
+def control(**changes: bool | int | str) -> tuple[log.LogControl, io.StringIO]:
+    stream = io.StringIO()
+    return log.LogControl(replace(LogSettings("f.log"), **changes), stream), stream  # type: ignore[arg-type]  # its fields
+
+
+def test_settings_apply_from_the_next_line_on(logger: logging.Logger) -> None:
+    here, stream = control()
+    logger.debug("not yet")
+    logger.info("info")
+    here.update(LogSettings(info=False, verbose_level=1, format="json"))
+    logger.debug("verbose")
+    logger.info("no more")
+    here.update(LogSettings(error=False))
+    logger.debug("no more")
+    logger.error("no more")
+    logger.info("info again")
+
+    lines = stream.getvalue().splitlines()
+    assert [line.rpartition("] ")[2] for line in (lines[0], lines[2])] == ["info", "info again"]
+    assert json.loads(lines[1])["message"] == "verbose"
+    assert len(lines) == 3
+
+
+def test_the_file_stays_what_it_is_and_the_rest_is_shown(logger: logging.Logger) -> None:
+    here, _ = control()
+    here.update(LogSettings("other.log", warning=False))
+
+    assert here.settings() == LogSettings("f.log", warning=False)
+
+
+def test_a_second_control_takes_the_place_of_the_first(logger: logging.Logger) -> None:
+    _, first = control()
+    _, second = control()
+    logger.info("once")
+
+    assert first.getvalue() == ""
+    assert second.getvalue().count("once") == 1
+
+
+@pytest.mark.parametrize("format_name", ["default", "ISO8601"])
+def test_a_traceback_is_one_line(logger: logging.Logger, format_name: str) -> None:
+    _, stream = control(format=format_name)
+    try:
+        raise ValueError("deep\ndown")
+    except ValueError:
+        logger.exception("it failed")
+
+    (line,) = stream.getvalue().splitlines()
+    assert r"it failed\nTraceback" in line
+    assert line.endswith(r"ValueError: deep\ndown")
+
+
+def test_a_name_that_is_no_utf8_does_not_keep_a_line_out_of_the_file(logger: logging.Logger, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    config = parse_argv(["--model-repository=x", f"--log-file={path}"], {})
+    here = cli._configure_log(config)
+    logger.info("model %s", os.fsdecode(b"m\xff"))
+    logger.info("next")
+
+    assert here.settings().file == str(path)
+    first, second = path.read_text().splitlines()
+    assert first.endswith(r"model m\udcff")
+    assert second.endswith("next")
+    for handler in logging.getLogger("edge_serve").handlers:
+        assert isinstance(handler, logging.StreamHandler)
+        handler.stream.close()
