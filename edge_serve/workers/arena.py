@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from edge_serve.errors import Unavailable
 
@@ -152,6 +152,9 @@ class Arena:
         name: for the kernel's listing (`/proc/<pid>/fd`) and for messages.
         budget: shared by all arenas of the server.
         capacity: address space, not memory.
+
+    Attributes:
+        on_close: called when it closes: other models' workers may have been lent it.
     """
 
     def __init__(self, name: str, budget: Budget, capacity: int = 0) -> None:
@@ -167,6 +170,7 @@ class Arena:
         # one byte a page: 0 has no memory, 1 has and was used since the last trim, 2 has and was idle then
         self._states = bytearray(self.size // PAGE)
         self._high = 0  # no page from here on was ever used
+        self.on_close: list[Callable[[Arena], None]] = []
 
     @property
     def used_bytes(self) -> int:
@@ -252,6 +256,9 @@ class Arena:
     def close(self) -> None:
         """No new slots; the mapping goes when the last view of it does."""
         if self.fd >= 0:
+            for tell in list(self.on_close):
+                tell(self)
+            self.on_close.clear()
             os.close(self.fd)
             self.fd = -1
             self.view = memoryview(b"")

@@ -13,12 +13,11 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.messages.infer import InferRequest, Lease
-from edge_serve.tensors import Tensor
 from edge_serve.workers.arena import Slot
 from edge_serve.workers.execute import encode_execute
 from edge_serve.workers.frames import (
@@ -31,7 +30,9 @@ from edge_serve.workers.frames import (
     frame,
     parse_header,
 )
+from edge_serve.workers.inputs import copied, loose_bytes
 from edge_serve.workers.layout import INLINE, padded
+from edge_serve.workers.lending import Lending
 from edge_serve.workers.link import Link, PartialListener, Pending
 from edge_serve.workers.reply import FINAL, NULL, PARTIAL_HEAD, REPLY_HEAD, BatchReply, decode_answers
 
@@ -53,7 +54,7 @@ class Channel:
 
     __slots__ = (
         "_buffer", "_granted", "_link", "_loop", "_pending", "_queue", "_send_control", "_socket", "broken",
-        "instance", "number", "on_abandoned",
+        "instance", "lending", "number", "on_abandoned",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +76,8 @@ class Channel:
         self.broken = broken
         #: told of a batch that still runs when the client of its last request has gone
         self.on_abandoned: Callable[[int], None] | None = None
+        #: tells the worker of other models' arenas; without it inputs in those are copied
+        self.lending: Lending | None = None
         self._pending: dict[int, Pending] = {}
         self._granted: dict[int, Slot] = {}
         self._queue: deque[memoryview] = deque()
@@ -89,9 +92,8 @@ class Channel:
         link = self._link
         pending = Pending(len(requests), 0, None, each=each)
         for request in requests:
-            if len(request.inputs) > 0 and _loose_bytes(request.inputs) > INLINE:
-                if not link.layout.decoupled:  # its threads may read their inputs long after the batch's reply
-                    requests = self._move_into_arena(requests, pending)
+            if len(request.inputs) > 0 and loose_bytes(request.inputs) > INLINE:
+                requests = self._place(requests, pending)
                 break
         if link.large:
             self._expect_outputs(requests, pending)
@@ -111,6 +113,15 @@ class Channel:
             pending.timer = self._loop.call_later(link.timeout, self._on_overrun)
         self._send(data)
 
+    def _place(self, requests: Sequence[InferRequest], pending: Pending) -> Sequence[InferRequest]:
+        """Large inputs in other models' arenas are lent, those in ordinary memory moved."""
+        if self.lending is not None:
+            own, lend = self._link.arena, self.lending.lend
+            requests = [replace(request, inputs=lend(request.inputs, own)) for request in requests]
+        if self._link.layout.decoupled:  # its threads may read their inputs long after the batch's reply
+            return requests
+        return self._move_into_arena(requests, pending)
+
     def _move_into_arena(self, requests: Sequence[InferRequest], pending: Pending) -> list[InferRequest]:
         """Large inputs in ordinary memory (JSON, chunked bodies) go into a slot; one that finds no room is refused."""
         moved: list[InferRequest] = []
@@ -124,7 +135,7 @@ class Channel:
                     pending.refused[i] = full
                     continue
                 pending.copies.append(slot)
-                request = replace(request, inputs=_copied(request.inputs, slot))
+                request = replace(request, inputs=copied(request.inputs, slot))
             moved.append(request)
             pending.sent.append(i)
         return moved
@@ -372,28 +383,3 @@ class Channel:
 
 def _ignore(reason: str, grace: float) -> None:
     """For `broken`, once the end is known."""
-
-
-def _loose_bytes(inputs: list[Tensor]) -> int:
-    total = 0
-    for tensor in inputs:
-        if tensor.offset < 0:
-            total += len(tensor.data)
-    return total
-
-
-def _copied(inputs: list[Tensor], slot: Slot) -> list[Tensor]:
-    """Copies whose data lies in `slot`; those that are in the arena already stay."""
-    copies: list[Tensor] = []
-    position = 0
-    view: Any = slot.view
-    for tensor in inputs:
-        if tensor.offset < 0:
-            size = len(tensor.data)
-            view[position : position + size] = tensor.data
-            here = view[position : position + size]
-            copies.append(Tensor(tensor.name, tensor.datatype, tensor.shape, here, slot.offset + position))
-            position += padded(size)
-        else:
-            copies.append(tensor)
-    return copies

@@ -14,6 +14,7 @@ from edge_serve.messages.infer import InferRequest, Parameter
 from edge_serve.tensors import DataType, Shape, Tensor
 from edge_serve.workers.frames import HEADER, HEADER_SIZE, VERSION, Kind, parse_json
 from edge_serve.workers.layout import IN_ARENA, IN_FRAME, NAMES_IN_EXTRA, PAD, TENSOR, Layout
+from edge_serve.workers.lending import OFFSET_BITS, Borrowed
 
 # mask of the listed outputs (0 = all), correlation id, priority, timeout us, deadline ns; flags, id bytes, extra bytes,
 # block bytes, where its data starts, seat of its sequence
@@ -144,12 +145,17 @@ def decode_execute(
     arena: memoryview,
     cancelled: set[int],
     send: Callable[[int, int, Reply | None, bool], None] | None = None,
+    borrowed: Borrowed | None = None,
 ) -> Batch:
     """The batch in a whole EXECUTE frame, which must start on 16 bytes; tensors are views of it or of the arena.
 
     Args:
         cancelled: `cancel_key`s of requests whose clients have gone.
         send: for decoupled models: batch id, index, reply, final.
+        borrowed: memory of other models.
+
+    Raises:
+        Internal: an input lies in memory that has not come.
     """
     _, _, kind, count, batch_id = HEADER.unpack_from(frame, 0)
     slot_offset, slot_capacity, meta = EXECUTE_HEAD.unpack_from(frame, HEADER_SIZE)
@@ -186,6 +192,8 @@ def decode_execute(
             if place == IN_FRAME:
                 where += base
                 inputs.append(Tensor(name or "", datatype, shape, view[where : where + size]))
+            elif where >> OFFSET_BITS and borrowed is not None:
+                inputs.append(_lent(name or "", datatype, shape, borrowed.at(where, size), where))
             else:
                 inputs.append(_in_arena(name or "", datatype, shape, arena, where, size))
         any_deadline = any_deadline or deadline != 0
@@ -214,6 +222,12 @@ def decode_execute(
 def cancel_key(batch_id: int, index: int) -> int:
     """How a request of a batch is named in the worker's set of cancelled ones."""
     return (batch_id << 16) | index
+
+
+def _lent(name: str, datatype: DataType, shape: Shape, data: memoryview, where: int) -> Tensor:
+    """The same of another model's memory; it has no place in the model's own arena."""
+    unaligned = datatype.size > 1 and where % datatype.size
+    return Tensor(name, datatype, shape, bytearray(data) if unaligned else data)
 
 
 def _in_arena(name: str, datatype: DataType, shape: Shape, arena: memoryview, where: int, size: int) -> Tensor:

@@ -37,6 +37,8 @@ class Kind(IntEnum):
     PARTIAL = 5  # <- data: one of 0 to n replies of a decoupled model
     EXECUTE_EACH = 7  # -> data: requests to execute one after the other, each alone, answered together in one REPLY
     CANCEL = 6  # -> control: the client of a running request has gone
+    ARENA = 8  # -> control: tensors of another model lie in this descriptor's memory; the id is its number
+    ARENA_GONE = 9  # -> control: none do any more
     HELLO = 16  # <- started
     DESCRIBE = 17  # -> complete this configuration
     DESCRIBED = 18  # <-

@@ -18,6 +18,7 @@ from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.workers.execute import Batch, decode_execute
 from edge_serve.workers.frames import HEADER, HEADER_SIZE, NEED, Kind, frame
 from edge_serve.workers.layout import INLINE, Layout
+from edge_serve.workers.lending import Borrowed
 from edge_serve.workers.reply import OutputRoom, encode_partial, encode_reply
 
 _RECEIVE_BYTES = 64 * 1024
@@ -71,6 +72,7 @@ class Instance:
     Args:
         name: of the instance, as error texts quote it.
         number: of the channel, as control frames name it.
+        borrowed: memory of other models.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Instance:
         layout: Layout,
         arena: memoryview,
         backend: BackendInstance,
+        borrowed: Borrowed | None = None,
     ) -> None:
         self.name = name
         self.number = number
@@ -88,6 +91,7 @@ class Instance:
         self._socket = sock
         self._layout = layout
         self._arena = arena
+        self._borrowed = borrowed
         self._cancelled: set[int] = set()
         self._send_lock = threading.Lock()
         self._tokens = itertools.count(1)
@@ -108,7 +112,7 @@ class Instance:
         clock = time.monotonic_ns
         start = clock()
         send = self._send_partial if self._layout.decoupled else None
-        batch = decode_execute(self._layout, received, self._arena, self._cancelled, send)
+        batch = decode_execute(self._layout, received, self._arena, self._cancelled, send, self._borrowed)
         timing = Timing()
         ready = clock()
         if batch.each:

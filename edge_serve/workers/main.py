@@ -29,6 +29,7 @@ from edge_serve.workers.child import Control, ForwardingHandler, beat, prepare_p
 from edge_serve.workers.frames import CANCELLATION, SLOT, Frame, Kind, failed_frame, json_frame
 from edge_serve.workers.instance import Instance
 from edge_serve.workers.layout import Layout
+from edge_serve.workers.lending import Borrowed
 from edge_serve.workers.remote import Remote
 from edge_serve.workers.states import with_states
 
@@ -56,6 +57,7 @@ class Main:
         self._instances: dict[int, Instance] = {}
         self._described: dict[tuple[str, int], Backend] = {}
         self._busy: set[object] = set()
+        self._borrowed = Borrowed()
         self.remote = Remote(control.send)
         self._acts: dict[int, Callable[[Frame], None]] = {
             Kind.DESCRIBE: self._on_describe,
@@ -64,6 +66,8 @@ class Main:
             Kind.HEALTH: self._on_health,
             Kind.CANCEL: self._on_cancel,
             Kind.OUTPUT_SLOT: self._on_slot,
+            Kind.ARENA: self._on_arena,
+            Kind.ARENA_GONE: lambda received: self._borrowed.remove(received.id),
             Kind.CALL_RESULT: self.remote.on_result,
             Kind.INFER_RESPONSE: self.remote.calling.on_response,
             Kind.FAILED: self.remote.on_result,
@@ -168,7 +172,7 @@ class Main:
         executors = with_states(backend.open(spec, specs), spec)
         layout = Layout(spec.config)
         instances = [
-            Instance(one["name"], one["channel"], sock, layout, arena, executor)
+            Instance(one["name"], one["channel"], sock, layout, arena, executor, self._borrowed)
             for one, sock, executor in zip(value["instances"], sockets, executors, strict=True)
         ]
         in_main = value["in_main"]
@@ -229,6 +233,9 @@ class Main:
         instance = self._instances.get(number)
         if instance is not None:
             instance.cancel(received.id, index)
+
+    def _on_arena(self, received: Frame) -> None:
+        self._borrowed.add(received.id, self._control.descriptors.pop(0))
 
     def _on_slot(self, received: Frame) -> None:
         number, token, offset, capacity = SLOT.unpack_from(received.payload)

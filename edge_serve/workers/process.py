@@ -20,6 +20,7 @@ from edge_serve.tensors import Buffer
 from edge_serve.workers.arena import PAGE
 from edge_serve.workers.environments import Interpreter, own_interpreter
 from edge_serve.workers.frames import Frame, FrameError, Kind, Splitter, error_of, json_frame
+from edge_serve.workers.lending import Lending
 from edge_serve.workers.output import Output
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class Process:
         Unavailable: the machine lets no process start now.
 
     Attributes:
+        lending: other models' arenas that it was lent.
         exited: resolves to the reason once the process is reaped; what it had written before has been read.
     """
 
@@ -90,6 +92,7 @@ class Process:
         self._splitter = Splitter()
         self._queue: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._numbers = itertools.count(1)
+        self.lending = Lending(self.send)
         self._answers: dict[int, asyncio.Future[Frame]] = {}
         self._hello: asyncio.Future[None] = loop.create_future()
         self._seen = loop.time()
@@ -292,6 +295,7 @@ class Process:
         self._loop.remove_reader(self._socket.fileno())
         self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
+        self.lending.close()
         self.output.finish()
         lost = ProcessLost(f"worker {self.label} {self._reason}")
         for future in self._answers.values():

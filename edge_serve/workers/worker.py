@@ -184,6 +184,7 @@ class Worker:
 
         for instance, number, (ours, _) in zip(part.instances, numbers, pairs, strict=True):
             channel = Channel(self._loop, ours, number, instance, part.link, process.send, broken)
+            channel.lending = process.lending
             channel.on_abandoned = self._desk.abandoned if len(numbers) == 1 and self._in_main else None
             part.channels[instance] = channel
         part.lost = False
