@@ -6,8 +6,9 @@ from __future__ import annotations
 class RestartPolicy:
     """Back-off of one worker.
 
-    The first crashes restart at once. From the `burst`-th within `window_ns` on the delay doubles up to `longest_ns`;
-    a worker that then lives for `window_ns` is forgiven.
+    The first crashes restart at once. From the `burst`-th within `window_ns` on the delay doubles up to `longest_ns`,
+    while the worker dies within `settled_ns` of serving: one that lives longer is in no crash loop. One that lives for
+    `window_ns` is forgiven.
     """
 
     def __init__(
@@ -16,11 +17,13 @@ class RestartPolicy:
         window_ns: int = 10_000_000_000,
         first_ns: int = 250_000_000,
         longest_ns: int = 5_000_000_000,
+        settled_ns: int = 500_000_000,
     ) -> None:
         self._burst = burst
         self._window_ns = window_ns
         self._first_ns = first_ns
         self._longest_ns = longest_ns
+        self._settled_ns = settled_ns
         self._crashes: list[int] = []
         self._delays = 0
         self._started_ns: int | None = None
@@ -32,8 +35,10 @@ class RestartPolicy:
     def crashed(self, now_ns: int) -> int:
         """The worker died; nanoseconds to wait before it is started again."""
         started, self._started_ns = self._started_ns, None
-        if started is not None and now_ns - started >= self._window_ns:
+        lived_ns = now_ns - started if started is not None else 0
+        if lived_ns >= self._window_ns:
             self._crashes.clear()
+        if lived_ns >= self._settled_ns:
             self._delays = 0
         self._crashes = [at for at in self._crashes if now_ns - at < self._window_ns] + [now_ns]
         if not self._delays and len(self._crashes) < self._burst:

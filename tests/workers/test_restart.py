@@ -32,7 +32,13 @@ def test_three_in_ten_seconds_wait() -> None:
 def test_short_lives_between_long_delays_are_not_forgiven() -> None:
     policy = RestartPolicy()
     delays(policy, [1, 2, 3, 4, 5, 6, 7, 8])
-    assert delays(policy, [20, 40], uptime=9) == [5, 5]
+    assert delays(policy, [20, 40], uptime=0.4) == [5, 5]
+
+
+def test_a_worker_that_serves_for_a_while_is_in_no_crash_loop() -> None:
+    policy = RestartPolicy()
+    assert delays(policy, [1, 2, 3, 4, 5]) == [0, 0, 0.25, 0.5, 1]
+    assert delays(policy, [8, 10, 12], uptime=1) == [0.25, 0.25, 0.25]
 
 
 def test_a_long_life_is_forgiven() -> None:
