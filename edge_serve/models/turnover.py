@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.models.caching import CachedRunner
 from edge_serve.models.dependencies import LoadFailure, members_of
 from edge_serve.models.driver import Driver
 from edge_serve.models.elders import Elders, open_sequences
@@ -18,6 +19,9 @@ from edge_serve.models.records import ModelRecord, VersionRecord
 from edge_serve.models.served import Served
 
 log = logging.getLogger(__name__)
+
+#: how often it is looked whether everything is answered
+_LOOK_SECONDS = 0.01
 
 
 class Turnover:
@@ -146,8 +150,9 @@ class Turnover:
             )  # fmt: skip
         self._elders.remove(served)
         await self._loader.close(served)
-        if late and isinstance(served.runner, Driver):
-            served.runner.give_up(_too_late(served, self._drain_seconds))
+        runner = served.runner.runner if isinstance(served.runner, CachedRunner) else served.runner
+        if late and isinstance(runner, Driver):
+            runner.give_up(_too_late(served, self._drain_seconds))
         log.info("model %s version %s unloaded in %.2f s", served.name, served.version, time.monotonic() - started)
 
     def _refresh(self, record: ModelRecord) -> None:
@@ -191,3 +196,10 @@ async def _answered(served: Served, sequences: bool) -> None:
         served.runner.stop(idle.set)
     await idle.wait()
     await served.unheld()  # replies that are being written elsewhere
+
+
+async def settled(served: Callable[[], Iterable[Served]], seconds: float) -> None:
+    """Wait until everything is answered, at most `seconds`. Nothing new comes from outside meanwhile."""
+    end = time.monotonic() + seconds
+    while any(one.runner.in_flight() for one in served()) and time.monotonic() < end:
+        await asyncio.sleep(_LOOK_SECONDS)

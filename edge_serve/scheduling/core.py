@@ -3,8 +3,8 @@
 A scheduler decides and never acts: no clock, no sockets, no tasks. `models/driver.py` calls it, owns the wake-ups and
 does what `next` says. Time is CLOCK_MONOTONIC nanoseconds, handed in.
 
-Between the decision and the worker stands the seat of the rate limiter: one arbiter above all models may let a `Run`
-wait for its resources, as Triton lets a payload wait; its instance counts as busy meanwhile.
+Between the decision and the worker stands the rate limiter, where that is on: one arbiter above all models
+(`rate_limiter`) lets a `Run` wait for its resources, as Triton lets a payload wait; its instance counts as busy meanwhile.
 """
 
 from __future__ import annotations

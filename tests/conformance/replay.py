@@ -27,7 +27,7 @@ TAGS = (
     "infer_json", "infer_binary", "dtypes", "outputs", "validation", "malformed", "parameters", "header_forward",
     "classification", "optional", "reshape", "versions", "compression", "protocol", "paths", "methods", "names",
     "health", "metadata", "config", "stats", "metrics", "index", "repo_control", "load_errors", "autoconfig", "startup",
-    "restricted", "batching", "queue", "priority", "instances", "warmup", "errors", "robustness",
+    "restricted", "batching", "queue", "priority", "instances", "warmup", "errors", "robustness", "cache", "rate_limit",
 )  # fmt: skip
 _ROW = re.compile(r"^\| `([^`]+)` \| (\d+|all) \| (.+) \|$")
 
