@@ -89,8 +89,9 @@ class Calls:
 
     def _target(self, asked: Asked) -> Served:
         call = asked.call
+        version = "" if call.model_version == -1 else str(call.model_version)
         try:
-            served = self._lookup(call.model_name, "" if call.model_version == -1 else str(call.model_version))
+            served = self._lookup(call.model_name, version, call.correlation_id, call.flags)
         except EdgeServeError:
             text = f"Failed for execute the inference request. Model '{call.model_name}' is not ready."
             raise Internal(text) from None

@@ -35,7 +35,7 @@ from edge_serve.models.override import Override
 from edge_serve.models.records import ModelRecord
 from edge_serve.models.repository import Repository
 from edge_serve.models.served import Served
-from edge_serve.models.turnover import Turnover
+from edge_serve.models.turnover import Turnover, settled
 
 log = logging.getLogger(__name__)
 
@@ -150,13 +150,10 @@ class Registry:
                 )
             elif name not in self._models or not self._models[name].versions:
                 if not ready_only:
-                    entries.append(self._unversioned(name))
+                    entries.append(IndexEntry(name))
             else:
                 entries += self._models[name].index_entries(ready_only=ready_only)
         return entries
-
-    def _unversioned(self, name: str) -> IndexEntry:
-        return IndexEntry(name)
 
     # ---- loading ------------------------------------------------------------------------------------------------
 
@@ -354,6 +351,7 @@ class Registry:
             The number of versions that were still busy.
         """
         end = time.monotonic() + timeout
+        await settled(self.served, timeout / 2)  # what was accepted may call any model
         for wave in outermost_first(self._models, self._needs()):
             left = max(0.0, end - time.monotonic())
             await self._turnover.retire_all((self._models[name] for name in wave), left)

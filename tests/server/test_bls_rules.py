@@ -1,0 +1,156 @@
+"""Calls between models follow the rules of requests: queues, sequences, ensembles, shutdown."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+
+from tests.server.bls_models import DOUBLE, model
+from tests.server.running import running
+from tests.server.test_bls import said, tensor_memory, until
+
+SLOWLY = """
+    def execute(self, requests):
+        open(os.environ["BLS_SIGNS"] + "/started", "w").close()
+        found = []
+        for _ in range(4):
+            found.append(answer(ask("double", 3).exec()))
+            time.sleep(0.1)
+        return [text(found)]
+"""
+
+
+def test_what_was_accepted_may_call_until_it_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLS_SIGNS", str(tmp_path))
+    root = tmp_path / "models"
+    model(root, "double", DOUBLE, output="Y")
+    model(root, "asks", SLOWLY)
+    found: list[object] = []
+    with running(f"--model-repository={root}") as server:
+        client = threading.Thread(target=lambda: found.append(said(server, "asks")))
+        client.start()
+        until(tmp_path / "started")
+        assert server.stop(signal.SIGTERM) == 0
+        client.join()
+    assert found == [[[[6]] * 4]]
+
+
+TIMEOUTS = """
+    async def execute(self, requests):
+        calls = [ask("slow", n, timeout=n).async_exec() for n in (0, 1, 0)]
+        return [text([answer(found) for found in await asyncio.gather(*calls)])]
+"""
+SLOW = DOUBLE.replace("        answers = []", "        time.sleep(0.2)\n        answers = []")
+QUEUE = """dynamic_batching {
+  default_queue_policy { allow_timeout_override: true default_timeout_microseconds: 60000000 }
+}"""
+
+
+def test_a_call_times_out_in_the_queue(tmp_path: Path) -> None:
+    model(tmp_path, "slow", SLOW, output="Y", more=QUEUE)
+    model(tmp_path, "asks", TIMEOUTS)
+    with running(f"--model-repository={tmp_path}") as server:
+        (found,) = said(server, "asks")
+    assert (found[0], found[2]) == ([0], [0])
+    assert found[1][1].endswith("Request timeout expired")
+
+
+ADDS = """
+    def initialize(self, args):
+        self.sums = {}
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            key, flags = request.correlation_id(), request.flags()
+            start = flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            self.sums[key] = (0 if start else self.sums[key]) + int(x[0])
+            y = pb_utils.Tensor("Y", np.array([self.sums[key]], np.int32))
+            answers.append(pb_utils.InferenceResponse([y]))
+        return answers
+"""
+SEQUENCES = """
+    def execute(self, requests):
+        found = []
+        for flags, value in ((1, 10), (0, 5), (2, 1)):
+            for key in (7, 8):
+                found.append(answer(ask("adds", value + key, correlation_id=key, flags=flags).exec()))
+        lost = answer(ask("adds", 1, correlation_id=9).exec())
+        return [text(found, lost)]
+"""
+
+
+def test_calls_make_sequences(tmp_path: Path) -> None:
+    model(tmp_path, "adds", ADDS, output="Y", instances=2, more="sequence_batching { }")
+    model(tmp_path, "asks", SEQUENCES)
+    with running(f"--model-repository={tmp_path}") as server:
+        found, lost = said(server, "asks")
+    assert found == [[17], [18], [29], [31], [37], [40]]
+    assert lost[0] == 1
+    assert "must specify the START flag on the first request of the sequence" in lost[1]
+
+
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 0
+input { name: "X" data_type: TYPE_INT32 dims: [ -1 ] }
+output { name: "Y" data_type: TYPE_INT32 dims: [ -1 ] }
+ensemble_scheduling {
+  step { model_name: "double" model_version: -1 input_map { key: "X" value: "X" } output_map { key: "Y" value: "A" } }
+  step { model_name: "double" model_version: -1 input_map { key: "X" value: "A" } output_map { key: "Y" value: "Y" } }
+}
+"""
+PASSES = """
+    def execute(self, requests):
+        x = pb_utils.get_input_tensor_by_name(requests[0], "X").as_numpy()
+        return [pb_utils.InferenceResponse(ask("both", x + 0).exec().output_tensors())]
+"""
+
+
+@pytest.mark.parametrize("count", [3, 500_000])
+def test_an_ensemble_is_called(tmp_path: Path, count: int) -> None:
+    model(tmp_path, "double", DOUBLE, output="Y")
+    model(tmp_path, "asks", PASSES, output="Y")
+    (tmp_path / "both" / "1").mkdir(parents=True)
+    (tmp_path / "both" / "config.pbtxt").write_text(ENSEMBLE)
+    x = np.arange(count, dtype=np.int32)
+    with running(f"--model-repository={tmp_path}") as server, triton.InferenceServerClient(server.url) as client:
+        given = triton.InferInput("X", [count], "INT32")
+        given.set_data_from_numpy(x)
+        np.testing.assert_array_equal(x * 4, client.infer("asks", [given]).as_numpy("Y"))
+        end = time.monotonic() + 10
+        while tensor_memory(server):
+            assert time.monotonic() < end, "tensor memory was never given back"
+            time.sleep(0.02)
+
+
+THREADS = """
+    def execute(self, requests):
+        found = [None] * 8
+
+        def work(index):
+            size = 3 if index % 2 else 30000
+            calls = [ask("double", np.full(size, n + index)).exec() for n in range(20)]
+            found[index] = all(answer(call) == [2 * (n + index)] * size for n, call in enumerate(calls))
+
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return [text(found)]
+"""
+
+
+def test_threads_of_a_model_call_at_once(tmp_path: Path) -> None:
+    model(tmp_path, "double", DOUBLE, output="Y", instances=2)
+    model(tmp_path, "asks", THREADS)
+    with running(f"--model-repository={tmp_path}") as server:
+        assert said(server, "asks") == [[True] * 8]
