@@ -15,6 +15,9 @@ from edge_serve.errors import InvalidArgument
 #: what the text format's reader raises besides its own error on odd escapes, huge numbers and hostile nesting
 _READER_ERRORS = (text_format.ParseError, UnicodeError, ValueError, OverflowError, RecursionError)
 
+#: characters of a complaint; it may quote all that a client sent, and goes into the log
+LONGEST = 600
+
 _POSITION = re.compile(r"^(\d+)(?::(\d+))? : ")
 _QUOTED_LINE = re.compile(r"^'.*': (?=[A-Z])", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "([^"]*)"')
@@ -67,7 +70,12 @@ def _explain(message: str, text: str, source: str) -> str:
 
 
 def reword(complaint: str) -> str:
-    """Protobuf's complaint in the words of a person who edits the file (also used for JSON)."""
+    """Protobuf's complaint in the words of a person who edits the file (also used for JSON), cut to LONGEST."""
+    said = _reword(complaint)
+    return said if len(said) <= LONGEST else f"{said[: LONGEST // 2]}...{said[-LONGEST // 2 :]}"
+
+
+def _reword(complaint: str) -> str:
     if match := _UNKNOWN_FIELD.search(complaint):
         message, field = match.groups()
         hint = _did_you_mean(field, [f.name for f in _message(message).fields])

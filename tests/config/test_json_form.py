@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import orjson
 import pytest
 
@@ -125,3 +123,18 @@ def test_refuses(text: str, said: str) -> None:
 
 def test_empty_object_is_an_empty_configuration() -> None:
     assert model_config_from_json(b"{}") == ModelConfig()
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"a" * 100_000: 1},
+        {"input": [{"data_type": "T" * 100_000}]},
+        {"input": [["x" * 100_000]]},
+    ],
+)
+def test_what_is_quoted_is_cut(document: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        model_config_from_json(document)
+    assert len(caught.value.message) < 700
+    assert "..." in caught.value.message
