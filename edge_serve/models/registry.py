@@ -18,6 +18,7 @@ from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.metrics.source import ModelSeries
+from edge_serve.models.agents import run_agents
 from edge_serve.models.batch import Batch, Results
 from edge_serve.models.dependencies import (
     LoadFailure,
@@ -31,6 +32,7 @@ from edge_serve.models.dependencies import (
 from edge_serve.models.elders import Elders
 from edge_serve.models.lifecycle import State
 from edge_serve.models.loading import Loader, Plan
+from edge_serve.models.names import check_name, parse_version
 from edge_serve.models.override import Override
 from edge_serve.models.records import ModelRecord
 from edge_serve.models.repository import Repository
@@ -181,7 +183,7 @@ class Registry:
 
     async def _load(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
         """What became of each model: an error, or None. Ensembles that need one of them are made anew."""
-        plans, results = self._plans(wanted, override)
+        plans, results = await self._plans(wanted, override)
         for name in plans:
             self._models.setdefault(name, ModelRecord(name))
         async with self._locked(plans) as needing:
@@ -191,7 +193,7 @@ class Registry:
                     self._models[name].explicit = True
             return await batch.run(lambda plan: self._load_one(plan, batch, own_worker=own_worker))
 
-    def _plans(self, wanted: Iterable[str], override: Override | None) -> tuple[dict[str, Plan], Results]:
+    async def _plans(self, wanted: Iterable[str], override: Override | None) -> tuple[dict[str, Plan], Results]:
         """The plans of models and of all that they need, and the errors of those that cannot be read."""
         plans: dict[str, Plan] = {}
         errors: Results = {}
@@ -201,7 +203,7 @@ class Registry:
             if name in plans or name in errors:
                 continue
             try:
-                plans[name] = self._plan(name, override)
+                plans[name] = await self._plan(name, override)
             except EdgeServeError as error:
                 errors[name] = error
             else:
@@ -209,14 +211,17 @@ class Registry:
             override = None  # it is for the model that was asked for
         return plans, errors
 
-    def _plan(self, name: str, override: Override | None) -> Plan:
+    async def _plan(self, name: str, override: Override | None) -> Plan:
         found = self._repository.find(name)
         try:
             if found is None:
                 raise NotFound(f"no directory '{name}' in {', '.join(map(str, self._repository.roots))}")
             if found.ambiguous:
                 raise InvalidArgument(f"model '{name}' appears in two or more repositories")
-            return self._loader.plan(found, override)
+            plan = self._loader.plan(found, override)
+            if plan.config.model_repository_agents.agents:
+                await asyncio.to_thread(run_agents, plan.config, plan.directory)
+            return plan
         except (EdgeServeError, OSError) as error:
             log.error("failed to load '%s': %s", name, error)
             raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
@@ -367,33 +372,3 @@ class Registry:
             if one.arena is not None:
                 one.arena.trim()
         await asyncio.gather(*(one.check_health() for one in served))
-
-
-def parse_version(text: str) -> int:
-    """The version number of an URL.
-
-    Raises:
-        InvalidArgument: not a number.
-    """
-    try:
-        version = int(text)
-        if version <= 0 or version >= 1 << 63:
-            raise ValueError("out of range")
-    except ValueError:
-        raise InvalidArgument(
-            f"failed to get model version from specified version string '{text}' (details: stoll), version should be "
-            "an integral value > 0"
-        ) from None
-    return version
-
-
-def check_name(name: str) -> None:
-    """Refuse names that could leave the repository.
-
-    Raises:
-        InvalidArgument: empty, or with path characters.
-    """
-    if not name.strip():
-        raise InvalidArgument("Model name cannot be empty. Please enter a valid name to deploy.")
-    if "/" in name or "\\" in name or ".." in name or "\x00" in name:
-        raise InvalidArgument(f"invalid model name '{name}', model name must not contain path traversal characters")

@@ -12,8 +12,9 @@ import pytest
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.models.loading import Loader, Plan
+from edge_serve.models.names import check_name, parse_version
 from edge_serve.models.override import Override
-from edge_serve.models.registry import Registry, check_name, parse_version
+from edge_serve.models.registry import Registry
 from edge_serve.models.repository import Found, Repository, fingerprint, versions
 from edge_serve.models.served import Served
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import signal
@@ -67,3 +68,18 @@ def test_sighup_changes_nothing_in_explicit_mode(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGHUP)
         server.wait_for_log("SIGHUP: nothing to do")
         assert server.add_sub("m")[0] == 404
+
+
+def test_a_model_whose_files_were_tampered_with_is_not_loaded(tmp_path: Path) -> None:
+    parameters = 'parameters { key: "MD5:1/model.py" value: "%s" }'
+    agents = 'model_repository_agents { agents { name: "checksum" ' + parameters + " } }\n"
+    right = hashlib.md5(ADD_SUB.encode(), usedforsecurity=False).hexdigest()
+    python_model(tmp_path, "m", config=ADD_SUB_CONFIG + agents % right)
+    with running(f"--model-repository={tmp_path}", "--model-control-mode=explicit", "--load-model=m") as server:
+        assert server.add_sub("m")[0] == 200
+        python_model(tmp_path, "m", TIMES_TEN, ADD_SUB_CONFIG + agents % right)
+        status, body = server.post("/v2/repository/models/m/load")
+        assert status == 500
+        assert json.loads(body)["error"] == "failed to load 'm', failed to poll from model repository"
+        server.wait_for_log(rf"'m': Mismatched MD5 hash for file 1/model.py, expect: {right}, got: ")
+        assert first(server.add_sub("m")[1]) == 2

@@ -1,0 +1,47 @@
+"""Repository agents: what `model_repository_agents` asks for before a model is loaded.
+
+`checksum` compares files with what the configuration says of them. Parameters and texts are those of Triton's agent
+(triton-inference-server/checksum_repository_agent src/checksum.cc): `MD5:<path in the model directory>` -> hexadecimal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from edge_serve.config.model_config_pb2 import ModelConfig
+from edge_serve.errors import InvalidArgument, Unsupported
+
+_PIECE = 1 << 20
+
+
+def run_agents(config: ModelConfig, directory: Path) -> None:
+    """Have the agents look at the model in `directory`. Reads whole files: call it in a thread.
+
+    Raises:
+        InvalidArgument, Unsupported: an agent refuses the model, or is none that is known.
+    """
+    for agent in config.model_repository_agents.agents:
+        if agent.name != "checksum":
+            raise InvalidArgument(
+                f"unable to find repository agent '{agent.name}': the built-in agent 'checksum' is the only one here"
+            )
+        for key, expected in agent.parameters.items():
+            _compare(directory, key, expected)
+
+
+def _compare(directory: Path, key: str, expected: str) -> None:
+    algorithm, colon, path = key.partition(":")
+    if not colon:
+        raise InvalidArgument(f"failed to parse key: {key}")
+    if algorithm.lower() != "md5":
+        raise Unsupported(f"Unsupported checksum algorithm: {algorithm}")
+    digest = hashlib.md5(usedforsecurity=False)
+    try:
+        with open(directory / path, "rb") as file:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+    except OSError as error:
+        raise InvalidArgument(f"failed to open text file for read {path}: {error.strerror}") from error
+    if digest.hexdigest() != expected:
+        raise InvalidArgument(f"Mismatched MD5 hash for file {path}, expect: {expected}, got: {digest.hexdigest()}")

@@ -1,0 +1,35 @@
+"""Names and versions as they come in URLs. Texts: triton-inference-server/server src/http_server.cc, common.cc."""
+
+from __future__ import annotations
+
+from edge_serve.errors import InvalidArgument
+
+
+def parse_version(text: str) -> int:
+    """The version number of an URL.
+
+    Raises:
+        InvalidArgument: not a number.
+    """
+    try:
+        version = int(text)
+        if version <= 0 or version >= 1 << 63:
+            raise ValueError("out of range")
+    except ValueError:
+        raise InvalidArgument(
+            f"failed to get model version from specified version string '{text}' (details: stoll), version should be "
+            "an integral value > 0"
+        ) from None
+    return version
+
+
+def check_name(name: str) -> None:
+    """Refuse names that could leave the repository.
+
+    Raises:
+        InvalidArgument: empty, or with path characters.
+    """
+    if not name.strip():
+        raise InvalidArgument("Model name cannot be empty. Please enter a valid name to deploy.")
+    if "/" in name or "\\" in name or ".." in name or "\x00" in name:
+        raise InvalidArgument(f"invalid model name '{name}', model name must not contain path traversal characters")
