@@ -211,7 +211,7 @@ class Arena:
         end = start + pages
         states = self._states
         cold = states.find(0, start, end)
-        if cold >= 0:
+        if cold >= 0 or self.fd < 0:
             try:
                 os.posix_fallocate(self.fd, cold * PAGE, (end - cold) * PAGE)
             except OSError as error:
@@ -262,4 +262,6 @@ class Arena:
             os.close(self.fd)
             self.fd = -1
             self.view = memoryview(b"")
+            self._states = bytearray()  # a MiB of it: whoever still knows this arena should not keep that
+            self._high = 0
             del self._map
