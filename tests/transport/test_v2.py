@@ -272,21 +272,6 @@ def test_405_names_the_methods() -> None:
     assert Door().call("PUT", "/v2/logging").headers == {"Allow": "GET, POST"}
 
 
-def test_log_settings_are_shown_and_changed() -> None:
-    door = Door()
-    assert door.call("GET", "/v2/logging").json["log_verbose_level"] == 0
-    assert door.call("POST", "/v2/logging", b'{"log_verbose_level":2}').json["log_verbose_level"] == 2
-    assert door.service.log.verbose_level == 2
-    assert door.call("POST", "/v2/logging", b'{"log_file":"x"}').status == 501
-
-
-def test_trace_settings_are_shown_and_changed() -> None:
-    door = Door()
-    exchange = door.call("POST", "/v2/models/m/trace/setting", b'{"trace_rate":"7"}')
-    assert (exchange.status, exchange.json) == (200, door.call("GET", "/v2/models/m/trace/setting").json)
-    assert [(model, changes.rate) for model, changes in door.service.trace_changes] == [("m", 7)]
-
-
 def test_health_of_a_server_that_is_not_well() -> None:
     door = Door()
     door.service.alive = False
