@@ -228,6 +228,11 @@ class _Miss:
         self._on_response(response)
 
 
+def running(ticket: Ticket) -> Ticket:
+    """The ticket that the runner itself gave for a request, whether or not a cache stands before it."""
+    return ticket.ticket if isinstance(ticket, _Miss) else ticket
+
+
 class _Answered:
     """The ticket of a request that was answered at once."""
 

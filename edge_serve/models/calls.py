@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, RequestedOutput
+from edge_serve.models.caching import running
 from edge_serve.models.driver import Driver, Job
 from edge_serve.models.ensemble_flight import Lookup
 from edge_serve.models.rate_limit import LimitedModel
@@ -61,8 +62,9 @@ class Calls:
 
     def infer(self, asked: Asked) -> None:
         """Run a call; never raises."""
-        if isinstance(asked.caller, (Driver, LimitedModel)):
-            asked.caller.run_one_by_one()
+        caller = _driver_of(asked)
+        if isinstance(caller, Driver):
+            caller.run_one_by_one()
         try:
             served = self._target(asked)
             request = _request(asked, served)
@@ -145,11 +147,12 @@ class Calls:
             asked.answer(response)
 
         def waits_for() -> list[Place] | None:
-            if asked.deaf or not isinstance(ticket, Job):
+            job = running(ticket)
+            if asked.deaf or not isinstance(job, Job):
                 return None
-            return [(ticket.driver, instance) for instance in ticket.driver.places(ticket)]
+            return [(job.driver, instance) for instance in job.driver.places(job)]
 
-        place = asked.caller, asked.instance
+        place = _driver_of(asked), asked.instance
         ticket = served.submit(request, on_response)
         accepted = True
         asked.on_cancel = ticket.cancel
@@ -192,6 +195,11 @@ class Calls:
             return self._repository.model_ready(name, version)
         except (NotFound, Unavailable):
             return False
+
+
+def _driver_of(asked: Asked) -> object:
+    """Who drives the calling model; the rate limiter may stand between it and its workers."""
+    return asked.caller.driver if isinstance(asked.caller, LimitedModel) else asked.caller
 
 
 def _request(asked: Asked, served: Served) -> InferRequest:

@@ -79,6 +79,11 @@ class LimitedModel:
         model.listener = self
 
     @property
+    def driver(self) -> Driver:
+        """Who is limited."""
+        return self._driver
+
+    @property
     def instances(self) -> int:
         """See `OpenedModel`."""
         return self._model.instances
@@ -107,10 +112,6 @@ class LimitedModel:
                 held.cancelled.add(index)
                 return
         self._model.cancel(batch_id, index)
-
-    def run_one_by_one(self) -> None:
-        """See `Driver`."""
-        self._driver.run_one_by_one()
 
     def start(self, instance: int) -> None:
         """The resources of what waits for this instance are there."""
