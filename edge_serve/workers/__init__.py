@@ -4,12 +4,13 @@
     pool      Workers, OpenedModel: the room's face    main      starts, dispatches control frames, ends
     worker    holds models, is restarted               instance  receives a batch, calls the backend, replies
     process   one process: spawn, control, exit        remote    what the backend asks of the front end
+    desk      calls of other models (BLS)              calling   calls of other models (BLS)
     channel   batches to one instance and back (`link`: what a model's channels share)
     arena     slots of the shared tensor memory
     restart   when a worker is started again (pure)
     output    what models print
     environments  a model's own interpreter (`unpack`: from an archive, `launcher`: how a worker starts with it)
 
-Both sides speak `frames` (kinds, control messages), `execute` and `reply` (batches, laid out as in `layout`). Those and
+Both sides speak `frames` (kinds, control messages), `execute` and `reply` (batches, laid out as in `layout`), `calls`. Those and
 the worker's column import the standard library and NumPy only. May import layers 0 to 2. Start reading in `pool`.
 """

@@ -82,13 +82,19 @@ class Calling:
 
         Raises:
             EdgeServeError: there is no memory for the inputs.
+            UnicodeEncodeError: see `encode_call`.
         """
         home = self.home
         places, token = self._place(call.inputs, home)
         number = next(self._numbers)
         self._start_sender()
+        try:
+            data = encode_call(number, call, places, home.number if home else 0, token)
+        except ValueError:
+            self._later.put(frame(Kind.INFER_FREE, token))
+            raise
         self._open[number] = _Open(on_reply, call)
-        self._send(encode_call(number, call, places, home.number if home else 0, token))
+        self._send(data)
         return lambda: self._cancel(number)
 
     def _place(self, inputs: Sequence[Tensor], home: Home | None) -> tuple[list[int], int]:

@@ -64,6 +64,9 @@ def encode_call(number: int, call: Call, places: Sequence[int], model: int, toke
 
     Args:
         places: where each input lies in the caller's arena; -1 = it travels in the frame.
+
+    Raises:
+        UnicodeEncodeError: an id, a name or a parameter is no text.
     """
     about = {
         "model": call.model_name,
@@ -76,7 +79,7 @@ def encode_call(number: int, call: Call, places: Sequence[int], model: int, toke
         "parameters": dict(call.parameters),
         "names": [tensor.name for tensor in call.inputs],
     }
-    text = json.dumps(about).encode()
+    text = json.dumps(about, ensure_ascii=False).encode()  # a model must not send what is no text
     block, data = _describe(call.inputs, places)
     flags = (DECOUPLED if call.decoupled else 0) | (BLOCKING if call.blocking else 0)
     head = CALL_HEAD.pack(model, token, flags, len(text), len(block))
@@ -118,6 +121,8 @@ def _call(about: dict[str, Any], flags: int) -> Call:
         raise FrameError("a call's names or numbers are of another type")
     if not all(isinstance(value, (str, int, float)) for value in call.parameters.values()):
         raise FrameError("a call's parameters are of another type")
+    texts += [call.correlation_id, *call.parameters.values()]
+    "".join(map(str, texts)).encode()  # raises for what is no text
     if not (0 <= call.flags < 1 << 32 and 0 <= call.timeout_us < 1 << 64):
         raise FrameError("a call's flags or timeout do not fit")
     if isinstance(call.correlation_id, int) and not 0 <= call.correlation_id < 1 << 64:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -174,12 +174,14 @@ class Desk:
     Args:
         send: sends a control frame to it.
         caller_of: the opened model with this number.
+        turning: names of the models that are being opened or closed there, now.
     """
 
     loop: asyncio.AbstractEventLoop
     send: Callable[[bytes], None]
     caller_of: Callable[[int], Caller | None]
     hooks: Hooks
+    turning: Collection[str]
     _asked: dict[int, Asked] = field(default_factory=dict)
     #: token -> slot in the worker's hands, and the number of its model
     _kept: dict[int, tuple[Lease, int]] = field(default_factory=dict)
@@ -218,6 +220,9 @@ class Desk:
 
         if question.get("do") == "memory":
             answer(self._memory(question))
+        elif question.get("model_name") in self.turning and question.get("do") != "is_model_ready":
+            name = question["model_name"]  # it would wait for itself
+            answer(Unavailable(f"model '{name}' cannot be loaded or unloaded by itself while it loads or unloads"))
         elif control is None:
             answer(Unsupported(f"models may not ask for '{question.get('do')}' here"))
         else:

@@ -83,6 +83,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._policy = RestartPolicy()
         self._parts: list[Part] = []
+        self._turning: set[str] = set()
         self._numbers = itertools.count(1)
         self._ending = False
         self._log_rate = Rate(200, 1000)
@@ -113,7 +114,7 @@ class Worker:
     def _new_process(self) -> Process:
         interpreter = self.environment.interpreter if self.environment is not None else None
         process = Process(self._loop, self.label, self._limits, self._on_frame, interpreter=interpreter)
-        self._desk = Desk(self._loop, process.send, self._caller, self._hooks)
+        self._desk = Desk(self._loop, process.send, self._caller, self._hooks, self._turning)
         return process
 
     def _caller(self, number: int) -> Caller | None:
@@ -191,6 +192,7 @@ class Worker:
 
     async def _ask_to_load(self, kind: int, question: dict[str, Any], name: str, fds: list[int] | None = None) -> Frame:
         process = self._process
+        self._turning.add(name)
         try:
             await process.hello()
             return await process.ask(kind, question, self._limits.load, fds or ())
@@ -204,6 +206,8 @@ class Worker:
         except ProcessLost as lost:
             said = "; its last words: " + " | ".join(process.output.last) if process.output.last else ""
             raise Internal(f"{lost.message} while it loaded model '{name}'{said}") from lost
+        finally:
+            self._turning.discard(name)
 
     async def is_ready(self, part: Part, timeout: float) -> bool:
         """Whether the process is there and the model says that it is ready, within `timeout` seconds."""
@@ -224,6 +228,7 @@ class Worker:
         desk.hang_up(part.number)
         for channel in part.channels.values():
             channel.hang_up()
+        self._turning.add(part.spec.name)
         try:
             if not part.lost:
                 await process.ask(Kind.CLOSE, {"model": part.number}, self._limits.close)
@@ -239,6 +244,7 @@ class Worker:
                 channel.close()
             part.channels.clear()
             desk.forget(part.number)
+            self._turning.discard(part.spec.name)
 
     async def end(self, timeout: float | None = None) -> None:
         """End the process, gently and after `timeout` seconds (None: `Limits.close`) not; no restart."""

@@ -317,6 +317,39 @@ def test_a_model_may_unload_itself(explicit: Running) -> None:
     assert explicit.get("/v2/models/asks/ready")[0] == 400
 
 
+ITSELF = """
+    def initialize(self, args):
+        self.said = []
+        for do in (pb_utils.load_model, pb_utils.unload_model):
+            try:
+                do("itself")
+            except pb_utils.TritonModelException as error:
+                self.said.append(str(error))
+        pb_utils.load_model("count")
+
+    def execute(self, requests):
+        return [text(*self.said)]
+
+    def finalize(self):
+        pb_utils.unload_model("count")
+        try:
+            pb_utils.unload_model("itself")
+        except pb_utils.TritonModelException as error:
+            print("finalize:", error)
+"""
+
+
+def test_a_model_that_loads_others_and_itself_does_not_hang(explicit: Running, root: Path) -> None:
+    model(root, "itself", ITSELF)
+    assert explicit.post("/v2/repository/models/itself/load")[0] == 200
+    why = "model 'itself' cannot be loaded or unloaded by itself while it loads or unloads"
+    assert said(explicit, "itself") == [f"Failed to load model: {why}", f"Failed to unload model: {why}"]
+    assert explicit.get("/v2/models/count/ready")[0] == 200
+    assert explicit.post("/v2/repository/models/itself/unload")[0] == 200
+    explicit.wait_for_log(f"finalize: Failed to unload model: {why}")
+    assert explicit.get("/v2/models/count/ready")[0] == 400
+
+
 def test_the_called_model_is_unloaded_meanwhile(root: Path, signs: Path) -> None:
     model(root, "asks", CALLS_PATIENT)
     arguments = ("--model-control-mode=explicit", "--load-model=asks", "--load-model=patient")
