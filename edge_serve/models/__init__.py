@@ -1,6 +1,7 @@
 """A model as a living thing.
 
 `repository` finds models on disk, `version_policy` picks versions, `loading` turns one version into a `Served`,
-`driver` (the one file here that owns the clock and the wake-ups) runs it, `registry` decides what is loaded, swapped
-and unloaded. May import the layers below: words, config, protocol, metrics, scheduling, workers. Start in `registry`.
+`driver` (the one file here that owns the clock and the wake-ups) runs it, `decoupled` where a request has many answers,
+`ensemble*` where it is a graph of models. `registry` decides what is loaded, swapped and unloaded.
+May import the layers below: words, config, protocol, metrics, scheduling, workers. Start in `registry`.
 """
