@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 
-from tests.server.bls_models import DOUBLE, model
+from tests.server.bls_models import COUNT, DECOUPLED, DOUBLE, PATIENT, model
 from tests.server.running import running
 from tests.server.test_bls import said, tensor_memory, until
 
@@ -154,3 +155,59 @@ def test_threads_of_a_model_call_at_once(tmp_path: Path) -> None:
     model(tmp_path, "asks", THREADS)
     with running(f"--model-repository={tmp_path}") as server:
         assert said(server, "asks") == [[True] * 8]
+
+
+BACKGROUND = """
+    def initialize(self, args):
+        self.found = []
+
+    def execute(self, requests):
+        self.thread = threading.Thread(target=lambda: self.found.append(answer(ask("patient", 1).exec())))
+        self.thread.start()
+        return [text("started")]
+
+    def finalize(self):
+        self.thread.join(20)
+        print("finalize:", self.found)
+"""
+
+
+def test_a_model_that_is_unloaded_is_answered_what_it_still_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLS_SIGNS", str(tmp_path))
+    root = tmp_path / "models"
+    model(root, "patient", PATIENT, output="Y")
+    model(root, "asks", BACKGROUND)
+    arguments = ("--model-control-mode=explicit", "--load-model=asks", "--load-model=patient")
+    with running(f"--model-repository={root}", *arguments) as server:
+        said(server, "asks")
+        until(tmp_path / "started")
+        assert server.post("/v2/repository/models/asks/unload")[0] == 200
+        server.wait_for_log(r"CANCELLED: 7>, 'the model that called has been closed'\]\]")
+        until(tmp_path / "cancelled")
+
+
+STREAMS = """
+    async def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            stream = await ask("count", 3).async_exec(decoupled=True)
+            for found in stream:
+                if found.output_tensors():
+                    (doubled,) = await asyncio.gather(ask("double", answer(found)).async_exec())
+                    said = np.array([b"%d" % answer(doubled)[0]], object)
+                    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("TEXT", said)]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+def test_a_decoupled_model_passes_on_what_another_streams(tmp_path: Path) -> None:
+    model(tmp_path, "double", DOUBLE, output="Y")
+    model(tmp_path, "count", COUNT, output="Y", more=DECOUPLED)
+    model(tmp_path, "asks", STREAMS, more=DECOUPLED)
+    with running(f"--model-repository={tmp_path}") as server:
+        for _ in range(3):
+            status, body = server.post("/v2/models/asks/generate_stream", {"X": [1]})
+            assert status == 200, body
+            assert re.findall(rb'"TEXT":"(.*?)"', body) == [b"0", b"2", b"4"]
