@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from edge_serve.backends.base import Reply
 from edge_serve.clock import Clock
-from edge_serve.errors import EdgeServeError
+from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferResponse, Lease
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models import statistics as record
@@ -121,8 +121,28 @@ class DecoupledDriver(Driver):
         jobs = super()._run(run)
         now = self._clock.now_ns()
         streams = {job.position: _Stream(job, 0, now) for job in jobs}
-        self._open[jobs[0].batch_id] = _Open(run.instance, streams)
+        batch_id = jobs[0].batch_id
+        self._open[batch_id] = _Open(run.instance, streams)
+        if self.model.timeout:
+            self._loop.call_later(self.model.timeout, self._on_overrun, batch_id)
         return jobs
+
+    def _on_overrun(self, batch_id: int) -> None:
+        """End the streams that are still open after `execution_timeout_ms`.
+
+        While `execute` itself has not returned, the channel ends the worker instead.
+        """
+        if batch_id in self._batches:
+            return
+        opened = self._open.pop(batch_id, None)
+        for position, stream in opened.streams.items() if opened is not None else ():
+            self.model.cancel(batch_id, position)
+            text = (
+                f"model '{self.name}' sent {stream.count} responses and no final one within its execution_timeout_ms "
+                f"({self.model.timeout * 1000:g})"
+            )
+            self._send(stream.job, self._response(stream.job, Reply(error=Internal(text)), True, None))
+        self._check_idle()
 
     def _deliver(self, job: Job, reply: Reply, lease: Lease | None) -> None:
         """What the batch's reply or a failure says of a request: nothing new, unless it is an error that ends it."""

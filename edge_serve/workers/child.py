@@ -22,6 +22,8 @@ from edge_serve.workers.remote import Remote
 #: enough for models; far below what an inherited limit may be, which would make closing descriptors slow
 OPEN_FILES = 4096
 _PR_SET_PDEATHSIG = 1
+#: that the front end may get, and decides about
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MOST_DESCRIPTORS = 253  # SCM_MAX_FD
 
 
@@ -41,6 +43,11 @@ class Control:
                 self._socket.sendall(data)
         except OSError:
             pass
+
+    def disconnect(self) -> None:
+        """Never send anything again. After a fork nobody else can hold the lock, whatever it says."""
+        self._lock = threading.Lock()
+        self._socket.close()
 
     def receive(self) -> list[Frame] | None:
         """Frames that have arrived; None at the end. Descriptors that came along are in `descriptors`."""
@@ -67,8 +74,8 @@ def prepare_process(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the line above
         os._exit(1)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # not SIG_IGN, which a model's own children would inherit
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which a program that a model starts would inherit
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard), hard)
@@ -76,6 +83,12 @@ def prepare_process(parent: int) -> None:
     faulthandler.enable(all_threads=False)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]  # text files
+
+
+def release_signals() -> None:
+    """In a child that a model forked: multiprocessing ends its own by SIGTERM."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def beat(control: Control, seconds: float) -> None:

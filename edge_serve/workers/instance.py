@@ -218,6 +218,11 @@ class Instance:
             raise Unavailable(reason)
         return token, offset, capacity
 
+    def disconnect(self) -> None:
+        """Never answer again. After a fork nobody else can hold the lock, whatever it says."""
+        self._send_lock = threading.Lock()
+        self._socket.close()
+
     # ---- called by the control thread -----------------------------------------------------------------------------
 
     def give_slot(self, token: int, offset: int, capacity: int, reason: str) -> None:

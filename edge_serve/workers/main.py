@@ -25,7 +25,7 @@ from edge_serve.backends import host, loader
 from edge_serve.backends.base import Backend, InstanceSpec, ModelSpec
 from edge_serve.errors import EdgeServeError, Internal, NotFound
 from edge_serve.workers.calling import Home
-from edge_serve.workers.child import Control, ForwardingHandler, beat, prepare_process
+from edge_serve.workers.child import Control, ForwardingHandler, beat, prepare_process, release_signals
 from edge_serve.workers.frames import CANCELLATION, SLOT, Frame, Kind, failed_frame, json_frame
 from edge_serve.workers.instance import Instance
 from edge_serve.workers.layout import Layout
@@ -58,6 +58,7 @@ class Main:
         self._described: dict[tuple[str, int], Backend] = {}
         self._busy: set[object] = set()
         self._borrowed = Borrowed()
+        self._forked = False
         self.remote = Remote(control.send)
         self._acts: dict[int, Callable[[Frame], None]] = {
             Kind.DESCRIBE: self._on_describe,
@@ -78,6 +79,17 @@ class Main:
         threading.Thread(target=self._listen, name="control", daemon=True).start()
         while (job := self._jobs.get()) is not None:
             job()
+            if self._forked:
+                os._exit(0)
+
+    def cut_off(self) -> None:
+        """In a child that a model forked: it must not answer for this process, and ends when it returns from the
+        model's code."""
+        self._forked = True
+        release_signals()
+        self._control.disconnect()
+        for instance in self._instances.values():
+            instance.disconnect()
 
     def _listen(self) -> None:
         try:
@@ -267,6 +279,7 @@ def main(arguments: list[str]) -> None:
     control = Control(socket.socket(fileno=int(arguments[0])))
     prepare_process(int(arguments[1]))
     worker = Main(control)
+    os.register_at_fork(after_in_child=worker.cut_off)
     host.install(worker.remote)
     logging.basicConfig(level=logging.INFO, handlers=[ForwardingHandler(worker.remote)], format="%(message)s")
     threading.Thread(target=beat, args=(control, float(arguments[2])), name="heartbeat", daemon=True).start()

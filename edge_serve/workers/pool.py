@@ -69,6 +69,11 @@ class OpenedModel:
         return not any(home.part.lost for home in self._homes)
 
     @property
+    def timeout(self) -> float:
+        """The model's `execution_timeout_ms` in seconds; 0 = none."""
+        return self._link.timeout
+
+    @property
     def restarts(self) -> int:
         """How often its workers were started again since the model was opened."""
         return sum(home.worker.restarts for home in self._homes)
