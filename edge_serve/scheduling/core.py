@@ -4,7 +4,8 @@ A scheduler decides and never acts: no clock, no sockets, no tasks. `models/driv
 does what `next` says. Time is CLOCK_MONOTONIC nanoseconds, handed in.
 
 Between the decision and the worker stands the rate limiter, where that is on: one arbiter above all models
-(`rate_limiter`) lets a `Run` wait for its resources, as Triton lets a payload wait; its instance counts as busy meanwhile.
+(`rate_limiter`) lets a `Run` wait for its resources, as Triton lets a payload wait; its instance counts as busy
+meanwhile.
 """
 
 from __future__ import annotations

@@ -43,6 +43,26 @@ def test_a_request_tells_all_that_came(scene: PythonScene) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("look", "personal"),
+    [
+        ("parameters()", True),
+        ("correlation_id()", True),
+        ("flags()", True),
+        ("inputs()", False),
+        ("request_id()", False),
+        ("requested_output_names()", False),
+    ],
+)
+def test_a_response_cache_is_told_when_a_model_looks_at_more_than_inputs(
+    scene: PythonScene, look: str, personal: bool
+) -> None:
+    wire = request(number())
+    scene.execute(f"requests[0].{look}\nreturn [pb_utils.InferenceResponse([])]", wire)
+
+    assert wire.personal is personal
+
+
 def test_no_parameters_are_an_empty_object(scene: PythonScene) -> None:
     body = "p = requests[0].parameters()\n" + (
         "return [pb_utils.InferenceResponse([pb_utils.Tensor('OUTPUT0', np.array([p.encode()], object))])]"

@@ -11,7 +11,7 @@ import pytest
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, NotFound, Unavailable
-from edge_serve.messages.infer import InferRequest, RequestedOutput
+from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
 from edge_serve.tensors import DataType, Tensor, join_bytes
 from edge_serve.workers.arena import Arena, Budget
 from edge_serve.workers.execute import Batch, decode_execute, encode_execute
@@ -213,3 +213,11 @@ def test_no_mutation_gets_through_but_frame_errors() -> None:
         for output in (output for reply in replies for output in reply.outputs):
             assert output.datatype is DataType.BYTES or output.array().shape == output.shape
     assert 500 < refused < 3000
+
+
+@pytest.mark.parametrize("parameters", [{}, {"p": 1}])
+@pytest.mark.parametrize("personal", [True, False])
+def test_whether_an_answer_is_personal_arrives(parameters: dict[str, Parameter], personal: bool) -> None:
+    (reply,) = back(written([Reply([tensor("OUTPUT0", [1])], parameters=parameters, personal=personal)]))
+
+    assert (reply.personal, reply.parameters) == (personal, parameters)
