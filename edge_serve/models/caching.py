@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 #: requests with more bytes of inputs are executed without a look: reading these takes the event loop 2 to 5 ms
 MOST_INPUT_BYTES = 4 * 1024 * 1024
+#: answers that take more are not kept: copying these takes the event loop 2 to 5 ms
+MOST_ANSWER_BYTES = 16 * 1024 * 1024
 
 #: backends that mark the answers for which a model looked at more than its inputs, or that never hand out more
 TELLS_WHAT_IT_READ = frozenset({"onnxruntime", "onnxruntime_onnx", "python"})
@@ -75,6 +77,7 @@ class CachedRunner:
         self._owner = next(_owners)
         self._stopping = False
         self._told_large = False
+        self._most_bytes = min(cache.size, MOST_ANSWER_BYTES)
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
         """Answer a request from the cache, or run it. `on_response` is called exactly once."""
@@ -140,20 +143,23 @@ class CachedRunner:
             if key in self._cache:  # an equal request ran beside this one: Triton counts neither hit nor miss
                 return
             parameters = response.parameters if self._keep_parameters else {}
-            answer = Answer.copied(response.outputs, parameters, personal, self._cache.size)
+            answer = Answer.copied(response.outputs, parameters, personal, self._most_bytes)
             if answer is not None:
                 self._cache.put(key, answer)
-            elif not self._told_large:
-                self._told_large = True
-                log.warning(
-                    "an answer of model '%s' is larger than the whole response cache (%d bytes) and is not kept; give "
-                    "--cache-config a larger size",
-                    self._signature.model_name,
-                    self._cache.size,
-                )
+            else:
+                self._tell_large()
         elif isinstance(response.error, (Cancelled, Unavailable)):  # it was not executed
             return
         record.record_cache_miss(self._statistics, lookup_ns + self._clock.now_ns() - start, self._clock.now_ns())
+
+    def _tell_large(self) -> None:
+        if not self._told_large:
+            self._told_large = True
+            log.warning(
+                "an answer of model '%s' takes more than %d bytes, the most that the response cache keeps of one "
+                "(--cache-config=local,size=%d); it is not kept, and neither are others like it",
+                self._signature.model_name, self._most_bytes, self._cache.size,
+            )  # fmt: skip
 
     def _in_turn(self, on_response: OnResponse) -> OnResponse:
         """Hand a response on after those of earlier requests."""

@@ -337,4 +337,4 @@ def test_an_answer_larger_than_the_cache_is_told_once(caplog: pytest.LogCaptureF
 
     assert [world.run(1), world.run(1)] == [1, 2]
     assert len(caplog.records) == 1
-    assert "larger than the whole response cache (10 bytes)" in caplog.text
+    assert "takes more than 10 bytes" in caplog.text
