@@ -11,7 +11,7 @@
     output    what models print
     environments  a model's own interpreter (`unpack`: from an archive, `launcher`: how a worker starts with it)
 
-Both sides speak `frames` (kinds, control messages), `execute` and `reply` (batches, laid out as in `layout`), and
-`calls`. Those and the worker's column import the standard library and NumPy only. May import layers 0 to 2. Start reading
-in `pool`.
+Both sides speak `frames` (kinds, control messages), `execute` and `reply` (batches, laid out as in `layout`), `calls`.
+Those and the worker's column import the standard library and NumPy only. May import layers 0 to 2.
+Start reading in `pool`.
 """
