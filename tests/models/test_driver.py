@@ -328,8 +328,10 @@ def test_a_worker_that_is_back_in_time_finds_what_waited(monkeypatch: pytest.Mon
         assert here.events == ["execute a"]
         await asyncio.sleep(0.04)  # the absence that ended must not ring
         here.reply()
+        here.submit("b")
+        here.reply(1)
 
-        assert here.answers() == [("a", "")]
+        assert here.answers() == [("a", ""), ("b", "")]
 
     play(story)
 

@@ -219,6 +219,18 @@ def test_a_lost_worker_takes_its_sequences_with_it(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_those_that_lost_their_seat_are_seated_before_those_that_never_had_one(kind: str) -> None:
+    scheduler = batcher(kind, 1)
+    add(scheduler, "1se", "2s", "1s")
+    settle(scheduler, 0)
+    scheduler.lost(0)
+    scheduler.back(0)
+
+    assert runs(scheduler) == [["1s"]]
+    scheduler._check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_after_stop_what_has_begun_goes_on_and_nothing_begins(kind: str) -> None:
     scheduler = batcher(kind)
     add(scheduler, "1s")

@@ -248,14 +248,15 @@ def test_a_client_that_leaves_too_much_unread_is_cut_off(monkeypatch: pytest.Mon
 
 
 def test_what_was_read_does_not_count_as_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate, "MAX_UNREAD", 100)
+    monkeypatch.setattr(generate, "MAX_UNREAD", 120)
     wire, answer, ticket = stream(window=1)
+    tell(answer, response("x"))
     for _ in range(20):
-        tell(answer, response("x"))
-        wire.read(1)
+        tell(answer, response("y"), response("z"))
+        wire.read(2)
 
     assert ticket.cancelled == 0
-    assert len(wire.events) == 20
+    assert len(wire.events) == 41
 
 
 # ---- both ---------------------------------------------------------------------------------------------------------
