@@ -116,3 +116,17 @@ def describe(error: BaseException, caller: FrameType | None) -> str:
 def failed(error: BaseException, caller: FrameType | None) -> Internal:
     """An exception of a model's code as the reason why it does not load."""
     return Internal(describe(error, caller))
+
+
+def as_text(name: str, value: str | bytes) -> str:
+    """An argument that is text; as in Triton, an element of a string tensor will do.
+
+    Raises:
+        TypeError: it is neither text nor bytes of UTF-8.
+    """
+    if isinstance(value, str):
+        return value
+    try:
+        return bytes(memoryview(value)).decode()
+    except (TypeError, UnicodeDecodeError):
+        raise TypeError(f"{name} must be str, found {value!r}") from None

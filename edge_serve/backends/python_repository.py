@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from edge_serve.backends import host
-from edge_serve.backends.python_errors import TritonModelException
+from edge_serve.backends.python_errors import TritonModelException, as_text
 from edge_serve.errors import EdgeServeError
 
 
@@ -23,7 +23,7 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
             f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
         )
     try:
-        host.current().load_model(model_name, config, files or {})
+        host.current().load_model(as_text("model_name", model_name), as_text("config", config), files or {})
     except EdgeServeError as error:
         raise TritonModelException(f"Failed to load model: {error.message}") from error
 
@@ -35,7 +35,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
         TritonModelException: it cannot be done.
     """
     try:
-        host.current().unload_model(model_name, unload_dependents)
+        host.current().unload_model(as_text("model_name", model_name), unload_dependents)
     except EdgeServeError as error:
         raise TritonModelException(f"Failed to unload model: {error.message}") from error
 
@@ -52,6 +52,6 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
             f"'{model_version}' (details: stol), version should be an integral value > 0"
         )
     try:
-        return host.current().is_model_ready(model_name, model_version)
+        return host.current().is_model_ready(as_text("model_name", model_name), model_version)
     except EdgeServeError as error:
         raise TritonModelException(f"Failed to check model readiness: {error.message}") from error

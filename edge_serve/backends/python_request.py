@@ -15,7 +15,7 @@ from typing import Any
 from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest
 from edge_serve.backends.python_calls import ResponseIterator, ask, ask_async
-from edge_serve.backends.python_errors import MODULE, TritonModelException
+from edge_serve.backends.python_errors import MODULE, TritonModelException, as_text
 from edge_serve.backends.python_response import InferenceResponse, InferenceResponseSender, check_parameters
 from edge_serve.backends.python_tensor import Tensor
 from edge_serve.messages.infer import Parameter
@@ -64,11 +64,9 @@ def _never() -> bool:
     return False
 
 
-def _check_types(inputs: Sequence[Tensor], texts: Sequence[str], version: int) -> None:
+def _check_types(inputs: Sequence[Tensor], version: int) -> None:
     if not all(isinstance(tensor, Tensor) for tensor in inputs):
         raise TypeError("InferenceRequest(inputs=...) must be a list of pb_utils.Tensor")
-    if not all(isinstance(text, str) for text in texts):
-        raise TypeError("InferenceRequest(): request_id, model_name and each of requested_output_names must be str")
     if not isinstance(version, int):
         raise TypeError(f"InferenceRequest(model_version=...) must be int, found {type(version).__name__}")
 
@@ -122,11 +120,13 @@ class InferenceRequest:
         """
         if inputs is None or requested_output_names is None or model_name is None:
             raise TypeError("InferenceRequest() needs inputs, requested_output_names and model_name")
+        model_name, request_id = as_text("model_name", model_name), as_text("request_id", request_id)
+        names = [as_text("requested_output_names", name) for name in requested_output_names]
         about = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
         if any(tensor is None for tensor in inputs):
             raise TritonModelException(f"Input tensor {about}")
-        _check_types(inputs, [model_name, request_id, *requested_output_names], model_version)
-        if not all(requested_output_names):
+        _check_types(inputs, model_version)
+        if not all(names):
             raise TritonModelException(f"Requested output name {about}")
         if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
@@ -134,7 +134,6 @@ class InferenceRequest:
         _check_range("flags", flags, 32)
         _check_range("timeout", timeout, 64)
         parameters = {} if parameters is None else check_parameters(parameters)
-        names = list(requested_output_names)
         self._wire = BackendRequest(request_id, [], names, parameters, correlation_id, flags, 0, timeout, _never)
         self._inputs = list(inputs)
         self._model_name = model_name

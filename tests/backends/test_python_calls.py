@@ -178,6 +178,14 @@ def test_a_request_with_a_wrong_value_is_refused_where_it_is_made(name: str, wro
         InferenceRequest(**{**right, name: wrong})
 
 
+def test_names_may_be_elements_of_a_string_tensor(front: Front) -> None:
+    names = np.array([b"other", "Ÿ".encode()], object)
+    request = InferenceRequest(model_name=names[0], requested_output_names=[names[1]], inputs=[])
+    assert (request.model_name(), request.requested_output_names()) == ("other", {"Ÿ"})
+    with pytest.raises(TypeError):
+        InferenceRequest(model_name=b"\xff", requested_output_names=[], inputs=[])  # type: ignore[arg-type]  # the test
+
+
 def test_flags_are_checked_when_set() -> None:
     request = InferenceRequest(model_name="other", requested_output_names=["Y"], inputs=[])
     request.set_flags(3)
