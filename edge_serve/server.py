@@ -32,6 +32,7 @@ from edge_serve.metrics.page import Page
 from edge_serve.metrics.source import CustomFamily, HttpSeries, ModelSeries
 from edge_serve.models.calls import Calls
 from edge_serve.models.loading import Loader, LoaderOptions
+from edge_serve.models.memory import Memory
 from edge_serve.models.poller import Poller
 from edge_serve.models.rate_limit import Gate
 from edge_serve.models.registry import Registry
@@ -128,6 +129,8 @@ class Server:
         self._registry = Registry(
             repository, loader, config.required_model, max(1, config.model_load_thread_count), config.swap_drain_secs
         )
+        if config.memory_admission:
+            self._registry.admit(Memory(config.memory_reserve_bytes), config.swap_queue_size)
         explicit = config.model_control_mode == "explicit"
         interval = config.repository_poll_secs if config.model_control_mode == "poll" else None
         self._poller = None if explicit else Poller(repository, self._registry, interval)

@@ -118,6 +118,16 @@ class ServerConfig:
             "Seconds that a replaced or unloaded version has to answer what it accepted and to end open sequences.",
         ),
     ] = 300
+    swap_queue_size: Annotated[
+        int,
+        _repository(
+            COUNT, "Requests that may wait for a model that is replaced and does not fit into memory beside itself."
+        ),
+    ] = 256
+    memory_admission: Annotated[bool, _repository(BOOLEAN, "Refuse to load models that do not fit into memory.")] = True
+    memory_reserve_bytes: Annotated[
+        int, _repository(COUNT, "Bytes of memory that a load must leave available; 0 = a twentieth of all.")
+    ] = 0
     model_load_thread_count: Annotated[int, _repository(POSITIVE, "Models loaded at the same time.")] = 4
     model_load_retry_count: Annotated[int, _repository(COUNT, "Further tries to load a model that failed.")] = 0
     model_namespacing: Annotated[

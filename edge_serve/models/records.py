@@ -27,9 +27,9 @@ class VersionRecord:
 
     @property
     def settled(self) -> bool:
-        """It serves and is healthy, or was unloaded."""
+        """It serves and is healthy, or is being exchanged, or was unloaded."""
         if self.state is State.READY:
-            return self.served is not None and self.served.healthy
+            return self.served is not None and (self.served.healthy or self.served.exchanging)
         return self.state is State.GONE and self.reason == "unloaded"
 
 

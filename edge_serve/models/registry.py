@@ -32,6 +32,7 @@ from edge_serve.models.dependencies import (
 from edge_serve.models.elders import Elders
 from edge_serve.models.lifecycle import State
 from edge_serve.models.loading import Loader, Plan
+from edge_serve.models.memory import Memory
 from edge_serve.models.names import check_name, parse_version
 from edge_serve.models.override import Override
 from edge_serve.models.records import ModelRecord
@@ -68,6 +69,10 @@ class Registry:
         self._models: dict[str, ModelRecord] = {}
         self.elders = Elders()
         self._turnover = Turnover(loader, at_once, self.lookup, self.elders, drain_seconds)
+
+    def admit(self, memory: Memory, most_waiting: int) -> None:
+        """See `Turnover.admit`."""
+        self._turnover.admit(memory, most_waiting)
 
     # ---- asking -------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
@@ -64,6 +64,8 @@ class Served:
     _reshapes_outputs: bool = field(init=False)
     #: it was replaced: it answers what it accepted and lets its sequences end
     leaving: bool = False
+    #: it stands for a version that has gone before its successor is there: the model is not ready, its requests wait
+    exchanging: bool = False
     _holds: int = 0
     _free: asyncio.Event | None = None
     #: `opened.restarts` when the model last said that it is not ready; -1 = it said that it is
@@ -93,11 +95,17 @@ class Served:
     def healthy(self) -> bool:
         """Every instance's worker is there, and the model's own `is_ready` agreed when it was last asked."""
         opened = self.opened
-        return not self.leaving and (opened is None or (opened.complete and self._refused_at != opened.restarts))
+        if self.leaving or self.exchanging:
+            return False
+        return opened is None or (opened.complete and self._refused_at != opened.restarts)
 
     def hold(self) -> None:
         """A request for this version is under way where its queue does not see it: the version must stay."""
         self._holds += 1
+
+    def stand_in(self, runner: Runner) -> Served:
+        """The same version without its model, which may go: `runner` takes its requests."""
+        return replace(self, runner=runner, opened=None, arena=None, kept=None, exchanging=True, _holds=0, _free=None)
 
     def let_go(self) -> None:
         """The reverse of `hold`."""

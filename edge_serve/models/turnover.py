@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.models.admission import Way, decide
 from edge_serve.models.caching import CachedRunner
 from edge_serve.models.dependencies import LoadFailure, members_of
 from edge_serve.models.driver import Driver
@@ -15,8 +16,11 @@ from edge_serve.models.elders import Elders, open_sequences
 from edge_serve.models.ensemble_flight import Lookup
 from edge_serve.models.lifecycle import Event, State
 from edge_serve.models.loading import Loader, Plan
+from edge_serve.models.memory import Memory
 from edge_serve.models.records import ModelRecord, VersionRecord
+from edge_serve.models.repository import of_version
 from edge_serve.models.served import Served
+from edge_serve.models.waiting import WaitingRoom
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +46,15 @@ class Turnover:
         self._lookup = lookup
         self._elders = elders
         self._drain_seconds = drain_seconds
+        self._memory: Memory | None = None
+        self._most_waiting = 0
         self._slots = asyncio.Semaphore(at_once)
         self.highest: dict[str, Served] = {}
         self.leaving: set[asyncio.Task[None]] = set()
+
+    def admit(self, memory: Memory, most_waiting: int) -> None:
+        """Load only what fits. `most_waiting` requests may wait while a version goes before its successor comes."""
+        self._memory, self._most_waiting = memory, most_waiting
 
     async def swap(self, record: ModelRecord, plan: Plan, *, own_worker: bool) -> None:
         """Load every version of `plan`; when all are there, they take over. When one fails, none does.
@@ -56,12 +66,65 @@ class Turnover:
             known = record.versions.setdefault(version, VersionRecord(version))
             if known.state in (State.GONE, State.DRAINING):
                 known.move(Event.RELOADED)
-        opened = await asyncio.gather(*(self._open(plan, version, own_worker) for version in wanted))
+        opened = await self._open_all(record, plan, wanted, own_worker)
         failures = {v: r for v, r in zip(wanted, opened, strict=True) if isinstance(r, EdgeServeError)}
         if failures:
             await self._abandon(record, opened, failures)
+            self._close_rooms(record, failures)
             raise LoadFailure(record.name, _load_failure(failures))
         self._take_over(record, plan, [served for served in opened if not isinstance(served, EdgeServeError)])
+
+    async def _open_all(
+        self, record: ModelRecord, plan: Plan, wanted: list[int], own_worker: bool
+    ) -> list[Served | EdgeServeError]:
+        """Open versions when there is memory for them; when there is not, after those that serve have gone."""
+        if self._memory is None or not wanted or members_of(plan.config):
+            return await asyncio.gather(*(self._open(plan, version, own_worker) for version in wanted))
+        going = [known for known in record.ready() if known.version in wanted or known.version not in plan.versions]
+        files = sum(row[2] for version in wanted for row in of_version(plan.print, version))
+        figures = self._memory.figures(plan.name, files, sum(_comes_back(known) for known in going))
+        needed = figures.needed if figures is not None else 0
+        try:
+            way = decide(plan.name, figures) if figures is not None else Way.BESIDE
+        except EdgeServeError as error:
+            log.error("failed to load '%s': %s", plan.name, error.message)
+            return [error for _ in wanted]
+        self._memory.promised += needed
+        try:
+            if way is Way.INSTEAD:
+                await self._send_away(record, going)
+            opened = await asyncio.gather(*(self._open(plan, version, own_worker) for version in wanted))
+        finally:
+            self._memory.promised -= needed
+        took = [one.opened.memory_bytes() for one in opened if isinstance(one, Served) and one.opened is not None]
+        if took:
+            self._memory.measured(plan.name, sum(took))
+        return opened
+
+    async def _send_away(self, record: ModelRecord, going: list[VersionRecord]) -> None:
+        """Close versions that serve; requests for them wait until `_take_over` or `_close_rooms`."""
+        log.warning("model %s does not fit beside itself: what serves goes first, requests wait", record.name)
+        tasks = []
+        for known in going:
+            old = known.served
+            assert old is not None, "only versions that serve go"
+            known.served = old.stand_in(WaitingRoom(record.name, self._most_waiting))
+            tasks.append(self._retire_quietly(old, replaced=False))
+        self._refresh(record)
+        await asyncio.wait(tasks)
+
+    def _close_rooms(self, record: ModelRecord, failures: dict[int, EdgeServeError]) -> None:
+        """The new versions do not load and the old ones have gone: whoever waits for them is told."""
+        for known in record.ready():
+            if known.served is not None and isinstance(known.served.runner, WaitingRoom):
+                error = failures.get(known.version) or next(iter(failures.values()))
+                known.served.runner.fail(error)
+                self._retire_quietly(known.served, replaced=False)
+                known.served = None
+                known.move(Event.RETIRED)
+                known.move(Event.DRAINED, error.as_triton())
+                record.plan = None
+        self._refresh(record)
 
     async def _open(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
         async with self._slots:
@@ -92,12 +155,16 @@ class Turnover:
         for served in fresh:
             known = record.versions[int(served.version)]
             if known.state is State.READY and known.served is not None:
+                if isinstance(known.served.runner, WaitingRoom):
+                    known.served.runner.open(served)
                 self._retire_quietly(known.served, replaced=True)
             else:
                 known.move(Event.LOADED)
             known.served = served
             log.info("model %s version %s ready in %.2f s", served.name, served.version, served.load_seconds)
         for known in replaced:
+            if known.served is not None and isinstance(known.served.runner, WaitingRoom):
+                known.served.runner.open(fresh[-1])
             self._retire(known, replaced=True)
         record.plan = plan
         self._refresh(record)
@@ -171,6 +238,12 @@ def _stays(record: ModelRecord, plan: Plan, version: int) -> bool:
     known = record.versions.get(version)
     ready = known is not None and known.state is State.READY
     return ready and not members_of(plan.config) and plan.keeps(version, record.plan)
+
+
+def _comes_back(known: VersionRecord) -> int:
+    """Memory that is free for certain when a version goes: that of processes that are its own."""
+    opened = known.served.opened if known.served is not None else None
+    return opened.own_memory_bytes() if opened is not None else 0
 
 
 def _load_failure(failures: dict[int, EdgeServeError]) -> str:

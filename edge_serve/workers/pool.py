@@ -82,6 +82,10 @@ class OpenedModel:
         """Resident memory of its workers; its share where it lives with others."""
         return sum(home.worker.memory_bytes() // home.worker.shares() for home in self._homes)
 
+    def own_memory_bytes(self) -> int:
+        """Resident memory of the workers in which no other model lives."""
+        return sum(home.worker.memory_bytes() for home in self._homes if home.worker.shares() == 1)
+
     def pids(self) -> list[int]:
         """Of its worker processes, for logs and tests."""
         return [home.worker.pid for home in self._homes]

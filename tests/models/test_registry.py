@@ -42,6 +42,7 @@ class FakeServed:
     def __init__(self, name: str, version: int, busy: bool) -> None:
         self.name, self.version = name, str(version)
         self.healthy = True
+        self.exchanging = False
         self.load_seconds = 0.0
         self.arena = None
         self.closed = False

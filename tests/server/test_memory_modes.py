@@ -1,0 +1,129 @@
+"""Models that do not fit, on a machine whose free memory is made up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_serve.config.server import ServerConfig
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.models.memory import Memory
+from edge_serve.server import Server
+from edge_serve.tensors import BY_NAME, Tensor
+from tests.server.running import ADD_SUB, python_model
+
+GIB = 1 << 30
+
+
+class Machine:
+    """What `Memory.read` says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.available = GIB
+        monkeypatch.setattr(Memory, "read", lambda _: (2 * GIB, self.available))
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def scene(root: Path, story: Callable[[Server], Coroutine[Any, Any, None]], **settings: Any) -> None:
+    async def run() -> None:
+        config = ServerConfig(
+            model_repository=(str(root),), model_control_mode="explicit", load_model=("m",), allow_http=False,
+            allow_metrics=False, allow_grpc=False, memory_reserve_bytes=1, **settings,
+        )  # fmt: skip
+        server = Server(config)
+        assert await server.start() == []
+        try:
+            await story(server)
+        finally:
+            await server.stop()
+            await server.close()
+
+    asyncio.run(run())
+
+
+def infer(server: Server) -> asyncio.Future[InferResponse]:
+    """The answer to a request for the model."""
+    answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+    ones = np.ones((1, 16), np.int32).tobytes()
+    inputs = [Tensor(name, BY_NAME["INT32"], (1, 16), memoryview(ones)) for name in ("INPUT0", "INPUT1")]
+    server.service.infer(InferRequest("m", inputs=inputs), answer.set_result)
+    return answer
+
+
+def first(response: InferResponse) -> int:
+    assert response.error is None
+    return int(np.frombuffer(response.outputs[0].data, np.int32)[0])
+
+
+def test_a_model_that_does_not_fit_is_refused_and_the_old_one_serves(tmp_path: Path, machine: Machine) -> None:
+    python_model(tmp_path, "m")
+
+    async def story(server: Server) -> None:
+        machine.available = 0
+        python_model(tmp_path, "m").joinpath("1", "weights").write_bytes(bytes(1 << 26))
+        with pytest.raises(EdgeServeError, match=r"'m' does not fit into memory: it needs \d+ MiB .*, 0 MiB are avail"):
+            await server.service.registry.load("m")
+        assert first(await infer(server)) == 2
+        assert server.service.ready()
+
+    scene(tmp_path, story)
+
+
+def test_what_does_not_fit_beside_itself_is_exchanged_while_requests_wait(tmp_path: Path, machine: Machine) -> None:
+    python_model(tmp_path, "m")
+
+    async def story(server: Server) -> None:
+        await server.service.registry.load("m")
+        python_model(tmp_path, "m", ADD_SUB.replace("a + b", "(a + b) * 10"))
+        machine.available = 16 << 20  # with what the old one gives back it is enough
+        loading = asyncio.create_task(server.service.registry.load("m"))
+        while server.service.model_ready("m", ""):
+            await asyncio.sleep(0.001)
+        assert server.service.ready()  # the server is, the model is not
+        answers = [infer(server) for _ in range(3)]
+        refused = await answers[2]
+        assert refused.error is not None
+        assert "Exceeds maximum queue size" in refused.error.message
+        assert not answers[0].done()
+        await loading
+        assert [first(await answer) for answer in answers[:2]] == [20, 20]
+        assert server.service.model_ready("m", "")
+
+    scene(tmp_path, story, swap_queue_size=2)
+
+
+def test_an_exchange_that_fails_is_told_to_those_who_wait(tmp_path: Path, machine: Machine) -> None:
+    python_model(tmp_path, "m")
+
+    async def story(server: Server) -> None:
+        await server.service.registry.load("m")
+        python_model(tmp_path, "m", "import time\ntime.sleep(0.2)\nraise RuntimeError('no licence')\n")
+        machine.available = 16 << 20
+        loading = asyncio.create_task(server.service.registry.load("m"))
+        while server.service.model_ready("m", ""):
+            await asyncio.sleep(0.001)
+        answer = infer(server)
+        with pytest.raises(EdgeServeError, match="no licence"):
+            await loading
+        failed = (await answer).error
+        assert failed is not None
+        assert "no licence" in failed.message
+        [entry] = server.service.repository_index(False)
+        assert (entry.state, "no licence" in entry.reason) == ("UNAVAILABLE", True)
+
+        machine.available = GIB
+        python_model(tmp_path, "m")
+        await server.service.registry.load("m")
+        assert first(await infer(server)) == 2
+
+    scene(tmp_path, story)
