@@ -26,6 +26,7 @@ from edge_serve.models.decoupled import DecoupledDriver
 from edge_serve.models.driver import Driver, OnResponse
 from edge_serve.models.ensemble import EnsembleRunner, member_labels
 from edge_serve.models.ensemble_flight import Lookup
+from edge_serve.models.gathering import GatheringDriver
 from edge_serve.models.iterative import IterativeDecoupledDriver, IterativeDriver
 from edge_serve.models.override import Override
 from edge_serve.models.rate_limit import Gate, LimitedModel
@@ -274,9 +275,9 @@ class Loader:
                 name, version, scheduler, statistics, self._clock, loop, order,
                 count_responses=config.backend != "python",
             )  # fmt: skip
-        return (IterativeDriver if iterative else Driver)(
-            name, version, scheduler, statistics, self._clock, loop, order
-        )
+        stateful = IterativeDriver if iterative else GatheringDriver
+        driver = stateful if signature.has_sequence_batching else Driver
+        return driver(name, version, scheduler, statistics, self._clock, loop, order)
 
     async def close(self, served: Served) -> None:
         """Close the model in its worker and give its memory back. Never raises."""

@@ -1,0 +1,157 @@
+"""How many requests of sequences per second, beside Triton, with far more sequences than seats? Is every sum right?"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks import load, peer
+from benchmarks.report import Report
+from benchmarks.servers import MODELS, Server, edge_serve, repository, triton
+
+#: model -> (its sequence_batching, sequences that are open at a time)
+CASES = {
+    "oldest": ("oldest { max_candidate_sequences: 1024 }", 1000),
+    "direct": ("direct { }", 8 + 500),
+}
+STEPS = 10
+#: the ratio that the project asks for
+BAR = 1.0
+
+
+def run(rounds: int = 3) -> Report:
+    """Each sequence has a connection of its own and sends its next request when the last one is answered."""
+    report = Report("sequences", "requests of sequences per second beside Triton's python backend (binary HTTP)")
+    with models() as folder, edge_serve(folder) as ours:
+        try:
+            with triton(folder) as theirs:
+                for model, (_, count) in CASES.items():
+                    row = load.versus(ours, theirs, functools.partial(measure, model=model, count=count), rounds)
+                    report.rows.append({"strategy": model, "open sequences": count, **row, "asked": BAR})
+        except peer.NoPeerError as error:
+            report.notes.append(f"not measured: {error}")
+    report.notes.append(f"every one of the {STEPS} sums of every sequence was right, or this would have failed")
+    return report
+
+
+@contextmanager
+def models() -> Iterator[Path]:
+    """A repository with one model for each case."""
+    with repository([]) as folder:
+        for name, (strategy, _) in CASES.items():
+            target = folder / name
+            (target / "1").mkdir(parents=True)
+            source = MODELS / "sequence_sum"
+            (target / "1/model.py").write_bytes((source / "1/model.py").read_bytes())
+            batching = f"sequence_batching {{ max_sequence_idle_microseconds: 60000000 {strategy} }}\n"
+            (target / "config.pbtxt").write_text((source / "config.pbtxt").read_text() + batching)
+        yield folder
+
+
+def measure(server: Server, model: str, count: int) -> tuple[float, float]:
+    """(requests/s, p99 in us) of `count` sequences side by side, two after each other on each connection.
+
+    Raises:
+        RuntimeError: a sum is wrong, or a request was refused.
+    """
+    return asyncio.run(_measure(server, model, count))
+
+
+async def _measure(server: Server, model: str, count: int) -> tuple[float, float]:
+    loop = asyncio.get_running_loop()
+    clients = [Client(model, 1 + number) for number in range(count)]
+    for client in clients:
+        await loop.create_connection(functools.partial(_same, client), "127.0.0.1", server.port)
+    started = time.perf_counter()
+    for client in clients:
+        client.send()
+    await asyncio.wait_for(asyncio.gather(*(client.done for client in clients)), 120)
+    seconds = time.perf_counter() - started
+    taken = sorted(one for client in clients for one in client.taken)
+    return len(taken) / seconds, taken[len(taken) * 99 // 100] * 1e6
+
+
+def _same(client: Client) -> Client:
+    return client
+
+
+class Client(asyncio.Protocol):
+    """One connection: sequences one after the other, each of STEPS requests; checks every answer."""
+
+    def __init__(self, model: str, number: int, sequences: int = 2) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.taken: list[float] = []
+        self._model = model
+        self._number = number
+        self._left = sequences * STEPS
+        self._step = 0
+        self._sum = 0
+        self._data = b""
+        self._sent = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the way out."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The server may close it only at the end."""
+        if not self.done.done():
+            self.done.set_exception(RuntimeError(f"sequence {self._number}: the connection ended: {exc}"))
+
+    def send(self) -> None:
+        """The next request."""
+        value = self._number * 7 + self._step
+        flags = {"sequence_start": self._step == 0, "sequence_end": self._step == STEPS - 1}
+        self._sum = value + (self._sum if self._step else 0)
+        head = json.dumps({
+            "parameters": {"sequence_id": self._number, **flags},
+            "inputs": [
+                {"name": "IN", "shape": [1, 1], "datatype": "INT32", "parameters": {"binary_data_size": 4}}
+            ],
+            "outputs": [{"name": "OUT", "parameters": {"binary_data": True}}],
+        }).encode()  # fmt: skip
+        lines = (
+            f"POST /v2/models/{self._model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(head) + 4}\r\n"
+            f"Inference-Header-Content-Length: {len(head)}\r\n\r\n"
+        )
+        self._sent = time.perf_counter()
+        self._transport.write(lines.encode() + head + struct.pack("<i", value))
+
+    def data_received(self, data: bytes) -> None:
+        """An answer, or a part of it."""
+        self._data += data
+        head, end, body = self._data.partition(b"\r\n\r\n")
+        if not end:
+            return
+        lower = head.lower()
+        start = lower.index(b"content-length:", lower.index(b"\r\ncontent-length:")) + len(b"content-length:")
+        length = int(lower[start:].split(b"\r\n", 1)[0])
+        if len(body) < length:
+            return
+        self._data = b""
+        self.taken.append(time.perf_counter() - self._sent)
+        if not head.startswith(b"HTTP/1.1 200") or struct.unpack("<i", body[-4:])[0] != self._sum:
+            self._finish(
+                RuntimeError(f"sequence {self._number}, step {self._step}: expected {self._sum}, {body[-200:]!r}")
+            )
+            return
+        self._step = (self._step + 1) % STEPS
+        self._left -= 1
+        if self._left:
+            self.send()
+        else:
+            self._finish(None)
+
+    def _finish(self, error: Exception | None) -> None:
+        if error is not None:
+            self.done.set_exception(error)
+        else:
+            self.done.set_result(None)
+        self._transport.close()
