@@ -19,7 +19,8 @@ class Responses:
 
     def __init__(self) -> None:
         self.cancel: Callable[[], None] = lambda: None
-        self._waiting: deque[Outputs | EdgeServeError] = deque()
+        #: bytes as they came, and what became of them
+        self._waiting: deque[tuple[int, Outputs | EdgeServeError]] = deque()
         self._unread = 0
         self._over = self._closed = False
         self._news = asyncio.Event()
@@ -33,12 +34,13 @@ class Responses:
         if not response.null:
             size = sum(len(tensor.data) for tensor in response.outputs)
             try:
-                self._waiting.append(outputs_of(response))
+                self._waiting.append((size, outputs_of(response)))
             except EdgeServeError as error:
-                self._waiting.append(error)
+                self._waiting.append((size, error))
             self._unread += size
         if self._unread > MAX_UNREAD and not self._over:
-            self._waiting.append(Unavailable(f"more than {MAX_UNREAD} bytes of the stream were not taken in time"))
+            late = Unavailable(f"more than {MAX_UNREAD} bytes of the stream were not taken in time")
+            self._waiting.append((0, late))
             self._over = True
             self.cancel()
         self._news.set()
@@ -54,10 +56,10 @@ class Responses:
                 return None
             self._news.clear()
             await self._news.wait()
-        taken = self._waiting.popleft()
+        size, taken = self._waiting.popleft()
+        self._unread -= size
         if isinstance(taken, EdgeServeError):
             raise taken
-        self._unread -= sum(array.nbytes for array in taken.values())
         return taken
 
     def close(self) -> None:
