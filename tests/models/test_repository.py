@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.errors import InvalidArgument
-from edge_serve.models.repository import Repository, fingerprint, versions
+from edge_serve.models.repository import Repository, fingerprint, of_version, versions
 
 
 def model(root: Path, name: str, *numbers: str) -> Path:
@@ -69,3 +69,16 @@ def test_the_fingerprint_changes_with_content_names_and_only_with_them(tmp_path:
 
     (directory / "2").mkdir()
     assert touched != fingerprint(directory)
+
+
+def test_a_version_is_its_directory_and_what_all_share(tmp_path: Path) -> None:
+    directory = model(tmp_path, "m", "1", "2")
+    (directory / "config.pbtxt").write_text("")
+    before = fingerprint(directory)
+    (directory / "2" / "model.py").write_text("x = 22\n")
+    after = fingerprint(directory)
+
+    assert of_version(before, 1) == of_version(after, 1)
+    assert of_version(before, 2) != of_version(after, 2)
+    (directory / "config.pbtxt").write_text("max_batch_size: 1")
+    assert of_version(after, 1) != of_version(fingerprint(directory), 1)

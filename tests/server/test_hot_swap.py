@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.load import ADDS_UP, ADDS_UP_CONFIG, Client, Load, adds_up_body, busy, touch
-from tests.server.running import PATIENCE, Running, python_model, running
+from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running
 
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 
@@ -30,6 +31,10 @@ def swap_under_load(root: Path, server: Running, swaps: int, connections: int) -
 
     busy(load, work, swap)
     return load
+
+
+def metrics(server: Running) -> str:
+    return server.get("/metrics", server.metrics)[1].decode()
 
 
 def only_two_workers_are_left(server: Running) -> None:
@@ -128,3 +133,24 @@ def test_unloading_does_not_wait_for_open_sequences(tmp_path: Path) -> None:
         assert client.infer("adds_up", adds_up_body(7, 1))[0] == 404
         server.wait_for_log(r"(?s)adds_up version 1 unloaded.*adds_up version 1 unloaded")
         client.close()
+
+
+def test_what_takes_longer_than_the_limit_is_answered_all_the_same(tmp_path: Path) -> None:
+    python_model(
+        tmp_path,
+        "stuck",
+        ADD_SUB.replace("        replies = []", "        import time\n        time.sleep(3)\n        replies = []"),
+    )
+    with running(f"--model-repository={tmp_path}", *EXPLICIT, "--swap-drain-secs=1") as server:
+        answers: list[tuple[int, object]] = []
+        clients = [threading.Thread(target=lambda: answers.append(server.add_sub("stuck"))) for _ in range(3)]
+        for client in clients:
+            client.start()
+        while 'nv_inference_pending_request_count{model="stuck",version="1"} 2' not in metrics(server):
+            time.sleep(0.02)
+        assert server.post("/v2/repository/models/stuck/unload")[0] == 200
+        for client in clients:
+            client.join(PATIENCE)
+        assert sorted(status for status, _ in answers) == [200, 503, 503]  # what ran was done while it was closed
+        assert sum("(--swap-drain-secs)" in str(answer) for _, answer in answers) == 2
+        assert server.workers() == []
