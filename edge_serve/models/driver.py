@@ -126,6 +126,7 @@ class Driver:
         self._sequences = scheduler if isinstance(scheduler, SequenceScheduler) else None
         #: before it is idle, its open sequences must have ended
         self._awaits_sequences = False
+        self._gathering = False
         self._lost: set[int] = set()
         self._absence: asyncio.TimerHandle | None = None
         #: no instance has been there for ABSENCE_SECONDS: what comes is refused
@@ -146,7 +147,10 @@ class Driver:
             self._fail(job, error, record.REJECTED)
             return job
         self.statistics.pending += 1
-        self._pump()
+        if request.compute is None:
+            self._pump()
+        else:  # a step of an ensemble: those of other requests in the last step's batch follow at once
+            self._pump_soon()
         return job
 
     def cancel(self, job: Job) -> None:
@@ -281,6 +285,15 @@ class Driver:
                     if self._on_idle is not None:
                         self._check_idle()
                     return
+
+    def _pump_soon(self) -> None:
+        if not self._gathering:
+            self._gathering = True
+            self._loop.call_soon(self._pump_gathered)
+
+    def _pump_gathered(self) -> None:
+        self._gathering = False
+        self._pump()
 
     def _run(self, run: Run) -> list[Job]:
         jobs: list[Job] = run.entries  # type: ignore[assignment]  # every entry added here is a Job

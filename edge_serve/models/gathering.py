@@ -6,23 +6,15 @@ in that batch. Deciding at the first of them would send it alone and let the res
 
 from __future__ import annotations
 
-from typing import Any
-
 from edge_serve.models.driver import Driver
 
 
 class GatheringDriver(Driver):
-    """Runs one version; what the event loop has ready at a time is decided on together. Takes what `Driver` takes."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._gathering = False
+    """Runs one version; what the event loop has ready at a time is decided on together."""
 
     def _pump(self) -> None:
-        if not self._gathering:
-            self._gathering = True
-            self._loop.call_soon(self._decide_now)
+        self._pump_soon()
 
-    def _decide_now(self) -> None:
+    def _pump_gathered(self) -> None:
         self._gathering = False
         super()._pump()
