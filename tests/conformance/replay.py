@@ -28,6 +28,7 @@ TAGS = (
     "classification", "optional", "reshape", "versions", "compression", "protocol", "paths", "methods", "names",
     "health", "metadata", "config", "stats", "metrics", "index", "repo_control", "load_errors", "autoconfig", "startup",
     "restricted", "batching", "queue", "priority", "instances", "warmup", "errors", "robustness", "cache", "rate_limit",
+    "sequence", "state", "ensemble", "poll", "trace", "logging", "bls", "decoupled", "generate", "generate_stream",
 )  # fmt: skip
 _ROW = re.compile(r"^\| `([^`]+)` \| (\d+|all) \| (.+) \|$")
 
