@@ -49,6 +49,10 @@ class Answered:
     def cancel(self) -> None:
         """Nothing is left to cancel."""
 
+    def hold(self, held: bool) -> bool:
+        """Nothing more comes."""
+        return True
+
 
 _ANSWERED = Answered()
 

@@ -227,6 +227,10 @@ class _Miss:
         self._cancelled = True
         self.ticket.cancel()
 
+    def hold(self, held: bool) -> bool:
+        """See `driver.Ticket`."""
+        return self.ticket.hold(held)
+
     def on_response(self, response: InferResponse) -> None:
         """The runner's answer: kept, then handed on."""
         if not self._cancelled:
@@ -244,6 +248,10 @@ class _Answered:
 
     def cancel(self) -> None:
         """Nothing is left to cancel."""
+
+    def hold(self, held: bool) -> bool:
+        """Nothing more comes."""
+        return True
 
 
 _ANSWERED = _Answered()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 
 from edge_serve.backends.base import Reply
 from edge_serve.clock import Clock
@@ -18,6 +19,7 @@ from edge_serve.models import statistics as record
 from edge_serve.models.driver import Driver, Job, OnResponse
 from edge_serve.scheduling.core import Run, Scheduler
 from edge_serve.scheduling.ordering import ResponseOrder
+from edge_serve.workers.patience import Patience
 
 
 @dataclass(slots=True)
@@ -27,19 +29,22 @@ class _Stream:
     Attributes:
         count: of its responses so far.
         since_ns: when the last of them came, or the request went to the model.
+        held: its sender was told to wait until the client has read on.
     """
 
     job: Job
     count: int
     since_ns: int
+    held: bool = False
 
 
 @dataclass(slots=True)
 class _Open:
-    """The streams of one batch by their positions in it."""
+    """The streams of one batch by their positions in it. `patience` ends with the model's `execution_timeout_ms`."""
 
     instance: int
     streams: dict[int, _Stream]
+    patience: Patience | None = None
 
 
 class DecoupledDriver(Driver):
@@ -73,6 +78,14 @@ class DecoupledDriver(Driver):
             super().cancel(job)
         elif job.position in opened.streams:
             self.model.cancel(job.batch_id, job.position)
+            self._hold(job.batch_id, opened, job.position, False)
+
+    def hold(self, job: Job, held: bool) -> bool:
+        """See `Ticket.hold`. A stream that has ended needs none."""
+        opened = self._open.get(job.batch_id)
+        if opened is not None and job.position in opened.streams:
+            self._hold(job.batch_id, opened, job.position, held)
+        return True
 
     def in_flight(self) -> int:
         """Requests accepted whose last response has not come, and those whose batch still runs."""
@@ -122,10 +135,19 @@ class DecoupledDriver(Driver):
         now = self._clock.now_ns()
         streams = {job.position: _Stream(job, 0, now) for job in jobs}
         batch_id = jobs[0].batch_id
-        self._open[batch_id] = _Open(run.instance, streams)
+        opened = self._open[batch_id] = _Open(run.instance, streams)
         if self.model.timeout:
-            self._loop.call_later(self.model.timeout, self._on_overrun, batch_id)
+            opened.patience = Patience(self._loop, self.model.timeout, partial(self._on_overrun, batch_id))
         return jobs
+
+    def _hold(self, batch_id: int, opened: _Open, position: int, held: bool) -> None:
+        """Each stream that is held is let go once, at the latest when it ends: the worker keeps no list of its own."""
+        stream = opened.streams[position]
+        if stream.held is not held:
+            stream.held = held
+            self.model.hold(opened.instance, batch_id, position, held)
+            if opened.patience is not None:
+                opened.patience.hold(held)
 
     def _on_overrun(self, batch_id: int) -> None:
         """End the streams that are still open after `execution_timeout_ms`.
@@ -135,8 +157,11 @@ class DecoupledDriver(Driver):
         if batch_id in self._batches:
             return
         opened = self._open.pop(batch_id, None)
-        for position, stream in opened.streams.items() if opened is not None else ():
+        if opened is None:
+            return
+        for position, stream in opened.streams.items():
             self.model.cancel(batch_id, position)
+            self._hold(batch_id, opened, position, False)
             text = (
                 f"model '{self.name}' sent {stream.count} responses and no final one within its execution_timeout_ms "
                 f"({self.model.timeout * 1000:g})"
@@ -155,8 +180,12 @@ class DecoupledDriver(Driver):
     def _close(self, batch_id: int, position: int) -> bool:
         """No response comes for this request any more; whether one could have."""
         opened = self._open.get(batch_id)
-        if opened is None or opened.streams.pop(position, None) is None:
+        stream = opened.streams.get(position) if opened is not None else None
+        if opened is None or stream is None:
             return False
+        if stream.held:
+            self._hold(batch_id, opened, position, False)
+        del opened.streams[position]
         if not opened.streams:
             del self._open[batch_id]
         return True

@@ -35,6 +35,10 @@ class Ticket(Protocol):
     def cancel(self) -> None:
         """The client does not want the answer any more. Its callback still gets a response that is `final`."""
 
+    def hold(self, held: bool) -> bool:
+        """The client reads a decoupled model's responses too slowly, so that their sender should wait, or it has read
+        on. Some that were sent before still come. False when nobody can be made to wait."""
+
 
 class Job(Entry):
     """A request on its way: what the scheduler sees, and whom to answer."""
@@ -59,6 +63,9 @@ class Job(Entry):
 
     def cancel(self) -> None:
         self.driver.cancel(self)
+
+    def hold(self, held: bool) -> bool:
+        return self.driver.hold(self, held)
 
 
 class SharedLease:
@@ -162,6 +169,10 @@ class Driver:
             self._check_idle()
         elif job.batch_id in self._batches:
             self.model.cancel(job.batch_id, job.position)
+
+    def hold(self, job: Job, held: bool) -> bool:
+        """See `Ticket.hold`: one answer needs no waiting."""
+        return False
 
     def places(self, job: Job) -> Sequence[int]:
         """The instances that may answer a request: the one that runs it, or any while it is queued."""

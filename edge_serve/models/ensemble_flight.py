@@ -106,6 +106,10 @@ class Flight:
         if not self._answered:
             self._stop(self._run.stop(Cancelled("")))
 
+    def hold(self, held: bool) -> bool:
+        """See `driver.Ticket`: one answer needs no waiting."""
+        return False
+
     # ---- acting on decisions ------------------------------------------------------------------------------------
 
     def _proceed(self, decision: Next) -> None:

@@ -108,6 +108,10 @@ class StreamFlight:
             self._stop(Cancelled(""))
             self._settle()
 
+    def hold(self, held: bool) -> bool:
+        """See `driver.Ticket`: its steps go on, whoever reads."""
+        return False
+
     # ---- members --------------------------------------------------------------------------------------------------
 
     def _call(self, cell: Cell) -> None:

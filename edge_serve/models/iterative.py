@@ -94,9 +94,11 @@ class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
         for job, batch_id, position in again:
             opened = self._open.get(batch_id)
             stream = opened.streams.get(position) if opened is not None else None
+            held = stream is not None and stream.held
             self._close(batch_id, position)
             if stream is not None:
                 self._open[job.batch_id].streams[job.position] = stream
+                self.hold(job, held)  # under its new name
             else:  # the last response came while it waited
                 self._close(job.batch_id, job.position)
         return jobs

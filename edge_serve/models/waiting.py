@@ -30,6 +30,9 @@ class Waiter:
         else:
             self.room.drop(self)
 
+    def hold(self, held: bool) -> bool:
+        return self.ticket is not None and self.ticket.hold(held)
+
 
 class WaitingRoom:
     """Implements `served.Runner` for a version that is being exchanged.

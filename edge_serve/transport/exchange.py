@@ -47,6 +47,10 @@ class Exchange(Protocol):
 
     on_drained: Callable[[], None] | None
 
+    @property
+    def behind(self) -> bool:
+        """What was written waits for the answer of an earlier request of the same connection."""
+
 
 class Application(Protocol):
     """Answers requests."""

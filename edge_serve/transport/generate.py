@@ -3,29 +3,30 @@
 Which status an answer has is Triton's (server src/http_server.cc, GenerateRequestClass): what is refused before it
 reaches the model has the error's own status; once it has, the first response decides, and any error of it is a 400.
 
-A model pushes its responses, as fast as it likes. What a client does not read is kept up to MAX_UNREAD bytes; beyond
-that its request is cancelled and its stream ended with an error. Holding the worker instead would let one slow client
-stop all others of the model.
+A model pushes its responses as fast as its client reads: when too much waits for the client, the sender of this one
+request is made to wait (`backlog`). Where nobody can be made to wait (the responses of an ensemble), and where the
+client is not to blame (an earlier request of its connection is unanswered, and holding this one might keep that from
+its end), responses are kept up to MAX_UNREAD bytes; beyond that the request is cancelled and its stream ended with an
+error.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.infer import InferResponse
 from edge_serve.protocol import generate
+from edge_serve.transport import backlog
+from edge_serve.transport.backlog import Backlog
 from edge_serve.transport.exchange import Exchange
 from edge_serve.transport.replies import error_body
 
 log = logging.getLogger(__name__)
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
-
-#: bytes of events that wait for one client
-MAX_UNREAD = 16 * 1024 * 1024
 
 #: the status of an error response of a model, whatever its code
 MODEL_ERROR = 400
@@ -35,7 +36,12 @@ _NOT_ONE = (
     "of responses"
 )
 
-Cancel = Callable[[], None]
+
+class StreamTicket(Protocol):
+    """What this needs of models.driver.Ticket."""
+
+    def cancel(self) -> None: ...
+    def hold(self, held: bool) -> bool: ...
 
 
 class Answer:
@@ -49,13 +55,13 @@ class Answer:
     def __init__(self, exchange: Exchange) -> None:
         self.refusal: EdgeServeError | None = None
         self.over = False
-        self._cancel: Cancel | None = None
+        self._ticket: StreamTicket | None = None
         self._exchange = exchange
         exchange.on_abandoned = self._on_abandoned
 
     def on_response(self, response: InferResponse) -> None:
         """Take a response; see service.infer."""
-        if self._cancel is None and response.error is not None:
+        if self._ticket is None and response.error is not None:
             self.refusal, self.over = response.error, True
         data, failed = (b"", False) if self.over else _body(response)
         if response.lease is not None:
@@ -63,11 +69,11 @@ class Answer:
         if not self.over:
             self._take(data, failed, response.final)
 
-    def accepted(self, cancel: Cancel) -> None:
-        """The request is on its way. `cancel` tells the model that nobody listens any more."""
-        self._cancel = cancel
+    def accepted(self, ticket: StreamTicket) -> None:
+        """The request is on its way."""
+        self._ticket = ticket
         if self.over:
-            cancel()
+            ticket.cancel()
 
     def _take(self, data: bytes, failed: bool, final: bool) -> None:
         """A response as JSON, empty when it only tells that none follows."""
@@ -76,8 +82,8 @@ class Answer:
     def _stop(self) -> None:
         """Want nothing more of the model."""
         self.over = True
-        if self._cancel is not None:
-            self._cancel()
+        if self._ticket is not None:
+            self._ticket.cancel()
 
     def _on_abandoned(self) -> None:
         self._stop()
@@ -134,7 +140,7 @@ class Stream(Answer):
         self._blocked = False
         self._final = False
         self._waiting: deque[bytes] = deque()
-        self._unread = 0
+        self._backlog = Backlog()
         exchange.on_drained = self._on_drained
 
     def _take(self, data: bytes, failed: bool, final: bool) -> None:
@@ -151,15 +157,20 @@ class Stream(Answer):
         if not self._blocked:
             self._blocked = not self._exchange.write(data)
             return
-        if self._unread + len(data) > MAX_UNREAD:
-            self._cut()
-            return
         self._waiting.append(data)
-        self._unread += len(data)
+        self._backlog.add(len(data))
+        if self._backlog.must_hold() and not self._final:
+            self._hold()
+
+    def _hold(self) -> None:
+        if self._ticket is not None and not self._exchange.behind:
+            self._backlog.held = self._ticket.hold(True)
+        if self._backlog.is_too_much():
+            self._cut()
 
     def _cut(self) -> None:
         """The client reads too slowly: it gets what waits, and then an error."""
-        text = f"the stream was ended because the client left more than {MAX_UNREAD} bytes of it unread"
+        text = f"the stream was ended because the client left more than {backlog.MAX_UNREAD} bytes of it unread"
         self._waiting.append(generate.event(error_body(text)))
         self._final = True
         self._stop()
@@ -168,8 +179,11 @@ class Stream(Answer):
         self._blocked = False
         while self._waiting and not self._blocked:
             data = self._waiting.popleft()
-            self._unread -= len(data)
+            self._backlog.take(len(data))
             self._blocked = not self._exchange.write(data)
+        if self._backlog.may_go_on() and self._ticket is not None:
+            self._backlog.held = False
+            self._ticket.hold(False)
         if self._final and not self._waiting and not self._blocked:
             self._end()
 

@@ -138,6 +138,10 @@ class HttpExchange:
         else:
             line.send(self, (LAST_CHUNK,), len(LAST_CHUNK), None)
 
+    @property
+    def behind(self) -> bool:
+        return bool(self.held)
+
     def abandon(self) -> None:
         """The client has gone: tell the application, unless it has answered, and free the buffers it gave."""
         self.line = None

@@ -138,7 +138,7 @@ class V2Application:
         ticket = self._service.infer(request, answer.on_response)
         if answer.refusal is not None:
             raise answer.refusal
-        answer.accepted(ticket.cancel)
+        answer.accepted(ticket)
 
     # ---- health and metadata ------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from edge_serve.protocol.routes import Operation
 from edge_serve.protocol.work import LOOP_LIMITS, NO_LIMITS, SMALL_BYTES, SMALL_DEFLATE_BYTES, TooMuch
 from edge_serve.tensors import Buffer
 from edge_serve.transport.exchange import Exchange
+from edge_serve.transport.generate import StreamTicket
 from edge_serve.transport.replies import refuse
 from edge_serve.transport.v2_head import JSON, PLAIN, Request
 from edge_serve.workers.arena import Arena
@@ -59,7 +60,7 @@ class InferService(Protocol):
 
     def lookup(self, name: str, version: str) -> Served: ...
     def lease(self, name: str, version: str, nbytes: int) -> Lease | None: ...
-    def infer(self, request: InferRequest, on_response: OnResponse) -> Ticket: ...
+    def infer(self, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
     def infer_held(self, served: Any, request: InferRequest, on_response: OnResponse) -> Ticket: ...
 
 

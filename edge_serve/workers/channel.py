@@ -34,6 +34,7 @@ from edge_serve.workers.inputs import copied, loose_bytes
 from edge_serve.workers.layout import INLINE, padded
 from edge_serve.workers.lending import Lending
 from edge_serve.workers.link import Link, PartialListener, Pending
+from edge_serve.workers.patience import Patience
 from edge_serve.workers.reply import FINAL, NULL, PARTIAL_HEAD, REPLY_HEAD, BatchReply, decode_answers
 
 _RECEIVE_BYTES = 64 * 1024
@@ -110,7 +111,7 @@ class Channel:
             return
         self._pending[batch_id] = pending
         if link.timeout:
-            pending.timer = self._loop.call_later(link.timeout, self._on_overrun)
+            pending.timer = Patience(self._loop, link.timeout, self._on_overrun)
         self._send(data)
 
     def _place(self, requests: Sequence[InferRequest], pending: Pending) -> Sequence[InferRequest]:
@@ -183,6 +184,14 @@ class Channel:
             index = pending.sent.index(index)
         self._send_control(frame(Kind.CANCEL, batch_id, CANCELLATION.pack(self.number, index)))
         return True
+
+    def hold(self, batch_id: int, index: int, held: bool) -> None:
+        """Let the sender of a decoupled model's stream wait, or go on; its time limit stands still meanwhile."""
+        pending = self._pending.get(batch_id)
+        if pending is not None and pending.timer is not None:
+            pending.timer.hold(held)
+        kind = Kind.HOLD if held else Kind.GO_ON
+        self._send_control(frame(kind, batch_id, CANCELLATION.pack(self.number, index)))
 
     def _send(self, data: bytes) -> None:
         if self._queue:

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 
 from edge_serve.backends.base import BackendInstance, BackendRequest, Reply, Timing
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
-from edge_serve.workers.execute import Batch, decode_execute
+from edge_serve.workers.execute import Batch, cancel_key, decode_execute
 from edge_serve.workers.frames import HEADER, HEADER_SIZE, NEED, Kind, frame
+from edge_serve.workers.holding import Holds
 from edge_serve.workers.layout import INLINE, Layout
 from edge_serve.workers.lending import Borrowed
 from edge_serve.workers.reply import OutputRoom, encode_partial, encode_reply
@@ -93,6 +94,7 @@ class Instance:
         self._arena = arena
         self._borrowed = borrowed
         self._cancelled: set[int] = set()
+        self._holds = Holds()
         self._send_lock = threading.Lock()
         self._tokens = itertools.count(1)
         self._asked: dict[int, tuple[threading.Event, list[tuple[int, int, str]]]] = {}
@@ -197,6 +199,8 @@ class Instance:
         return encode_reply(self._layout, batch.id, replies, wanted, room, marks, clock)
 
     def _send_partial(self, batch_id: int, index: int, reply: Reply | None, final: bool) -> None:
+        if self._holds.held and not self._holds.wait(cancel_key(batch_id, index), final):
+            return
         room = OutputRoom(self._arena, 0, 0, self._need)
         try:
             data = encode_partial(self._layout, batch_id, index, reply, final, None, room)
@@ -221,6 +225,7 @@ class Instance:
     def disconnect(self) -> None:
         """Never answer again. After a fork nobody else can hold the lock, whatever it says."""
         self._send_lock = threading.Lock()
+        self._holds = Holds()
         self._socket.close()
 
     # ---- called by the control thread -----------------------------------------------------------------------------
@@ -238,6 +243,18 @@ class Instance:
         if len(self._cancelled) >= 4096:
             self._cancelled.clear()
         self._cancelled.add((batch_id << 16) | index)
+
+    def hold(self, batch_id: int, index: int, held: bool) -> None:
+        """Let the senders of a stream wait, or go on. The front end takes back each hold when the stream ends."""
+        if held:
+            self._holds.hold(cancel_key(batch_id, index))
+        else:
+            self._holds.go_on(cancel_key(batch_id, index))
+
+    def end_holds(self) -> None:
+        """The model is being closed. Who waits returns from `send`, and hears that nobody listens."""
+        self._cancelled.update(self._holds.held)
+        self._holds.close()
 
     def _forget(self, batch: Batch) -> None:
         if not self._layout.decoupled:  # their senders outlive the batch

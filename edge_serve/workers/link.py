@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,6 +10,7 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Lease
 from edge_serve.workers.arena import Arena, Slot
 from edge_serve.workers.layout import INLINE, Layout
+from edge_serve.workers.patience import Patience
 from edge_serve.workers.reply import BatchReply
 
 
@@ -85,7 +85,7 @@ class Pending:
     sent: list[int] | None = None
     refused: dict[int, EdgeServeError] | None = None
     copies: list[Slot] | None = None
-    timer: asyncio.TimerHandle | None = None
+    timer: Patience | None = None
     each: bool = False
     gone: set[int] | None = None
 

@@ -66,6 +66,8 @@ class Main:
             Kind.CLOSE: self._on_close,
             Kind.HEALTH: self._on_health,
             Kind.CANCEL: self._on_cancel,
+            Kind.HOLD: self._on_hold,
+            Kind.GO_ON: self._on_hold,
             Kind.OUTPUT_SLOT: self._on_slot,
             Kind.ARENA: self._on_arena,
             Kind.ARENA_GONE: lambda received: self._borrowed.remove(received.id),
@@ -205,6 +207,8 @@ class Main:
         if loaded is None:
             self._control.send(failed_frame(received.id, NotFound(f"model {number} is not open")))
         else:
+            for instance in loaded.instances:  # one that waits for a client would not come to its end
+                instance.end_holds()
             self._start(loaded.in_main, lambda: self._close(received.id, number))
 
     def _close(self, question: int, number: int) -> bool:
@@ -245,6 +249,12 @@ class Main:
         instance = self._instances.get(number)
         if instance is not None:
             instance.cancel(received.id, index)
+
+    def _on_hold(self, received: Frame) -> None:
+        number, index = CANCELLATION.unpack_from(received.payload)
+        instance = self._instances.get(number)
+        if instance is not None:
+            instance.hold(received.id, index, received.kind == Kind.HOLD)
 
     def _on_arena(self, received: Frame) -> None:
         self._borrowed.add(received.id, self._control.descriptors.pop(0))

@@ -107,6 +107,13 @@ class OpenedModel:
             for channel in home.part.channels.values():
                 channel.cancel(batch_id, index)
 
+    def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None:
+        """The client of a decoupled model's request reads too slowly: its sender waits until it is told to go on.
+        What is held must be let go in the end; a worker that died has forgotten it."""
+        channel = self._channels[instance].get(instance)
+        if channel is not None:
+            channel.hold(batch_id, index, held)
+
     async def is_ready(self, timeout: float) -> bool:
         """Whether every instance has its worker and the model says that it is ready."""
         answers = await asyncio.gather(*(home.worker.is_ready(home.part, timeout) for home in self._homes))

@@ -63,6 +63,9 @@ class Model:
     def cancel(self) -> None:
         self.cancelled += 1
 
+    def hold(self, held: bool) -> bool:
+        return False
+
     def stop(self, on_idle: Callable[[], None]) -> None:
         self.stopped = True
 

@@ -60,6 +60,9 @@ class Job:
     def cancel(self) -> None:
         self.cancelled = True
 
+    def hold(self, held: bool) -> bool:
+        return False
+
     def answer(
         self, *outputs: Tensor, lease: Slot | None = None, parameters: dict[str, Parameter] | None = None
     ) -> None:

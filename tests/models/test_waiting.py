@@ -19,6 +19,7 @@ class Target:
     def __init__(self) -> None:
         self.ids: list[str] = []
         self.cancelled = 0
+        self.held = False
 
     def submit(
         self, request: InferRequest, rows: int, key: Hashable, on_response: Callable[[InferResponse], None]
@@ -30,6 +31,10 @@ class Target:
 
     def cancel(self) -> None:
         self.cancelled += 1
+
+    def hold(self, held: bool) -> bool:
+        self.held = held
+        return True
 
 
 def served(target: Target, signature: Any) -> Served:

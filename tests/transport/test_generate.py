@@ -11,7 +11,7 @@ import pytest
 from edge_serve.errors import InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferResponse
 from edge_serve.tensors import DataType, Tensor, join_bytes
-from edge_serve.transport import generate
+from edge_serve.transport import backlog
 from edge_serve.transport.generate import EVENT_STREAM, Single, Stream, check_encoding
 from tests.transport.v2_scene import JSON, Door, FakeExchange, FakeLease, FakeTicket, head_of
 
@@ -80,14 +80,14 @@ def failure(text: str = "generation failed", *, final: bool = True) -> InferResp
 def single() -> tuple[Wire, Single, FakeTicket]:
     wire, ticket = Wire(), FakeTicket()
     answer = Single(wire)
-    answer.accepted(ticket.cancel)
+    answer.accepted(ticket)
     return wire, answer, ticket
 
 
-def stream(window: int = 1 << 30) -> tuple[Wire, Stream, FakeTicket]:
-    wire, ticket = Wire(window), FakeTicket()
+def stream(window: int = 1 << 30, *, can_hold: bool = True) -> tuple[Wire, Stream, FakeTicket]:
+    wire, ticket = Wire(window), FakeTicket(can_hold=can_hold)
     answer = Stream(wire)
-    answer.accepted(ticket.cancel)
+    answer.accepted(ticket)
     return wire, answer, ticket
 
 
@@ -226,30 +226,91 @@ def test_a_client_that_reads_again_gets_later_events_at_once() -> None:
     assert wire.events == [event("a"), event("b"), event("c")]
 
 
-def test_a_client_that_leaves_too_much_unread_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(b"data: ") + len(b'{"model_name":"m","model_version":"1","out":"b"}') + 2
-    monkeypatch.setattr(generate, "MAX_UNREAD", 2 * size)
+#: what a waiting event of one letter counts
+EVENT = len(b"data: ") + len(b'{"model_name":"m","model_version":"1","out":"b"}') + 2 + backlog._EVENT_BYTES
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream is held from its third waiting event on, goes on with the last one, and has at most five without."""
+    monkeypatch.setattr(backlog, "HOLD_ABOVE", 2 * EVENT)
+    monkeypatch.setattr(backlog, "GO_ON_BELOW", EVENT)
+    monkeypatch.setattr(backlog, "MAX_UNREAD", 4 * EVENT)
+
+
+@pytest.mark.usefixtures("small")
+def test_the_sender_of_a_slow_clients_stream_waits_and_nothing_is_lost() -> None:
     wire, answer, ticket = stream(window=1)
     tell(answer, *map(response, "abc"))
+    assert ticket.held == []
+    tell(answer, *map(response, "defgh"))  # those on their way still come, however many
+    assert ticket.held == [True]
+
+    wire.read(5)
+    assert ticket.held == [True]
+    wire.read(1)
+    assert ticket.held == [True, False]
+    wire.read()
+    tell(answer, response("i", final=True))
+
+    assert wire.events == [event(letter) for letter in "abcdefghi"]
+    assert (wire.ended, ticket.held, ticket.cancelled) == (1, [True, False], 0)
+
+
+@pytest.mark.usefixtures("small")
+def test_the_last_response_holds_nobody() -> None:
+    _, answer, ticket = stream(window=1)
+    tell(answer, *map(response, "abc"), response("d", final=True))
+
+    assert ticket.held == []
+
+
+@pytest.mark.usefixtures("small")
+def test_a_client_that_leaves_while_the_sender_waits_cancels() -> None:
+    wire, answer, ticket = stream(window=1)
+    tell(answer, *map(response, "abcd"))
+    wire.leave()
+    tell(answer, *map(response, "efgh"))
+
+    assert (ticket.held, ticket.cancelled) == ([True], 1)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("reason", ["nobody can be held", "an earlier request is unanswered"])
+def test_where_nobody_is_held_a_client_that_leaves_too_much_unread_is_cut_off(reason: str) -> None:
+    wire, answer, ticket = stream(window=1, can_hold=reason != "nobody can be held")
+    wire.behind = reason == "an earlier request is unanswered"
+    tell(answer, *map(response, "abcde"))
     assert ticket.cancelled == 0
-    tell(answer, response("d"))
+    tell(answer, response("f"))
     assert ticket.cancelled == 1
     lease = FakeLease(memoryview(b""), 0)
-    tell(answer, response("e", lease=lease, final=True))  # what the model has sent before it knew
+    tell(answer, response("g", lease=lease, final=True))  # what the model has sent before it knew
     assert lease.released == 1
 
     wire.read()
 
-    assert wire.events[:3] == [event("a"), event("b"), event("c")]
-    assert wire.events[3:] == [
-        {"error": f"the stream was ended because the client left more than {2 * size} bytes of it unread"}
-    ]
-    assert wire.ended == 1
+    assert wire.events[:6] == [event(letter) for letter in "abcdef"]
+    text = f"the stream was ended because the client left more than {4 * EVENT} bytes of it unread"
+    assert wire.events[6:] == [{"error": text}]
+    assert (wire.ended, ticket.held) == (1, [])
 
 
-def test_what_was_read_does_not_count_as_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate, "MAX_UNREAD", 120)
+@pytest.mark.usefixtures("small")
+def test_a_stream_whose_turn_has_come_is_held() -> None:
     wire, answer, ticket = stream(window=1)
+    wire.behind = True
+    tell(answer, *map(response, "abcd"))
+    assert ticket.held == []
+
+    wire.behind = False
+    tell(answer, response("e"))
+    assert ticket.held == [True]
+
+
+@pytest.mark.usefixtures("small")
+def test_what_was_read_does_not_count_as_unread() -> None:
+    wire, answer, ticket = stream(window=1, can_hold=False)
     tell(answer, response("x"))
     for _ in range(20):
         tell(answer, response("y"), response("z"))
@@ -278,7 +339,7 @@ def test_a_client_that_left_before_the_request_was_accepted_cancels(kind: type[S
     wire, ticket = Wire(), FakeTicket()
     answer = kind(wire)
     wire.leave()
-    answer.accepted(ticket.cancel)
+    answer.accepted(ticket)
 
     assert ticket.cancelled == 1
 

@@ -21,6 +21,7 @@ class RecordingExchange:
     lease: Lease | None = None
     on_abandoned: Callable[[], None] | None = None
     on_drained: Callable[[], None] | None = None
+    behind = False
 
     def __init__(self, method: str, target: str) -> None:
         self.head = HeadParser(MessageLimits()).parse(f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())

@@ -54,9 +54,16 @@ class FakeServed:
 @dataclass
 class FakeTicket:
     cancelled: int = 0
+    can_hold: bool = False
+    held: list[bool] = field(default_factory=list)
 
     def cancel(self) -> None:
         self.cancelled += 1
+
+    def hold(self, held: bool) -> bool:
+        if self.can_hold:
+            self.held.append(held)
+        return self.can_hold
 
 
 @dataclass
@@ -184,6 +191,7 @@ class FakeExchange:
     headers: dict[str, str] = field(default_factory=dict)
     on_sent: Callable[[], None] | None = None
     buffers: Sequence[Buffer] = ()
+    behind: bool = False
 
     def reply(
         self,
