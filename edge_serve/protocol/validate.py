@@ -222,6 +222,8 @@ _INTEGER_IDS = {DataType.UINT64, DataType.INT64, DataType.UINT32, DataType.INT32
 
 
 def _check_correlation_id(request: InferRequest, signature: Signature, expected: DataType) -> None:
+    if request.correlation_id == "":
+        return  # there is none, which the scheduler refuses
     if isinstance(request.correlation_id, str):
         found = None if expected is DataType.BYTES else "BYTES"
     else:

@@ -177,24 +177,32 @@ class Inference:
         infer: Callable[[InferRequest, OnResponse], Ticket],
     ) -> None:
         answered = False
+        error_type = JSON  # of a refusal by the scheduler; as in Triton, a model's own error is of another type
 
         def on_response(response: InferResponse) -> None:
             nonlocal answered
             answered = True
             exchange.on_abandoned = None
-            self._answer(exchange, asked, request, served, response)
+            self._answer(exchange, asked, request, served, response, error_type)
 
         ticket = infer(request, on_response)
+        error_type = PLAIN
         if not answered:
             exchange.on_abandoned = ticket.cancel
 
     def _answer(
-        self, exchange: Exchange, asked: Request, request: InferRequest, served: Served, response: InferResponse
+        self,
+        exchange: Exchange,
+        asked: Request,
+        request: InferRequest,
+        served: Served,
+        response: InferResponse,
+        error_type: str,
     ) -> None:
         lease = response.lease
         try:
             if response.error is not None:
-                refuse(exchange, response.error, PLAIN)
+                refuse(exchange, response.error, error_type)
             else:
                 buffers, length = self._encoder.encode(response, request, served.signature)
                 if asked.accept != "identity":

@@ -191,7 +191,7 @@ def test_equally_long_strings_take_the_short_way_to_the_same_answer(count: int) 
     ("corrid", "correlation_id", "found"),
     [
         (DataType.UINT64, "s", "BYTES"), (DataType.BYTES, 5, "UINT64"), (DataType.BYTES, 0, "UINT64"),
-        (DataType.INT32, 5, None), (DataType.BYTES, "s", None),
+        (DataType.INT32, 5, None), (DataType.BYTES, "s", None), (DataType.UINT64, "", None),
     ],
 )  # fmt: skip
 def test_correlation_id_type(corrid: DataType, correlation_id: int | str, found: str | None) -> None:

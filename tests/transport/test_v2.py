@@ -91,12 +91,17 @@ def test_an_unsupported_encoding_is_told_what_is_supported() -> None:
     assert Door().infer(REQUEST, {"Content-Encoding": "br"}).headers == {"Accept-Encoding": "gzip, deflate"}
 
 
-def test_a_model_that_fails() -> None:
+@pytest.mark.parametrize(("later", "content_type"), [(False, JSON), (True, PLAIN)])
+def test_a_refusal_and_a_model_that_fails(later: bool, content_type: str) -> None:
+    """What the scheduler refuses at once is application/json, what fails later text/plain, as in Triton."""
     door = Door()
+    door.service.later = later
     door.service.error = Unavailable("Exceeds maximum queue size")
     door.service.response_lease = FakeLease(memoryview(b""), 0)
     exchange = door.infer(REQUEST)
-    assert (exchange.status, exchange.content_type, exchange.error) == (503, PLAIN, "Exceeds maximum queue size")
+    for answer in door.service.waiting:
+        answer()
+    assert (exchange.status, exchange.content_type, exchange.error) == (503, content_type, "Exceeds maximum queue size")
     assert door.service.response_lease.released == 1
 
 
