@@ -134,7 +134,7 @@ class Server:
         explicit = config.model_control_mode == "explicit"
         interval = config.repository_poll_secs if config.model_control_mode == "poll" else None
         self._poller = None if explicit else Poller(repository, self._registry, interval)
-        options = ServiceOptions(config.id, explicit, config.strict_readiness)
+        options = ServiceOptions(config.id, explicit, config.strict_readiness, config.allow_client_shm)
         self.service = Service(self._registry, options, log_control, Tracing(_trace_settings(config)))
         calls = Calls(self._registry.lookup, self.service)
         hooks.infer, hooks.control = calls.infer, calls.control
@@ -373,7 +373,6 @@ def _v2_settings(config: ServerConfig) -> V2Settings:
             for restriction in config.http_restricted_api
             for api in restriction.apis
         },
-        allow_client_shm=config.allow_client_shm,
     )
 
 

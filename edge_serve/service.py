@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from edge_serve.config.model_config_pb2 import ModelConfig
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata, TensorMetadata
 from edge_serve.messages.settings import LogSettings, TraceChanges, TraceSettings
+from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.signature import TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.driver import OnResponse, Ticket
@@ -26,6 +27,7 @@ from edge_serve.models.registry import Registry
 from edge_serve.models.served import Served
 from edge_serve.protocol.validate import validate
 from edge_serve.tracing.tracing import Tracing
+from edge_serve.workers.regions import Regions
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +74,7 @@ class ServiceOptions:
     server_id: str = "triton"
     explicit: bool = False
     strict_readiness: bool = True
+    allow_client_shm: bool = False
 
 
 @dataclass(slots=True)
@@ -81,6 +84,7 @@ class Service:
     Attributes:
         started: the initial models are loaded, or failed to.
         stopping: SIGTERM came; nothing new is accepted.
+        regions: shared memory of clients; decoders look up there what a request names.
         log_control: None when there is no log of our own, as in another program.
     """
 
@@ -88,6 +92,7 @@ class Service:
     options: ServiceOptions = field(default_factory=ServiceOptions)
     log_control: LogControl | None = None
     tracing: Tracing = field(default_factory=Tracing)
+    regions: Regions = field(default_factory=Regions)
     started: bool = False
     stopping: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -210,6 +215,68 @@ class Service:
         if model:
             self.lookup(model, "")
         self.tracing.update(model, changes)
+
+    # ---- shared memory of clients -------------------------------------------------------------------------------
+
+    def system_shm_status(self, name: str) -> list[RegionStatus]:
+        """One region, or all when "".
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        return self.regions.status(name)
+
+    def register_system_shm(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Let requests use a part of a POSIX shared memory object.
+
+        Raises:
+            Unsupported: the server does not allow it. EdgeServeError: as `Regions.register`.
+        """
+        self.check_shm()
+        if not name:
+            raise InvalidArgument("'region name' is necessary to register system shared memory region")
+        self.regions.register(name, key, offset, byte_size)
+
+    def unregister_system_shm(self, name: str) -> None:
+        """Forget one region, or all when ""; one that is not there is fine.
+
+        Raises:
+            Unsupported: the server does not allow shared memory.
+        """
+        self.check_shm()
+        self.regions.unregister(name)
+
+    def cuda_shm_status(self, name: str) -> list[RegionStatus]:
+        """As `system_shm_status`; no region of a GPU is ever registered."""
+        if name:
+            raise NotFound(f"Unable to find cuda shared memory region: '{name}'")
+        return []
+
+    def register_cuda_shm(self, name: str) -> None:
+        """Refused, as by a Triton without GPUs.
+
+        Raises:
+            InvalidArgument: always, if the server allows shared memory. Unsupported: if not.
+        """
+        self.check_shm()
+        if not name:
+            raise InvalidArgument("'region name' is necessary to register cuda shared memory region")
+        raise InvalidArgument(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
+
+    def unregister_cuda_shm(self, name: str) -> None:
+        """As `unregister_system_shm`: nothing is there, which is fine."""
+        self.check_shm()
+
+    def check_shm(self) -> None:
+        """May clients register shared memory?
+
+        Raises:
+            Unsupported: no.
+        """
+        if not self.options.allow_client_shm:
+            raise Unsupported(
+                "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+            )
 
     # ---- model control ------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -125,7 +125,47 @@ class Handle(Tensor):
         """The same bytes, in the same place when they lie in an arena."""
         if type(tensor) is cls:
             return cls(name, tensor.datatype, shape, tensor.data, -1, tensor.arena, tensor.place)
+        if type(tensor) is Shared:
+            return Shared(name, tensor.datatype, shape, tensor.data, -1, tensor.region, tensor.place)
         return Tensor(name, tensor.datatype, shape, tensor.data)
+
+
+class Unseen:
+    """Bytes that this process does not see, because they lie in a client's shared memory: it knows their number only.
+
+    Whatever tries to read them fails, which is how tests know that nothing does.
+    """
+
+    __slots__ = ("_size",)
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @classmethod
+    def buffer(cls, size: int) -> Buffer:
+        """For `Tensor.data`, where most code asks for the length alone: no type there should have to name this."""
+        return cast(Buffer, cls(size))
+
+
+def is_unseen(data: object) -> bool:
+    """Whether this process sees only how many bytes it is."""
+    return type(data) is Unseen
+
+
+@dataclass(slots=True)
+class Shared(Tensor):
+    """An input in a shared memory region of a client; `data` is `Unseen` in the front end.
+
+    Attributes:
+        region: a `workers.regions.Region`, which stays open while this refers to it.
+        place: where the tensor starts in the region's file.
+    """
+
+    region: object = None
+    place: int = -1
 
 
 def element_count(shape: Sequence[int]) -> int:

@@ -79,6 +79,8 @@ class Reply:
         answered: `error` is what the model itself answers this request with; its execution counts as a success.
         rescheduled: no answer yet: the model wants the request once more (`iterative_sequence`).
         personal: it may depend on the request's parameters or sequence, which a response cache must know.
+        stored: set by the worker: the outputs that were written to a client's shared memory, no more in `outputs`
+            (workers/shared.py).
     """
 
     outputs: list[Tensor] = field(default_factory=list)
@@ -87,6 +89,7 @@ class Reply:
     answered: bool = False
     rescheduled: bool = False
     personal: bool = False
+    stored: list[list[Any]] | None = None
 
 
 @dataclass(slots=True)

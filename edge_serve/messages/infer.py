@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from edge_serve.errors import EdgeServeError
+from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.tensors import Buffer, Tensor
@@ -42,11 +43,13 @@ class RequestedOutput:
     Attributes:
         binary: leave as binary tensor data rather than JSON.
         classification: number of top classes to return in place of the tensor; 0 = off.
+        place: the client's memory that it is written to rather than into the reply.
     """
 
     name: str
     binary: bool = False
     classification: int = 0
+    place: Place | None = None
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ class InferRequest:
         validated: the signature it was checked against; None = not yet.
         seat: where its sequence sits in the instance, set when it runs; -1 = it is part of none, and keeps no state.
         compute: of the ensemble request that this one is a part of, which adds its times there; None = of no ensemble.
+        shared: an input (`tensors.Shared`) or an output lies in a client's shared memory.
     """
 
     model_name: str
@@ -85,6 +89,7 @@ class InferRequest:
     validated: Signature | None = None
     seat: int = -1
     compute: ComputeTimes | None = None
+    shared: bool = False
 
 
 @dataclass(slots=True)

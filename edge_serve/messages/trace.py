@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from edge_serve.messages.statistics import ComputeTimes
-from edge_serve.tensors import Shape, Tensor, to_array
+from edge_serve.tensors import Shape, Tensor, is_unseen, to_array
 
 
 class TensorRecord(NamedTuple):
@@ -56,6 +56,7 @@ class Trace(ComputeTimes):
             self.tensors += [
                 TensorRecord(activity, tensor.name, _text(tensor), tensor.shape, tensor.datatype.name)
                 for tensor in tensors
+                if not is_unseen(tensor.data)
             ]
 
 

@@ -81,7 +81,7 @@ class CachedRunner:
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
         """Answer a request from the cache, or run it. `on_response` is called exactly once."""
-        if self._stopping or sum(len(tensor.data) for tensor in request.inputs) > MOST_INPUT_BYTES:
+        if self._stopping or request.shared or sum(len(tensor.data) for tensor in request.inputs) > MOST_INPUT_BYTES:
             if self._order is not None:
                 on_response = self._in_turn(on_response)
             return self.runner.submit(request, rows, shape_key, on_response)

@@ -12,9 +12,10 @@ import orjson
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata, TensorMetadata
+from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.statistics import BatchStatistics, Duration, ModelStatistics, ResponseStatistics
 from edge_serve.protocol import json_text
-from edge_serve.protocol.json_text import as_bool, as_string, find
+from edge_serve.protocol.json_text import as_bool, as_string, as_unsigned, find
 from edge_serve.tensors import Buffer
 
 LoadParameters = Mapping[str, Parameter | bytes]
@@ -102,6 +103,29 @@ def _response(response: ResponseStatistics) -> dict[str, Any]:
         "empty_response": _duration(response.empty_response),
         "cancel": _duration(response.cancel),
     }
+
+
+def shared_memory(regions: Iterable[RegionStatus]) -> bytes:
+    """GET /v2/systemsharedmemory/status, of one or of all."""
+    return orjson.dumps(
+        [{"name": one.name, "key": one.key, "offset": one.offset, "byte_size": one.byte_size} for one in regions]
+    )
+
+
+def read_shared_memory(body: Buffer) -> tuple[str, int, int]:
+    """The key, offset and size of a region to be registered.
+
+    Raises:
+        Internal: not JSON, or a member has the wrong type. InvalidArgument: the key or the size is missing.
+    """
+    document = json_text.parse(body) if len(body) else {}
+    key, offset, byte_size = (find(document, name) for name in ("key", "offset", "byte_size"))
+    if key is None:
+        raise InvalidArgument("Shared memory register request has no 'key' field")
+    key_text, start = as_string(key), 0 if offset is None else as_unsigned(offset)
+    if byte_size is None:
+        raise InvalidArgument("Shared memory register request has no 'byte_size' field")
+    return key_text, start, as_unsigned(byte_size)
 
 
 def read_index_request(body: Buffer) -> bool:

@@ -11,9 +11,11 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
+from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol import infer_header, json_text
 from edge_serve.protocol.validate import check_strings, prefix, validate
@@ -82,13 +84,17 @@ class InferDecoder:
     Args:
         max_input_size: --http-max-input-size, bytes of a JSON part, of a tensor that came as JSON, or of a raw body.
         work: what may be done here and now.
+        regions: shared memory that requests may name; None = there is none.
     """
 
     _MAX_TEMPLATES = 1024
     _MAX_TEMPLATE_SIZE = 4096
 
-    def __init__(self, max_input_size: int = MAX_INPUT_SIZE, work: WorkLimits = NO_LIMITS) -> None:
+    def __init__(
+        self, max_input_size: int = MAX_INPUT_SIZE, work: WorkLimits = NO_LIMITS, regions: Regions | None = None
+    ) -> None:
         self.max_input_size = max_input_size
+        self._regions = regions
         self._work = work
         self._templates: dict[tuple[int, bytes], _Template] = {}
 
@@ -139,22 +145,25 @@ class InferDecoder:
             )
         self._check_json_size(len(view), signature)
         tail = infer_header.Tail(view, len(view), -1)
-        request = infer_header.read(json_text.parse(view), tail, signature.model_name, self.max_input_size)
+        request = self._read(json_text.parse(view), tail, signature)
         validate(request, signature)
         return request
 
     def _decode_header(self, signature: Signature, text: bytes, view: memoryview, offset: int) -> InferRequest:
         self._check_json_size(len(text), signature)
         tail = infer_header.Tail(view, len(text), offset)
-        request = infer_header.read(json_text.parse(text), tail, signature.model_name, self.max_input_size)
+        request = self._read(json_text.parse(text), tail, signature)
         if len(view) > 4 * self._work.strings:  # each has a length of 4 bytes
             self._check_strings(request)
         validate(request, signature)
-        if len(text) <= self._MAX_TEMPLATE_SIZE and (-1, -1) not in tail.spans:
+        if len(text) <= self._MAX_TEMPLATE_SIZE and (-1, -1) not in tail.spans and not request.shared:
             if len(self._templates) >= self._MAX_TEMPLATES:
                 del self._templates[next(iter(self._templates))]  # the oldest
             self._templates[id(signature), text] = _template(request, signature, tail)
         return request
+
+    def _read(self, document: Any, tail: infer_header.Tail, signature: Signature) -> InferRequest:
+        return infer_header.read(document, tail, signature.model_name, self.max_input_size, self._regions)
 
     def _check_json_size(self, size: int, signature: Signature) -> None:
         if size > self.max_input_size:

@@ -10,6 +10,7 @@ from typing import Any
 
 from edge_serve.errors import Internal, InvalidArgument, NotFound, Unsupported
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter, RequestedOutput
+from edge_serve.messages.shared_memory import Place, Regions
 from edge_serve.protocol import infer_tensors
 from edge_serve.protocol.json_text import (
     INT64_MAX,
@@ -23,7 +24,7 @@ from edge_serve.protocol.json_text import (
     member,
 )
 from edge_serve.protocol.validate import prefix, shape_text
-from edge_serve.tensors import BY_NAME, DataType, Shape, Tensor, element_count
+from edge_serve.tensors import BY_NAME, DataType, Shape, Shared, Tensor, Unseen, element_count
 
 #: parameters that are Triton's own; no header may be forwarded under their names
 RESERVED = frozenset(
@@ -31,7 +32,7 @@ RESERVED = frozenset(
 )
 _MAX_CORRELATION_ID = 128
 #: more dimensions than any tensor has; multiplying a million of them would take hours
-_MAX_RANK = 255
+MAX_RANK = 255
 
 
 class Tail:
@@ -68,8 +69,11 @@ class Tail:
         return self.body[start:end], -1 if self.offset < 0 else self.offset + start
 
 
-def read(document: Any, tail: Tail, model: str, max_input_size: int) -> InferRequest:
+def read(document: Any, tail: Tail, model: str, max_input_size: int, regions: Regions | None = None) -> InferRequest:
     """The request that `document` (a parsed JSON text) and `tail` describe.
+
+    Args:
+        regions: shared memory that it may name; None = there is none.
 
     Raises:
         Internal: a member is missing or has the wrong JSON type (HTTP 500, as in Triton).
@@ -85,7 +89,7 @@ def read(document: Any, tail: Tail, model: str, max_input_size: int) -> InferReq
     inputs = as_array(member(document, "inputs", "Unable to parse 'inputs': "), "Unable to parse 'inputs': ")
     names: set[str] = set()
     for item in inputs:
-        tensor = _read_input(item, tail, request, max_input_size)
+        tensor = _read_input(item, tail, request, max_input_size, regions)
         if tensor.name in names:
             raise InvalidArgument(f"{prefix(request.id)}input '{tensor.name}' already exists in request")
         names.add(tensor.name)
@@ -94,7 +98,7 @@ def read(document: Any, tail: Tail, model: str, max_input_size: int) -> InferReq
         raise InvalidArgument(f"unexpected additional input data for model '{model}'")
     outputs = find(document, "outputs")
     if outputs is not None:
-        _read_outputs(as_array(outputs, "Unable to parse 'outputs': "), request)
+        _read_outputs(as_array(outputs, "Unable to parse 'outputs': "), request, regions)
     return request
 
 
@@ -153,7 +157,7 @@ _SOURCES = (
 )
 
 
-def _read_input(item: Any, tail: Tail, request: InferRequest, max_input_size: int) -> Tensor:
+def _read_input(item: Any, tail: Tail, request: InferRequest, max_input_size: int, regions: Regions | None) -> Tensor:
     data = find(item, "data")
     parameters = find(item, "parameters")
     size = find(parameters, "binary_data_size")
@@ -165,9 +169,13 @@ def _read_input(item: Any, tail: Tail, request: InferRequest, max_input_size: in
     name = as_string(member(item, "name", "Unable to parse 'name': "), "Unable to parse 'name': ")
     type_name = as_string(member(item, "datatype", "Unable to parse 'datatype': "), "Unable to parse 'datatype': ")
     shape = _read_shape(item)
-    if region is not None:
-        raise _no_region(region)
     datatype = BY_NAME.get(type_name)
+    if region is not None:
+        tail.spans.append((-1, -1))
+        request.shared = True
+        place = _place(parameters, region, regions)
+        known = _known(datatype, name)
+        return Shared(name, known, shape, Unseen.buffer(place.size), -1, place.region, place.offset)
     if size is not None:
         count = as_unsigned(size, "Unable to parse 'binary_data_size': ")
         view, offset = tail.take(count, name, request.model_name)
@@ -185,8 +193,8 @@ def _known(datatype: DataType | None, name: str) -> DataType:
 
 def _read_shape(item: Any) -> Shape:
     dims = as_array(member(item, "shape", "Unable to parse 'shape': "), "Unable to parse 'shape': ")
-    if len(dims) > _MAX_RANK:
-        raise InvalidArgument(f"Unable to parse 'shape': found {len(dims)} dimensions, expected at most {_MAX_RANK}")
+    if len(dims) > MAX_RANK:
+        raise InvalidArgument(f"Unable to parse 'shape': found {len(dims)} dimensions, expected at most {MAX_RANK}")
     return tuple([as_unsigned(dim, "Unable to parse 'shape': ") for dim in dims])
 
 
@@ -225,17 +233,19 @@ def _too_big(name: str, size: int, limit: int) -> InvalidArgument:
     )
 
 
-def _read_outputs(items: list[Any], request: InferRequest) -> None:
+def _read_outputs(items: list[Any], request: InferRequest, regions: Regions | None) -> None:
     names: set[str] = set()
     for item in items:
-        output = _read_output(item)
+        output = _read_output(item, regions)
+        if output.place is not None:
+            request.shared = True
         if output.name in names:
             raise InvalidArgument(f"{prefix(request.id)}output '{output.name}' already exists in request")
         names.add(output.name)
         request.outputs.append(output)
 
 
-def _read_output(item: Any) -> RequestedOutput:
+def _read_output(item: Any, regions: Regions | None) -> RequestedOutput:
     parameters = find(item, "parameters")
     region = find(parameters, "shared_memory_region")
     binary = find(parameters, "binary_data")
@@ -248,13 +258,22 @@ def _read_output(item: Any) -> RequestedOutput:
     name = as_string(member(item, "name", "Unable to parse 'name': "), "Unable to parse 'name': ")
     classes = 0 if classification is None else as_unsigned(classification, "Unable to set 'classification': ")
     if region is not None:
-        raise _no_region(region)
+        return RequestedOutput(name, place=_place(parameters, region, regions, name))
     return RequestedOutput(
         name, False if binary is None else as_bool(binary, "Unable to parse 'binary_data': "), classes
     )
 
 
-def _no_region(region: Any) -> NotFound:
-    """No region can be registered yet, so none is ever found."""
+def _place(parameters: Any, region: Any, regions: Regions | None, label: str = "") -> Place:
+    """The part of a region that `parameters` name.
+
+    Raises:
+        NotFound, InvalidArgument: there is no such part.
+    """
     name = as_string(region, "Unable to parse 'shared_memory_region': ")
-    return NotFound(f"Unable to find shared memory region: '{name}'")
+    offset, size = find(parameters, "shared_memory_offset"), find(parameters, "shared_memory_byte_size")
+    start = 0 if offset is None else as_unsigned(offset, "Unable to parse 'shared_memory_offset': ")
+    nbytes = 0 if size is None else as_unsigned(size, "Unable to parse 'shared_memory_byte_size': ")
+    if regions is None:
+        raise NotFound(f"Unable to find shared memory region: '{name}'")
+    return regions.find(name, start, nbytes, label)

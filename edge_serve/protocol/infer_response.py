@@ -11,7 +11,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.protocol import infer_tensors
 from edge_serve.protocol.classification import classify
 from edge_serve.protocol.work import check_encoding
-from edge_serve.tensors import Buffer, Tensor
+from edge_serve.tensors import Buffer, Tensor, is_unseen
 
 Body = tuple[list[Buffer], "int | None"]
 _Key = tuple[object, ...]
@@ -91,7 +91,9 @@ def _encode_mixed(
             tensor = classify(tensor, output.classification, spec, signature.max_batch_size > 0)
         if index:
             parts.append(b",")
-        if binary:
+        if is_unseen(tensor.data):  # it lies in the client's memory already
+            parts.append(_output(tensor)[:-1] + b"}")
+        elif binary:
             parts.append(_binary_output(tensor))
             if len(tensor.data):
                 data.append(tensor.data)

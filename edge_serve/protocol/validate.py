@@ -15,7 +15,7 @@ import numpy as np
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.tensors import Buffer, DataType, Shape, Tensor, element_count
+from edge_serve.tensors import Buffer, DataType, Shape, Tensor, element_count, is_unseen
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -161,6 +161,13 @@ def check_size(tensor: Tensor, model: str, request_id: str) -> None:
     """
     count = element_count(tensor.shape)
     if tensor.datatype is DataType.BYTES:
+        if is_unseen(tensor.data):  # the worker looks at each of them
+            if 4 * count > len(tensor.data):
+                raise InvalidArgument(
+                    f"{prefix(request_id)}expected {count} string elements for inference input '{tensor.name}' for "
+                    f"model '{model}', got {len(tensor.data)} bytes, which do not even hold their lengths"
+                )
+            return
         check_strings(tensor.data, count, tensor.name, model, request_id)
     elif len(tensor.data) != count * tensor.datatype.size:
         raise InvalidArgument(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
-from edge_serve.tensors import DataType, Tensor, element_count
+from edge_serve.tensors import DataType, Tensor, element_count, is_unseen
 
 #: a JSON text, or a compressed body before or after inflating, of up to this many bytes is read in the loop
 SMALL_BYTES = 256 * 1024
@@ -59,6 +59,8 @@ def check_encoding(response: InferResponse, request: InferRequest, wanted: Mappi
         output = wanted.get(tensor.name)
         if output is not None and output.classification:
             total += _classification_ns(tensor, output.classification)
+        elif is_unseen(tensor.data):
+            continue
         elif not (output.binary if output is not None else request.binary_default):
             total += _json_ns(tensor)
     if total > SMALL_NS:

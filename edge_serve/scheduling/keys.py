@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature
-from edge_serve.tensors import Tensor
+from edge_serve.tensors import Tensor, is_unseen
 
 ShapeKey = Callable[[InferRequest], Hashable]
 
@@ -51,4 +51,6 @@ def _item_shape(tensor: Tensor) -> Hashable:
 
 
 def _values(tensor: Tensor) -> Hashable:
+    if is_unseen(tensor.data):  # whose values nobody here knows: it shares no batch
+        return tensor.shape[1:], object()
     return tensor.shape[1:], bytes(tensor.data)

@@ -26,16 +26,14 @@ from edge_serve.transport.replies import refuse
 from edge_serve.transport.v2_head import JSON, PLAIN, HeadReader, V2Settings
 from edge_serve.transport.v2_infer import Codec, Inference, InferService
 from edge_serve.transport.v2_settings import Settings, SettingsService
+from edge_serve.transport.v2_shared_memory import SharedMemory, SharedMemoryService
 
 log = logging.getLogger(__name__)
-
-_SHM_DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-
 
 Done = Callable[["EdgeServeError | None"], None]
 
 
-class Service(InferService, SettingsService, Protocol):
+class Service(InferService, SettingsService, SharedMemoryService, Protocol):
     """What this door needs of service.Service."""
 
     def live(self) -> bool: ...
@@ -74,6 +72,7 @@ class V2Application:
         self._heads = HeadReader(settings)
         self._inference = Inference(service, settings.max_input_size, clock or MonotonicClock(), codec)
         runtime = Settings(service)
+        memory = SharedMemory(service)
         self._handlers: dict[Operation, Callable[[Exchange, Route], None]] = {
             Operation.SERVER_LIVE: self._live,
             Operation.SERVER_READY: self._ready,
@@ -87,12 +86,12 @@ class V2Application:
             Operation.REPOSITORY_INDEX: self._repository_index,
             Operation.MODEL_LOAD: self._load,
             Operation.MODEL_UNLOAD: self._unload,
-            Operation.SYSTEM_SHM_STATUS: self._shm_status,
-            Operation.CUDA_SHM_STATUS: self._shm_status,
-            Operation.SYSTEM_SHM_REGISTER: self._shm_change,
-            Operation.CUDA_SHM_REGISTER: self._shm_change,
-            Operation.SYSTEM_SHM_UNREGISTER: self._shm_change,
-            Operation.CUDA_SHM_UNREGISTER: self._shm_change,
+            Operation.SYSTEM_SHM_STATUS: memory.system_status,
+            Operation.SYSTEM_SHM_REGISTER: memory.register_system,
+            Operation.SYSTEM_SHM_UNREGISTER: memory.unregister_system,
+            Operation.CUDA_SHM_STATUS: memory.cuda_status,
+            Operation.CUDA_SHM_REGISTER: memory.register_cuda,
+            Operation.CUDA_SHM_UNREGISTER: memory.unregister_cuda,
         }
 
     # ---- the seam to the connection -----------------------------------------------------------------------------
@@ -192,22 +191,6 @@ class V2Application:
         _check_repository(route)
         dependents = bodies.read_unload_request(exchange.body)
         self._service.unload_model(route.model, dependents, lambda error: _finish(exchange, error))
-
-    # ---- client shared memory: refused, and so never anything registered ------------------------------------------
-
-    def _shm_status(self, exchange: Exchange, route: Route) -> None:
-        if route.region:
-            kind = "system" if route.operation is Operation.SYSTEM_SHM_STATUS else "cuda"
-            raise NotFound(f"Unable to find {kind} shared memory region: '{route.region}'")
-        exchange.reply(200, (b"[]",))
-
-    def _shm_change(self, exchange: Exchange, route: Route) -> None:
-        if not self._settings.allow_client_shm:
-            raise Unsupported(_SHM_DISABLED)
-        if route.operation in (Operation.SYSTEM_SHM_UNREGISTER, Operation.CUDA_SHM_UNREGISTER):
-            exchange.reply(200)  # a region that is not there may be unregistered, and none ever is
-            return
-        raise Unsupported(f"'{route.operation.title}' is not supported by this version of the server")
 
 
 def _check_repository(route: Route) -> None:

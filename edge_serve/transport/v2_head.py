@@ -29,13 +29,11 @@ class V2Settings:
         max_input_size: --http-max-input-size.
         header_forward_pattern: --http-header-forward-pattern; "" = none.
         restricted: --http-restricted-api, group -> (header, value).
-        allow_client_shm: --allow-client-shm.
     """
 
     max_input_size: int = MAX_INPUT_SIZE
     header_forward_pattern: str = ""
     restricted: Mapping[Group, tuple[str, str]] = field(default_factory=dict)
-    allow_client_shm: bool = False
 
 
 @dataclass(slots=True)

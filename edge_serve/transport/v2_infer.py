@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unsupported
+from edge_serve.messages import shared_memory
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol import compression
@@ -62,6 +63,14 @@ class InferService(Protocol):
     def lease(self, name: str, version: str, nbytes: int) -> Lease | None: ...
     def infer(self, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
     def infer_held(self, served: Any, request: InferRequest, on_response: OnResponse) -> Ticket: ...
+    @property
+    def regions(self) -> Regions: ...
+
+
+class Regions(shared_memory.Regions, Protocol):
+    """What this needs of workers.regions.Regions."""
+
+    def resolve(self, request: InferRequest) -> None: ...
 
 
 class Codec(Protocol):
@@ -105,7 +114,8 @@ class Inference:
         self._max_input_size = max_input_size
         self._clock = clock
         self._codec = codec
-        self._decoder = InferDecoder(max_input_size, NO_LIMITS if codec is None else LOOP_LIMITS)
+        limits = NO_LIMITS if codec is None else LOOP_LIMITS
+        self._decoder = InferDecoder(max_input_size, limits, service.regions)
         self._encoder = InferEncoder(patient=codec is None)
         self._most_inflated = _UNBOUNDED if codec is None else SMALL_BYTES
         self._most_deflated = _UNBOUNDED if codec is None else SMALL_DEFLATE_BYTES
@@ -242,13 +252,25 @@ class Inference:
         def on_read(outcome: InferRequest | Refused) -> None:
             if isinstance(outcome, Refused):
                 refuse(exchange, outcome.error, asked.error_type if outcome.before else JSON)
-            else:
+            elif self._resolved(exchange, outcome):
                 outcome.deadline_ns = deadline_ns
                 if asked.forwarded:
                     outcome.parameters.update(asked.forwarded)
                 self._run(exchange, asked, outcome, served, partial(self._service.infer_held, served))
 
         self._do_elsewhere(exchange, served, partial(self._its_codec.decode, body), on_read)
+
+    def _resolved(self, exchange: Exchange, request: InferRequest) -> bool:
+        """Whether the shared memory that a codec process has read of is there; if not, that was the answer."""
+        try:
+            if request.shared:
+                self._service.regions.resolve(request)
+        except EdgeServeError as error:
+            if request.lease is not None:
+                request.lease.release()
+            refuse(exchange, error, JSON)
+            return False
+        return True
 
     def _write_elsewhere(
         self, exchange: Exchange, asked: Request, request: InferRequest, served: Served, response: InferResponse

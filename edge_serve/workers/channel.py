@@ -93,7 +93,7 @@ class Channel:
         link = self._link
         pending = Pending(len(requests), 0, None, each=each)
         for request in requests:
-            if len(request.inputs) > 0 and loose_bytes(request.inputs) > INLINE:
+            if request.shared or (len(request.inputs) > 0 and loose_bytes(request.inputs) > INLINE):
                 requests = self._place(requests, pending)
                 break
         if link.large:
@@ -118,7 +118,10 @@ class Channel:
         """Large inputs in other models' arenas are lent, those in ordinary memory moved."""
         if self.lending is not None:
             own, lend = self._link.arena, self.lending.lend
-            requests = [replace(request, inputs=lend(request.inputs, own)) for request in requests]
+            requests = [
+                replace(request, inputs=lend(request.inputs, own), outputs=self.lending.lend_places(request.outputs))
+                for request in requests
+            ]
         if self._link.layout.decoupled:  # its threads may read their inputs long after the batch's reply
             return requests
         return self._move_into_arena(requests, pending)
@@ -148,7 +151,7 @@ class Channel:
             rows = link.layout.rows(request)
             pending.rows += rows
             expected = link.row_bytes * rows
-            if expected > INLINE:
+            if expected > INLINE and not request.shared:
                 size += expected
         if size:
             try:

@@ -26,10 +26,11 @@ from typing import Any
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable, triton_code
 from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.shared_memory import NamedRegions
 from edge_serve.protocol import compression
 from edge_serve.protocol.infer import InferDecoder, header_length
 from edge_serve.protocol.infer_response import InferEncoder
-from edge_serve.tensors import Buffer
+from edge_serve.tensors import Buffer, Shared
 from edge_serve.workers.child import Control, ForwardingHandler, beat, prepare_process
 from edge_serve.workers.coding import (
     read_question,
@@ -170,7 +171,7 @@ class Codec:
             length = header_length(value["length"], len(body))
         except EdgeServeError as error:
             return {**_error_value(error), "before": True}
-        decoder = self._decoders.setdefault(limit, InferDecoder(limit))
+        decoder = self._decoders.setdefault(limit, InferDecoder(limit, regions=NamedRegions()))
         request = decoder.decode(self._signature(text), value["version"], body, length, offset=offset)
         if offset >= 0 and length is not None:
             free = length  # what follows are tensors, which stay where they are
@@ -185,10 +186,11 @@ class Codec:
 
     def _place(self, request: InferRequest, slot: Slot, offset: int, free: int) -> list[list[Any]]:
         """Write the tensors over the body that they came in, or into new memory when they are larger."""
-        moving = [tensor for tensor in request.inputs if tensor.offset < 0 and len(tensor.data)]
+        inputs = [tensor for tensor in request.inputs if type(tensor) is not Shared]
+        moving = [tensor for tensor in inputs if tensor.offset < 0 and len(tensor.data)]
         nbytes = sum(padded(len(tensor.data)) for tensor in moving)
         if moving and (offset < 0 or not slot.use(offset, free, nbytes)):
-            moving = [tensor for tensor in request.inputs if len(tensor.data)]
+            moving = [tensor for tensor in inputs if len(tensor.data)]
             slot.ask(sum(padded(len(tensor.data)) for tensor in moving))
         for tensor in moving:
             tensor.offset = slot.put(tensor.data)

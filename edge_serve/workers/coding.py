@@ -3,7 +3,9 @@
     DECODE, ENCODE  header | bytes of the next two | signature (JSON) | question (JSON) | bytes that are in no arena
     CODED           header | answer (JSON)
 
-Tensors are `[name, number of the data type, shape, offset in the arena or -1, bytes]`.
+Tensors are `[name, number of the data type, shape, offset in the arena or -1, bytes]`. Where one lies in a client's
+shared memory, which a codec process does not know, the offset is -2; an input has the region's name and its place there
+after that.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ from typing import Any
 
 from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
+from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.tensors import BY_NUMBER, Buffer, Tensor
+from edge_serve.tensors import BY_NUMBER, Buffer, Shared, Tensor, Unseen, is_unseen
 from edge_serve.workers.frames import HEADER, LONGEST, VERSION, Frame, FrameError, parse_json
 
 _SIZES = struct.Struct("<II")
+#: in place of an offset: in a client's shared memory
+_SHARED = -2
 #: offset, bytes -> the memory there
 Look = Callable[[int, int], Buffer]
 
@@ -95,11 +100,17 @@ def read_signature(text: bytes) -> Signature:
 
 def tensor_value(tensor: Tensor, offset: int) -> list[Any]:
     """A tensor whose bytes start at `offset`."""
+    if type(tensor) is Shared:
+        size = len(tensor.data)
+        return [tensor.name, tensor.datatype.value, tensor.shape, _SHARED, size, tensor.region, tensor.place]
     return [tensor.name, tensor.datatype.value, tensor.shape, offset, len(tensor.data)]
 
 
 def read_tensor(value: list[Any], look: Look) -> Tensor:
     """The tensor that `tensor_value` described."""
+    if value[3] == _SHARED:
+        name, number, shape, _, size, region, place = value
+        return Shared(name, BY_NUMBER[number], tuple(shape), Unseen.buffer(size), -1, region, place)
     name, number, shape, offset, size = value
     return Tensor(name, BY_NUMBER[number], tuple(shape), look(offset, size) if size else b"", offset if size else -1)
 
@@ -120,6 +131,7 @@ def request_value(request: InferRequest, inputs: list[list[Any]]) -> dict[str, A
         "timeout_us": request.timeout_us,
         "binary_default": request.binary_default,
         "rows": request.rows,
+        "shared": request.shared,
     }
 
 
@@ -144,16 +156,26 @@ def read_request(value: dict[str, Any], signature: Signature, version: str, look
 
 
 _REQUEST_FIELDS = (
-    "id", "parameters", "correlation_id", "flags", "priority", "timeout_us", "binary_default", "rows",
+    "id", "parameters", "correlation_id", "flags", "priority", "timeout_us", "binary_default", "rows", "shared",
 )  # fmt: skip
 
 
 def _outputs_value(request: InferRequest) -> list[list[Any]]:
-    return [[output.name, output.binary, output.classification] for output in request.outputs]
+    """Each with its place when that is a name's; a place that was looked up means nothing in a codec process."""
+    values: list[list[Any]] = []
+    for output in request.outputs:
+        place, there = output.place, []
+        if place is not None and isinstance(place.region, str):
+            there = [place.region, place.offset, place.size, place.label]
+        values.append([output.name, output.binary, output.classification, *there])
+    return values
 
 
 def _read_outputs(values: list[list[Any]]) -> list[RequestedOutput]:
-    return [RequestedOutput(name, binary, classes) for name, binary, classes in values]
+    return [
+        RequestedOutput(name, binary, classes, Place(*there) if there else None)
+        for name, binary, classes, *there in values
+    ]
 
 
 # ---- responses ----------------------------------------------------------------------------------------------------
@@ -169,6 +191,9 @@ def response_value(
     """
     outputs, loose = [], []
     for tensor in response.outputs:
+        if is_unseen(tensor.data):
+            outputs.append(tensor_value(tensor, _SHARED))
+            continue
         offset = tensor.offset if in_arena else -1
         outputs.append(tensor_value(tensor, offset))
         if offset < 0 and len(tensor.data):
@@ -198,6 +223,8 @@ def read_response(
     for one in value["outputs"]:
         if one[3] >= 0:
             outputs.append(read_tensor(one, look))
+        elif one[3] == _SHARED:
+            outputs.append(Tensor(one[0], BY_NUMBER[one[1]], tuple(one[2]), Unseen.buffer(one[4])))
         else:
             start, position = position, position + one[4]
             outputs.append(Tensor(one[0], BY_NUMBER[one[1]], tuple(one[2]), loose[start:position]))

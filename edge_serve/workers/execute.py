@@ -15,6 +15,7 @@ from edge_serve.tensors import DataType, Shape, Tensor
 from edge_serve.workers.frames import HEADER, HEADER_SIZE, VERSION, Kind, parse_json
 from edge_serve.workers.layout import IN_ARENA, IN_FRAME, NAMES_IN_EXTRA, PAD, TENSOR, Layout
 from edge_serve.workers.lending import OFFSET_BITS, Borrowed
+from edge_serve.workers.shared import SharedRequest, places_of
 
 # mask of the listed outputs (0 = all), correlation id, priority, timeout us, deadline ns; flags, id bytes, extra bytes,
 # block bytes, where its data starts, seat of its sequence
@@ -49,7 +50,7 @@ def encode_execute(
         if request.outputs:
             mask = _mask(layout, request)
         correlation = request.correlation_id
-        if mask == NAMES_IN_EXTRA or request.parameters or type(correlation) is not int:
+        if mask == NAMES_IN_EXTRA or request.parameters or request.shared or type(correlation) is not int:
             extra = _extra(request, mask == NAMES_IN_EXTRA)
         request_id = request.id.encode() if request.id else b""
         for tensor in request.inputs:
@@ -117,6 +118,8 @@ def _extra(request: InferRequest, list_outputs: bool) -> bytes:
         extra["correlation_id"] = request.correlation_id
     if list_outputs:
         extra["outputs"] = [wanted.name for wanted in request.outputs]
+    if request.shared:
+        extra["shared"] = {"model": request.model_name, "outputs": places_of(request)}
     return json.dumps(extra).encode()
 
 
@@ -128,6 +131,7 @@ class Batch:
         deadlines: one for each request, 0 = none; empty when no request has one.
         listed: whether each request named the outputs it wants.
         each: its requests are executed one after the other, not together.
+        shared: those with tensors in clients' shared memory, by position; None = there are none.
     """
 
     id: int
@@ -137,6 +141,7 @@ class Batch:
     slot_offset: int
     slot_capacity: int
     each: bool = False
+    shared: dict[int, SharedRequest] | None = None
 
 
 def decode_execute(
@@ -166,6 +171,7 @@ def decode_execute(
     deadlines: list[int] = []
     listed: list[bool] = []
     any_deadline = False
+    all_shared: dict[int, SharedRequest] | None = None
     is_cancelled = cancelled.__contains__
     read = layout.input_blocks.read
     for i in range(count):
@@ -174,6 +180,7 @@ def decode_execute(
         position += REQUEST.size
         request_id = ""
         parameters: dict[str, Parameter] = {}
+        shared: SharedRequest | None = None
         names: Sequence[str] = layout.listed.get(mask) or layout.names_of(mask & ~NAMES_IN_EXTRA)
         if id_size:
             request_id = frame[position : position + id_size].decode()
@@ -184,6 +191,10 @@ def decode_execute(
             parameters = extra.get("parameters", parameters)
             correlation = extra.get("correlation_id", correlation)
             names = extra.get("outputs", names)
+            if "shared" in extra and borrowed is not None:
+                shared = SharedRequest(borrowed, request_id, extra["shared"])
+                all_shared = all_shared or {}
+                all_shared[i] = shared
         block = bytes(view[position : position + block_size])
         position += block_size
         base += data_start
@@ -192,6 +203,8 @@ def decode_execute(
             if place == IN_FRAME:
                 where += base
                 inputs.append(Tensor(name or "", datatype, shape, view[where : where + size]))
+            elif shared is not None and (region := shared.region(where)) is not None:
+                inputs.append(shared.input(region, name or "", datatype, shape, where, size))
             elif where >> OFFSET_BITS and borrowed is not None:
                 inputs.append(_lent(name or "", datatype, shape, borrowed.at(where, size), where))
             else:
@@ -213,10 +226,12 @@ def decode_execute(
         )
         if send is not None:
             request.send = partial(send, batch_id, i)
+            if shared is not None:
+                request.send = partial(shared.send, request.send)
         requests.append(request)
     if not any_deadline:
         deadlines = []
-    return Batch(batch_id, requests, deadlines, listed, slot_offset, slot_capacity, kind == _EXECUTE_EACH)
+    return Batch(batch_id, requests, deadlines, listed, slot_offset, slot_capacity, kind == _EXECUTE_EACH, all_shared)
 
 
 def cancel_key(batch_id: int, index: int) -> int:

@@ -38,9 +38,10 @@ class Kind(IntEnum):
     EXECUTE_EACH = 7  # -> data: requests to execute one after the other, each alone, answered together in one REPLY
     CANCEL = 6  # -> control: the client of a running request has gone
     ARENA = 8  # -> control: tensors of another model lie in this descriptor's memory; the id is its number
-    ARENA_GONE = 9  # -> control: none do any more
+    ARENA_GONE = 9  # -> control: none do any more; the same of a REGION
     HOLD = 10  # -> control: the client of a decoupled model's request reads too slowly: its sender waits
     GO_ON = 11  # -> control: it need not wait any more
+    REGION = 12  # -> control: a client's shared memory; descriptor: its file; the id is its number among the arenas
     HELLO = 16  # <- started
     DESCRIBE = 17  # -> complete this configuration
     DESCRIBED = 18  # <-

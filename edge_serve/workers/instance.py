@@ -122,6 +122,9 @@ class Instance:
         else:
             replies = self._execute(batch, timing, ready)
             marks = (start, timing.input_end_ns or ready, timing.output_start_ns or clock())
+        if batch.shared is not None:
+            for i, shared in batch.shared.items():
+                replies[i] = shared.answer(replies[i], batch.requests[i].requested_outputs if batch.listed[i] else None)
         data = self._encode(batch, replies, marks)
         with self._send_lock:
             self._socket.sendall(data)
@@ -131,6 +134,8 @@ class Instance:
     def _execute(self, batch: Batch, timing: Timing, now_ns: int) -> list[Reply]:
         requests = batch.requests
         late = {i for i, deadline in enumerate(batch.deadlines) if deadline and deadline <= now_ns}
+        if batch.shared is not None:  # `answer` says why
+            late |= {i for i, shared in batch.shared.items() if shared.error is not None}
         if late:  # but a row of a sequence stays: the others must not move up, nor the sequence miss a step
             late = {i for i in late if requests[i].seat < 0}
             requests = [request for i, request in enumerate(requests) if i not in late]
@@ -152,6 +157,9 @@ class Instance:
         for i, request in enumerate(batch.requests):
             if batch.deadlines and 0 < batch.deadlines[i] <= now:
                 replies.append(Reply(error=Unavailable(TIMEOUT_EXPIRED)))
+                continue
+            if batch.shared is not None and i in batch.shared and batch.shared[i].error is not None:
+                replies.append(Reply())
                 continue
             timing = Timing()
             replies += self._call((request,), timing)

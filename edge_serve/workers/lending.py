@@ -2,6 +2,8 @@
 
 A worker is given the descriptor of such an arena once, for reading only: a model can neither disturb another one's
 tensors nor keep its memory. A lent tensor's place in an EXECUTE frame is its offset and, above it, the arena's number.
+
+Clients' shared memory regions travel in the same way and are numbered together with the arenas.
 """
 
 from __future__ import annotations
@@ -9,16 +11,24 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 from edge_serve.errors import Internal
-from edge_serve.tensors import Handle, Tensor
+from edge_serve.messages.infer import RequestedOutput
+from edge_serve.messages.shared_memory import Place
+from edge_serve.tensors import Handle, Shared, Tensor
 from edge_serve.workers.arena import Arena
-from edge_serve.workers.frames import Kind, frame
+from edge_serve.workers.client_region import ClientRegion
+from edge_serve.workers.frames import Kind, frame, json_frame
+from edge_serve.workers.regions import Region
 
 #: bits of a place that are an offset; no arena is larger
 OFFSET_BITS = 44
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
 #: how long a worker waits for an arena that a batch names: its descriptor was sent before, on another channel
 _WAIT_SECONDS = 10.0
 
@@ -38,10 +48,41 @@ class Lending:
         self._next_number = 1
         #: arena -> its number, and the descriptor that was sent
         self._known: dict[Arena, tuple[int, int]] = {}
+        #: region -> its number; the worker is told when nothing refers to a region any more, so no request waits there
+        self._regions: weakref.WeakKeyDictionary[Region, int] = weakref.WeakKeyDictionary()
+        self._endings: dict[int, weakref.finalize[..., Region]] = {}
 
     def lend(self, inputs: Sequence[Tensor], own: Arena) -> list[Tensor]:
         """The inputs of a request to a model with the arena `own`; handles have become places that the worker knows."""
-        return [self._placed(tensor, own) if type(tensor) is Handle else tensor for tensor in inputs]
+        lent = [self._placed(tensor, own) if type(tensor) is Handle else tensor for tensor in inputs]
+        return [self._shared(tensor) if type(tensor) is Shared else tensor for tensor in lent]
+
+    def lend_places(self, outputs: list[RequestedOutput]) -> list[RequestedOutput]:
+        """The outputs that a request asks for; those that go to a client's memory have places that the worker knows."""
+        return [output if output.place is None else self._output(output, output.place) for output in outputs]
+
+    def _output(self, output: RequestedOutput, place: Place) -> RequestedOutput:
+        return replace(output, place=replace(place, offset=self._in_region(place.region, place.offset)))
+
+    def _shared(self, tensor: Shared) -> Tensor:
+        place = self._in_region(tensor.region, tensor.place)
+        return Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.data, place)
+
+    def _in_region(self, region: object, offset: int) -> int:
+        """The place of an offset in a region's file."""
+        assert isinstance(region, Region), "a name that nobody has looked up"
+        number = self._regions.get(region)
+        if number is None:
+            number, self._next_number = self._next_number, self._next_number + 1
+            self._regions[region] = number
+            ending = self._endings[number] = weakref.finalize(region, self._end_region, number)
+            ending.atexit = False
+            self._send(json_frame(Kind.REGION, number, region.value()), (region.fd,))
+        return number << OFFSET_BITS | offset
+
+    def _end_region(self, number: int) -> None:
+        del self._endings[number]
+        self._send(frame(Kind.ARENA_GONE, number), ())
 
     def _placed(self, tensor: Handle, own: Arena) -> Tensor:
         arena, place = tensor.arena, tensor.place
@@ -80,6 +121,9 @@ class Lending:
             arena.on_close.remove(self._forget)
             os.close(fd)
         self._known.clear()
+        for ending in self._endings.values():
+            ending.detach()
+        self._endings.clear()
 
 
 class Borrowed:
@@ -87,6 +131,7 @@ class Borrowed:
 
     def __init__(self) -> None:
         self._views: dict[int, memoryview] = {}
+        self._regions: dict[int, ClientRegion] = {}
         self._changed = threading.Condition()
 
     def add(self, number: int, fd: int) -> None:
@@ -99,10 +144,27 @@ class Borrowed:
             self._views[number] = view
             self._changed.notify_all()
 
+    def add_region(self, number: int, value: dict[str, Any], fd: int) -> None:
+        """REGION arrived, with its descriptor."""
+        with self._changed:
+            self._regions[number] = ClientRegion(value["name"], value["offset"], value["byte_size"], fd)
+            self._changed.notify_all()
+
     def remove(self, number: int) -> None:
         """ARENA_GONE arrived. The mapping goes when the last view of it does."""
         with suppress(KeyError):
             del self._views[number]
+        self._regions.pop(number, None)
+
+    def region(self, place: int) -> ClientRegion | None:
+        """The client's memory that a place is in; None when it is in an arena."""
+        number = place >> OFFSET_BITS
+        found = self._regions.get(number)
+        if found is None and number and number not in self._views:
+            with self._changed:
+                self._changed.wait_for(lambda: number in self._regions or number in self._views, _WAIT_SECONDS)
+            found = self._regions.get(number)
+        return found
 
     def at(self, place: int, size: int) -> memoryview:
         """The bytes of a lent tensor, for reading.
@@ -110,7 +172,7 @@ class Borrowed:
         Raises:
             Internal: its arena has not come.
         """
-        number, offset = place >> OFFSET_BITS, place & ((1 << OFFSET_BITS) - 1)
+        number, offset = place >> OFFSET_BITS, place & OFFSET_MASK
         view = self._views.get(number)
         if view is None:
             with self._changed:

@@ -71,6 +71,7 @@ class Main:
             Kind.OUTPUT_SLOT: self._on_slot,
             Kind.ARENA: self._on_arena,
             Kind.ARENA_GONE: lambda received: self._borrowed.remove(received.id),
+            Kind.REGION: self._on_region,
             Kind.CALL_RESULT: self.remote.on_result,
             Kind.INFER_RESPONSE: self.remote.calling.on_response,
             Kind.FAILED: self.remote.on_result,
@@ -258,6 +259,9 @@ class Main:
 
     def _on_arena(self, received: Frame) -> None:
         self._borrowed.add(received.id, self._control.descriptors.pop(0))
+
+    def _on_region(self, received: Frame) -> None:
+        self._borrowed.add_region(received.id, received.json(), self._control.descriptors.pop(0))
 
     def _on_slot(self, received: Frame) -> None:
         number, token, offset, capacity = SLOT.unpack_from(received.payload)

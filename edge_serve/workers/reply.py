@@ -15,6 +15,7 @@ from edge_serve.messages.infer import Lease
 from edge_serve.tensors import Tensor
 from edge_serve.workers.frames import HEADER, VERSION, FrameError, Kind, parse_json
 from edge_serve.workers.layout import IN_ARENA, IN_FRAME, INLINE, PAD, TENSOR, UNNAMED, Layout, padded
+from edge_serve.workers.shared import insert_stored
 
 REPLY_HEAD = struct.Struct("<qqqqII")  # four time marks, token of the output slot, bytes of the part before the data
 PARTIAL_HEAD = struct.Struct("<IIII")  # the request's index, FINAL | NULL, token, bytes of the part before the data
@@ -156,8 +157,11 @@ def encode_answers(
             rank = len(shape)
             block += TENSOR[rank].pack(rank, datatype._value_, index, place, where, size, *shape)
         extra = b""
-        if reply.parameters or unnamed or reply.personal:
-            extra = json.dumps({"parameters": reply.parameters, "names": unnamed, "personal": reply.personal}).encode()
+        if reply.parameters or unnamed or reply.personal or reply.stored:
+            told = {"parameters": reply.parameters, "names": unnamed, "personal": reply.personal}
+            if reply.stored:
+                told["stored"] = reply.stored
+            extra = json.dumps(told).encode()
         parts.append(ANSWER.pack(0, len(extra), len(block), base))
         parts.append(extra + block)
     return parts, sum(map(len, parts)), data, position
@@ -242,7 +246,7 @@ def _read_answers(
             error = BY_TRITON_CODE[(failed & ~ANSWERED) - 1](extra.decode())
             replies.append(Reply([], error, answered=failed & ANSWERED != 0))
             continue
-        parameters, unnamed, personal = _answer_extra(extra) if extra else ({}, [], False)
+        parameters, unnamed, personal, stored = _answer_extra(extra) if extra else ({}, [], False, None)
         described = read(bytes(frame[position : position + block_size]))
         position += block_size
         base += data_start
@@ -262,16 +266,18 @@ def _read_answers(
                 outputs.append(Tensor(name, datatype, shape, data, where))
             else:
                 raise FrameError(f"output '{name}' lies outside its slot")
+        if stored is not None:
+            insert_stored(outputs, stored)
         replies.append(Reply(outputs, None, parameters, personal=personal))
     return replies, in_slot
 
 
-def _answer_extra(extra: bytes | bytearray) -> tuple[dict[str, Any], list[str], bool]:
+def _answer_extra(extra: bytes | bytearray) -> tuple[dict[str, Any], list[str], bool, Any]:
     value = parse_json(extra)
     parameters, names = value["parameters"], value["names"]
     if not isinstance(parameters, dict) or not all(isinstance(name, str) for name in names):
         raise FrameError("a reply's parameters or names are of another type")
-    return parameters, list(names), value["personal"] is True
+    return parameters, list(names), value["personal"] is True, value.get("stored")
 
 
 def error_replies(count: int, error: EdgeServeError) -> list[Reply]:

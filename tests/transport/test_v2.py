@@ -315,19 +315,6 @@ def test_index_of_ready_models() -> None:
     assert Door().call("POST", "/v2/repository/index", b'{"ready":true}').content == b"[]"
 
 
-@pytest.mark.parametrize("kind", ["system", "cuda"])
-def test_client_shared_memory_is_off(kind: str) -> None:
-    for action in ("region/r/register", "region/r/unregister", "unregister"):
-        exchange = Door().call("POST", f"/v2/{kind}sharedmemory/{action}", b"{}")
-        assert exchange.status == 501
-        assert exchange.error == (
-            "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-        )
-    allowed = Door(allow_client_shm=True)
-    assert allowed.call("POST", f"/v2/{kind}sharedmemory/unregister").status == 200
-    assert allowed.call("POST", f"/v2/{kind}sharedmemory/region/r/register").status == 501
-
-
 def test_restricted_operations_want_their_header() -> None:
     door = Door(restricted={Group.METADATA: ("Adm-Key", "v"), Group.INFERENCE: ("Adm-Key", "v")})
     for method, path in (("GET", "/v2/models/nope"), ("POST", "/v2"), ("POST", "/v2/models/m/infer")):

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge_serve.errors import EdgeServeError, NotFound
+from edge_serve.errors import EdgeServeError, NotFound, Unsupported
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parameter
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata
 from edge_serve.messages.settings import LogSettings, TraceChanges, TraceSettings
+from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.protocol.http1 import Head, HeadParser, MessageLimits
@@ -18,6 +19,7 @@ from edge_serve.tensors import Buffer, DataType, Tensor
 from edge_serve.transport.v2 import V2Application
 from edge_serve.transport.v2_head import V2Settings
 from edge_serve.workers.arena import Arena
+from edge_serve.workers.regions import Regions
 
 JSON, PLAIN, BINARY = "application/json", "text/plain", "application/octet-stream"
 SIGNATURE = Signature(
@@ -85,6 +87,30 @@ class FakeService:
     ticket: FakeTicket = field(default_factory=FakeTicket)
     log: LogSettings = field(default_factory=LogSettings)
     trace_changes: list[tuple[str, TraceChanges]] = field(default_factory=list)
+    regions: Regions = field(default_factory=Regions)
+    allows_shm: bool = True
+
+    def check_shm(self) -> None:
+        if not self.allows_shm:
+            raise Unsupported("no shared memory")
+
+    def system_shm_status(self, name: str) -> Sequence[RegionStatus]:
+        return self.regions.status(name)
+
+    def register_system_shm(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        self.regions.register(name, key, offset, byte_size)
+
+    def unregister_system_shm(self, name: str) -> None:
+        self.regions.unregister(name)
+
+    def cuda_shm_status(self, name: str) -> Sequence[RegionStatus]:
+        return []
+
+    def register_cuda_shm(self, name: str) -> None:
+        raise Unsupported(f"no GPU for {name}")
+
+    def unregister_cuda_shm(self, name: str) -> None:
+        self.check_shm()
 
     def live(self) -> bool:
         return self.alive

@@ -1,0 +1,51 @@
+"""Shared memory that clients register: what is registered, and which part of it a request means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class RegionStatus:
+    """A registered region of system shared memory, as its client described it."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a client's shared memory an input lies, or an output goes.
+
+    Attributes:
+        region: a `workers.regions.Region`, which stays open while this refers to it; in a codec process its name.
+        offset: in the region's file; with a name, in the region.
+        label: the output as its client named it, for error texts.
+    """
+
+    region: object
+    offset: int
+    size: int
+    label: str = ""
+
+
+class Regions(Protocol):
+    """The shared memory that clients have registered (workers/regions.py)."""
+
+    def find(self, name: str, offset: int, size: int, label: str = "") -> Place:
+        """A part of region `name`.
+
+        Raises:
+            NotFound: there is no such region. InvalidArgument: the part reaches beyond it.
+        """
+
+
+class NamedRegions:
+    """Where nobody knows the regions (a codec process): `find` answers with the name, and finds everything."""
+
+    def find(self, name: str, offset: int, size: int, label: str = "") -> Place:
+        """See `Regions.find`; never raises."""
+        return Place(name, offset, size, label)

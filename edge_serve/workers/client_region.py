@@ -1,0 +1,91 @@
+"""A client's shared memory as a worker reads and writes it. Worker's side: the standard library only.
+
+The client may shrink its file at any time, and whoever touches a mapped page that is no more gets SIGBUS. So nothing is
+written through a mapping, small inputs are copied by `pread`, and before a mapped one is used the file is measured.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+
+from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.tensors import Buffer
+
+#: inputs of up to this many bytes are copied, which costs about 10 us and is safe
+COPIED_BYTES = 64 * 1024
+
+
+class ClientRegion:
+    """A registered part of a file. Offsets are in the file.
+
+    Args:
+        fd: closed when nothing refers to the region any more.
+    """
+
+    __slots__ = ("__weakref__", "_byte_size", "_fd", "_offset", "_view", "name")
+
+    def __init__(self, name: str, offset: int, byte_size: int, fd: int) -> None:
+        self.name = name
+        self._offset = offset
+        self._byte_size = byte_size
+        self._fd = fd
+        self._view: memoryview | None = None
+        weakref.finalize(self, os.close, fd)
+
+    def read(self, offset: int, size: int, *, copy: bool = False) -> Buffer:
+        """`size` bytes, which cannot be written to; of many, a view of the client's memory unless `copy`.
+
+        Raises:
+            InvalidArgument: the file has become too small.
+        """
+        if not size:
+            return b""
+        if copy or size <= COPIED_BYTES:
+            return self._copied(offset, size)
+        self._check(offset, size)
+        if self._view is None:
+            try:
+                mapped = mmap.mmap(self._fd, self._byte_size, access=mmap.ACCESS_READ, offset=self._offset)
+            except (OSError, ValueError) as error:  # ValueError: the file is smaller than what was registered
+                raise InvalidArgument(f"shared memory region '{self.name}' cannot be mapped: {error}") from error
+            self._view = memoryview(mapped)
+        start = offset - self._offset
+        return self._view[start : start + size]
+
+    def _copied(self, offset: int, size: int) -> bytes:
+        parts: list[bytes] = []
+        while size:
+            part = os.pread(self._fd, size, offset)
+            if not part:
+                self._check(offset, size)
+            parts.append(part)
+            offset += len(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _check(self, offset: int, size: int) -> None:
+        found = os.fstat(self._fd).st_size
+        if found < offset + size:
+            raise InvalidArgument(
+                f"the file of shared memory region '{self.name}' has {found} bytes now, {offset + size} are needed: it "
+                "was made smaller after it was registered"
+            )
+
+    def write(self, offset: int, data: Buffer) -> None:
+        """Put `data` into the client's memory.
+
+        Raises:
+            InvalidArgument: the file has become too small.
+            Internal: the system has no memory for it.
+        """
+        view = memoryview(data).cast("B")
+        self._check(offset, len(view))
+        try:
+            while view:
+                written = os.pwrite(self._fd, view, offset)
+                offset += written
+                view = view[written:]
+        except OSError as error:
+            raise Internal(f"shared memory region '{self.name}' cannot be written: {error.strerror}") from error

@@ -1,0 +1,181 @@
+"""System shared memory of clients, as the front end holds it: registered files, found by name. It maps none of them.
+
+Rules and texts: triton-inference-server/server src/shared_memory_manager.cc. A region is a file in /dev/shm that a
+client made (`shm_open`). Its descriptor is passed on to the workers that need it (`lending`), and only those read and
+write it (`client_region`).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import weakref
+from typing import Any
+
+from edge_serve.errors import AlreadyExists, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
+from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.shared_memory import Place, RegionStatus
+from edge_serve.tensors import Shared
+
+#: each costs a descriptor here and in each worker that uses it
+MOST_REGIONS = 1024
+
+_DIRECTORY = "/dev/shm"
+_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+#: of the files by which Triton's Python backend talks to its processes
+_RESERVED = "triton_python_backend_shm_region_"
+_UINT64_MAX = 2**64 - 1
+
+
+class Region:
+    """A file that a client registered. It is open as long as anything refers to it: its entry, or a request.
+
+    So it outlives its entry until the last request that uses it is answered and forgotten.
+    """
+
+    __slots__ = ("__weakref__", "fd", "status")
+
+    def __init__(self, status: RegionStatus, fd: int) -> None:
+        self.status = status
+        self.fd = fd
+        weakref.finalize(self, os.close, fd).atexit = False
+
+    def value(self) -> dict[str, Any]:
+        """For the REGION frame."""
+        return {"name": self.status.name, "offset": self.status.offset, "byte_size": self.status.byte_size}
+
+
+class Regions:
+    """The registered regions; implements `messages.shared_memory.Regions`.
+
+    Args:
+        directory: where the system has its shared memory files.
+    """
+
+    def __init__(self, directory: str = _DIRECTORY) -> None:
+        self.directory = directory
+        self._regions: dict[str, Region] = {}
+
+    def status(self, name: str) -> list[RegionStatus]:
+        """One region, or all when "".
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        if not name:
+            return [region.status for region in self._regions.values()]
+        if name not in self._regions:
+            raise NotFound(f"Unable to find system shared memory region: '{name}'")
+        return [self._regions[name].status]
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Open the file `key`.
+
+        Raises:
+            InvalidArgument: a key that may not be, or a part that is not in the file. AlreadyExists: the name is taken.
+            Internal: there is no such file that may be opened. Unavailable: there are too many regions.
+        """
+        file_name = _file_name(name, key)
+        if name in self._regions:
+            raise AlreadyExists(f"shared memory region '{name}' already in manager")
+        if len(self._regions) >= MOST_REGIONS:
+            raise Unavailable(
+                f"failed to register shared memory region '{name}': {len(self._regions)} are registered, at most "
+                f"{MOST_REGIONS} can be; unregister those that are not used any more"
+            )
+        fd = self._open(file_name, key)
+        try:
+            _check(fd, name, offset, byte_size)
+        except EdgeServeError:
+            os.close(fd)
+            raise
+        self._regions[name] = Region(RegionStatus(name, key, offset, byte_size), fd)
+
+    def _open(self, file_name: str, key: str) -> int:
+        """A descriptor of a regular file in the directory itself, whatever links may point elsewhere.
+
+        Raises:
+            Internal: there is none, or this process may not read and write it.
+        """
+        failure = Internal(f"Unable to open shared memory region: '{key}'")
+        if "/" in file_name or file_name in (".", ".."):
+            raise failure
+        try:
+            fd = os.open(os.path.join(self.directory, file_name), _FLAGS)
+        except (OSError, ValueError) as error:  # ValueError: a null byte
+            raise failure from error
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise failure
+        return fd
+
+    def unregister(self, name: str) -> None:
+        """Forget a region, or all when ""; one that is not there is fine. Requests that use it go on."""
+        if name:
+            self._regions.pop(name, None)
+        else:
+            self._regions.clear()
+
+    def find(self, name: str, offset: int, size: int, label: str = "") -> Place:
+        """See `messages.shared_memory.Regions.find`."""
+        region = self._regions.get(name)
+        if region is None:
+            raise NotFound(f"Unable to find shared memory region: '{name}'")
+        there = region.status.byte_size
+        if offset >= there:
+            raise InvalidArgument(f"Invalid offset for shared memory region: '{name}'")
+        if offset + size > _UINT64_MAX:
+            raise InvalidArgument(
+                f"Integer overflow detected: byte_size ({size}) + offset ({offset}) exceeds maximum value "
+                f"({_UINT64_MAX}) for region '{name}'"
+            )
+        if offset + size > there:
+            raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{name}'")
+        return Place(region, region.status.offset + offset, size, label)
+
+    def resolve(self, request: InferRequest) -> None:
+        """Look up the names in a request that was decoded where no region is known.
+
+        Raises:
+            NotFound, InvalidArgument: as `find`.
+        """
+        for tensor in request.inputs:
+            if type(tensor) is Shared and isinstance(tensor.region, str):
+                place = self.find(tensor.region, tensor.place, len(tensor.data))
+                tensor.region, tensor.place = place.region, place.offset
+        for output in request.outputs:
+            place_there = output.place
+            if place_there is not None and isinstance(place_there.region, str):
+                output.place = self.find(place_there.region, place_there.offset, place_there.size, place_there.label)
+
+
+def _file_name(name: str, key: str) -> str:
+    """The file that `shm_open(key)` means.
+
+    Raises:
+        InvalidArgument: none, or one of Triton's own.
+    """
+    file_name = key.lstrip("/")
+    if not file_name:
+        raise InvalidArgument(f"cannot register shared memory region '{name}' - invalid shm key '{key}'")
+    if file_name.startswith(_RESERVED):
+        raise InvalidArgument(
+            f"cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved prefix "
+            f"'{_RESERVED}'"
+        )
+    return file_name
+
+
+def _check(fd: int, name: str, offset: int, byte_size: int) -> None:
+    """The part is in the file, and could be mapped.
+
+    Raises:
+        InvalidArgument: with the words that Triton has for what its `mmap` refuses.
+    """
+    if offset + byte_size > os.fstat(fd).st_size:
+        raise InvalidArgument(f"failed to register shared memory region '{name}': invalid args")
+    if not byte_size or offset % mmap.ALLOCATIONGRANULARITY:
+        raise InvalidArgument(
+            f"failed to register shared memory region '{name}': unable to process address spaceInvalid argument"
+        )

@@ -1,0 +1,87 @@
+"""Registering system shared memory over HTTP, and requests that name it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edge_serve.tensors import Shared
+from tests.transport.v2_scene import Door
+
+SYSTEM = "/v2/systemsharedmemory"
+
+
+def door(directory: Path, size: int = 64) -> Door:
+    """One where `/k` is a shared memory object."""
+    (directory / "k").write_bytes(bytes(size))
+    made = Door()
+    made.service.regions.directory = str(directory)
+    return made
+
+
+def register(at: Door, name: str = "r", **body: object) -> tuple[int, str]:
+    exchange = at.call("POST", f"{SYSTEM}/region/{name}/register", json.dumps(body).encode())
+    return exchange.status, exchange.error if exchange.content else ""
+
+
+def test_a_region_comes_and_goes(tmp_path: Path) -> None:
+    at = door(tmp_path, 8192)
+    assert register(at, key="/k", byte_size=16) == (200, "")
+    assert register(at, "s%2F1", key="k", offset=4096, byte_size=32) == (200, "")
+    one = {"name": "r", "key": "/k", "offset": 0, "byte_size": 16}
+    other = {"name": "s/1", "key": "k", "offset": 4096, "byte_size": 32}
+    assert at.call("GET", f"{SYSTEM}/status").json == [one, other]
+    assert at.call("GET", f"{SYSTEM}/region/s%2F1/status").json == [other]
+    assert at.call("GET", "/v2/cudasharedmemory/status").json == []
+
+    assert at.call("POST", f"{SYSTEM}/region/r/unregister").status == 200
+    assert at.call("GET", f"{SYSTEM}/status").json == [other]
+    assert at.call("POST", f"{SYSTEM}/unregister").status == 200
+    assert at.call("GET", f"{SYSTEM}/status").json == []
+
+
+@pytest.mark.parametrize(
+    "body, status, text",
+    [
+        (b"", 400, "Shared memory register request has no 'key' field"),
+        (b'{"byte_size":4}', 400, "Shared memory register request has no 'key' field"),
+        (b'{"key":"/k"}', 400, "Shared memory register request has no 'byte_size' field"),
+        (b'{"key":7,"byte_size":4}', 500, "attempt to access JSON non-string as string"),
+        (b'{"key":"/k","byte_size":-4}', 500,
+         "attempt to access JSON non-unsigned-integer as unsigned-integer"),
+        (b'{"key":"/k","byte_size":4,"offset":"0"}', 500,
+         "attempt to access JSON non-unsigned-integer as unsigned-integer"),
+        (b"{", 500, "failed to parse the request JSON buffer: Missing a name for object member. at 1"),
+    ],
+)  # fmt: skip
+def test_bodies_that_register_nothing(tmp_path: Path, body: bytes, status: int, text: str) -> None:
+    exchange = door(tmp_path).call("POST", f"{SYSTEM}/region/r/register", body)
+    assert (exchange.status, exchange.error) == (status, text)
+
+
+def test_the_body_does_not_count_where_shared_memory_is_off(tmp_path: Path) -> None:
+    at = door(tmp_path)
+    at.service.allows_shm = False
+    assert at.call("POST", f"{SYSTEM}/region/r/register", b"{").error == "no shared memory"
+    assert at.call("POST", "/v2/cudasharedmemory/unregister").error == "no shared memory"
+
+
+def test_a_request_names_a_region(tmp_path: Path) -> None:
+    at = door(tmp_path)
+    register(at, key="k", byte_size=64)
+    at.service.later = True
+    where = {"shared_memory_region": "r", "shared_memory_offset": 8, "shared_memory_byte_size": 8}
+    item = {"name": "X", "datatype": "INT32", "shape": [2], "parameters": where}
+    wanted = {"name": "Y", "parameters": {**where, "shared_memory_offset": 16}}
+    at.infer(json.dumps({"inputs": [item], "outputs": [wanted]}).encode())
+
+    (request,) = at.service.requests
+    (tensor,) = request.inputs
+    assert isinstance(tensor, Shared) and request.shared
+    assert (tensor.place, len(tensor.data)) == (8, 8)
+    place = request.outputs[0].place
+    assert place is not None and (place.region, place.offset, place.size) == (tensor.region, 16, 8)
+    with pytest.raises(TypeError):
+        bytes(tensor.data)
