@@ -18,7 +18,7 @@ help:  ## this list
 # ready once these serve: the real models may not be fetched yet
 READY := simple simple_identity simple_int8 simple_string
 
-serve: .venv/serve  ## serve model_repository/ on 127.0.0.1:8000, metrics on :8002 (FLAGS=... for more)
+serve: .venv/serve  ## serve model_repository/ on 127.0.0.1:8000, gRPC on :8001, metrics on :8002 (FLAGS=... for more)
 	@test -f model_repository/magika/1/model.onnx || echo "the real models (magika, text_*, silero_vad) are not here yet: make models"
 	$(BIN)/edge-serve --model-repository model_repository --exit-on-error=false $(READY:%=--required-model %) $(FLAGS)
 
@@ -48,8 +48,9 @@ models: .venv/serve  ## fetch the real models into model_repository/
 docs: .venv/test  ## write the generated pages of docs/ again
 	$(BIN)/python tests/docs/generated.py --write
 
-proto: .venv/test  ## write what is made from model_config.proto again
+proto: .venv/test  ## write what is made from the .proto files again
 	$(BIN)/python -m edge_serve.config.generate
+	$(BIN)/python -m edge_serve.protocol.grpc_generate
 
 clean:  ## remove .venv, caches and build output; fetched models stay
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -65,7 +66,7 @@ clean:  ## remove .venv, caches and build output; fetched models stay
 	$(PYTHON) -m venv .venv
 
 .venv/serve: pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[onnx]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[onnx,grpc]'
 	@touch $@
 
 # --group needs pip 25.1

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge_serve import __version__
 from edge_serve.clock import MonotonicClock
@@ -42,6 +43,7 @@ from edge_serve.protocol.routes import Group
 from edge_serve.scheduling.rate_limiter import RateLimiter
 from edge_serve.service import LogControl, Service, ServiceOptions
 from edge_serve.tracing.tracing import Tracing
+from edge_serve.transport.grpc_door import open_grpc
 from edge_serve.transport.http import HttpServer
 from edge_serve.transport.http_limits import HttpLimits
 from edge_serve.transport.listeners import Listener, listen_tcp, listen_unix
@@ -53,6 +55,9 @@ from edge_serve.workers.codec import Codec
 from edge_serve.workers.environments import Environments
 from edge_serve.workers.pool import Hooks, Workers
 from edge_serve.workers.pool import Limits as WorkerLimits
+
+if TYPE_CHECKING:
+    from edge_serve.transport.grpc_server import GrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +118,7 @@ class Server:
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
         self._doors: list[HttpServer] = []
+        self._grpc: GrpcServer | None = None
         self.addresses: dict[str, list[str]] = {}
         self._loading: asyncio.Task[list[str]] | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -231,6 +237,10 @@ class Server:
                 codec=self._codec,
             )
             await self._open("HTTP", HttpServer(application, _http_limits(config), self._clock), listeners)
+        if config.allow_grpc:
+            self._grpc = await open_grpc(self.service, config, self._clock)
+            if self._grpc is not None:
+                self.addresses["gRPC"] = [self._grpc.address]
         if config.allow_metrics:
             options = parse_options(
                 config.metrics_config, gpu=config.allow_gpu_metrics, cpu=config.allow_cpu_metrics,
@@ -322,7 +332,10 @@ class Server:
         if busy:
             unfinished.append(f"{busy} busy model version(s)")
         left = max(0.1, end - time.monotonic())
-        cut_off = sum(await asyncio.gather(*(door.drain(left) for door in self._doors)))
+        doors: list[HttpServer | GrpcServer] = [*self._doors]
+        if self._grpc is not None:
+            doors.append(self._grpc)
+        cut_off = sum(await asyncio.gather(*(door.drain(left) for door in doors)))
         if cut_off:
             unfinished.append(f"{cut_off} connection(s) with an unfinished answer")
         return unfinished

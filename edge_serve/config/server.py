@@ -312,6 +312,8 @@ class ServerConfig:
     ] = False
 
     notes: tuple[str, ...] = ()
+    #: the settings that were given, rather than left at their defaults
+    given: frozenset[str] = frozenset()
 
     def backend_settings(self, backend: str) -> dict[str, str]:
         """`--backend-config` for one backend: the settings for all of them, and over these its own."""
@@ -351,7 +353,7 @@ def parse_argv(argv: Sequence[str], environ: Mapping[str, str]) -> ServerConfig:
             message (and `usage()` if it says so) and exits with status 1.
     """
     found, notes = read_settings(SETTINGS, ALIASES, argv, environ)
-    config = ServerConfig(**found, notes=tuple(notes))
+    config = ServerConfig(**found, notes=tuple(notes), given=frozenset(found))
     if not config.metrics_address:
         config = replace(config, metrics_address=config.http_address)
     _check_repository(config)
