@@ -10,7 +10,8 @@ from edge_serve.errors import EdgeServeError, Unavailable
 from edge_serve.in_process.arrays import Outputs, outputs_of, release
 from edge_serve.messages.infer import InferResponse
 
-#: of responses that nobody has taken yet, as over HTTP
+#: of responses that nobody has taken yet. Their sender is not held, as it is for a client of HTTP: a program that asks
+#: the same model something else before it takes them would wait for itself, and no timeout of a connection ends that
 MAX_UNREAD = 16 * 1024 * 1024
 
 

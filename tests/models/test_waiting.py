@@ -56,8 +56,11 @@ def test_who_waits_goes_on_in_order_and_who_comes_later_follows() -> None:
 
     second.cancel()
     assert [(one.id, type(one.error)) for one in answers[1:]] == [("2", Cancelled)]
+    assert not first.hold(True)  # nothing comes that could be held
     room.open(served(target, SimpleNamespace(inputs={})))
     room.submit(request("4"), 1, "key", answers.append)
+    assert first.hold(True)
+    assert target.held
     first.cancel()
 
     assert target.ids == ["1", "4"]

@@ -61,6 +61,28 @@ input { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] }
 input { name: "SIZE" data_type: TYPE_INT32 dims: [ 1 ] }
 output { name: "OUT" data_type: TYPE_STRING dims: [ 1 ] }
 """
+#: the same, one response a run
+RUNS = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.sent = {}
+
+    def execute(self, requests):
+        for request in requests:
+            name, sender = request.correlation_id(), request.get_response_sender()
+            count, size = (int(tensor.as_numpy()[0, 0]) for tensor in request.inputs())
+            i = self.sent[name] = self.sent.get(name, -1) + 1
+            output = pb_utils.Tensor("OUT", np.array([[f"{i:08}".ljust(size, "x").encode()]], dtype=np.object_))
+            if i + 1 == count or request.is_cancelled():
+                sender.send(pb_utils.InferenceResponse([output]), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                continue
+            sender.send(pb_utils.InferenceResponse([output]))
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+"""
 #: seconds after which a send is one that waits
 WAITING = 0.25
 
@@ -71,6 +93,7 @@ def models(root: Path) -> str:
     limit = 'parameters { key: "execution_timeout_ms" value { string_value: "1000" } }'
     python_model(root, "limited", SENDER.replace("THREAD", "False"), CONFIG + limit)
     python_model(root, "limited_threads", SENDER.replace("THREAD", "True"), CONFIG + limit)
+    python_model(root, "runs", RUNS, CONFIG + "max_batch_size: 4 sequence_batching { iterative_sequence: true }")
     return f"--model-repository={root}"
 
 
@@ -151,6 +174,16 @@ def test_large_and_small_responses_are_held_in_execute_too(server: Running, size
     with streaming(server, "inline", count, size) as client:
         until_still(server)
         assert numbers(read_all(client)) == list(range(count))
+
+
+def test_a_stream_is_held_through_all_of_its_runs(server: Running) -> None:
+    front = psutil.Process(server.process.pid)
+    with streaming(server, "runs", 2000, 20_000) as client:
+        before = front.memory_info().rss
+        until_still(server)
+        grown = front.memory_info().rss - before
+        assert numbers(read_all(client)) == list(range(2000))
+    assert grown < 8 << 20, f"{grown >> 20} MiB"
 
 
 def test_two_streams_of_one_model_are_held_each_by_its_own_client(server: Running) -> None:
