@@ -12,6 +12,7 @@ from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata
 from edge_serve.messages.settings import LOG_FORMATS, LogSettings, TraceChanges, TraceSettings
+from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.statistics import BatchStatistics, Duration, ModelStatistics, ResponseStatistics
 from edge_serve.protocol import grpc_service_pb2 as pb
 from edge_serve.protocol import settings as json_settings
@@ -114,6 +115,16 @@ def unload_dependents(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> 
     if value.WhichOneof("parameter_choice") != "bool_param":
         raise InvalidArgument("invalid value type for 'unload_dependents' parameter, expected bool_param.")
     return value.bool_param
+
+
+def shared_memory(regions: Iterable[RegionStatus]) -> pb.SystemSharedMemoryStatusResponse:
+    """SystemSharedMemoryStatus"""
+    message = pb.SystemSharedMemoryStatusResponse()
+    for region in regions:
+        entry = message.regions[region.name]
+        entry.name, entry.key = region.name, region.key
+        entry.offset, entry.byte_size = region.offset, region.byte_size
+    return message
 
 
 # ---- settings ---------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
+from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol import grpc_request
 from edge_serve.protocol.grpc_service_pb2 import ModelInferRequest
@@ -124,12 +125,14 @@ class GrpcInferDecoder:
 
     Args:
         signature_of: what serves a name and version; raises as service.lookup.
+        regions: shared memory that requests may name.
     """
 
     _MAX_TEMPLATES = 1024
     _MAX_TEMPLATE_SIZE = 4096
 
-    def __init__(self, signature_of: Lookup) -> None:
+    def __init__(self, signature_of: Lookup, regions: Regions) -> None:
+        self._regions = regions
         self._signature_of = signature_of
         self._templates: dict[bytes, _Template] = {}
 
@@ -164,15 +167,15 @@ class GrpcInferDecoder:
         self, message: ModelInferRequest, raw: list[Buffer], forwarded: Mapping[str, str] | None
     ) -> tuple[InferRequest, Signature, bool]:
         signature = self._signature_of(message.model_name, message.model_version)
-        request, wants_final = grpc_request.read(message, raw)
+        request, wants_final = grpc_request.read(message, raw, self._regions)
         validate(request, signature)
         if forwarded:
             request.parameters.update(forwarded)
         return request, signature, wants_final
 
     def _remember(self, parts: Parts, request: InferRequest, signature: Signature, wants_final: bool) -> None:
-        if len(parts.head) > self._MAX_TEMPLATE_SIZE or len(parts.raw) != len(request.inputs):
-            return
+        if len(parts.head) > self._MAX_TEMPLATE_SIZE or len(parts.raw) != len(request.inputs) or request.shared:
+            return  # typed contents, or a region that may be another one next time
         if len(self._templates) >= self._MAX_TEMPLATES:
             del self._templates[next(iter(self._templates))]  # the oldest
         inputs = [

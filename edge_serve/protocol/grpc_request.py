@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from edge_serve.errors import InvalidArgument, NotFound, Unsupported
+from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter, RequestedOutput
+from edge_serve.messages.shared_memory import Place, Regions
 from edge_serve.protocol.grpc_service_pb2 import InferParameter, InferTensorContents, ModelInferRequest
 from edge_serve.protocol.infer_header import MAX_RANK
 from edge_serve.protocol.validate import prefix
-from edge_serve.tensors import BY_NAME, Buffer, DataType, Tensor, join_bytes
+from edge_serve.tensors import BY_NAME, Buffer, DataType, Shared, Tensor, Unseen, join_bytes
 
 EMPTY_FINAL = "triton_enable_empty_final_response"
 
@@ -36,7 +37,7 @@ _FIELDS = {
 _INPUT = "unexpected explicit tensor data for input tensor"
 
 
-def read(message: ModelInferRequest, raw: Sequence[Buffer]) -> tuple[InferRequest, bool]:
+def read(message: ModelInferRequest, raw: Sequence[Buffer], regions: Regions) -> tuple[InferRequest, bool]:
     """The request, and whether the client wants an empty final response of a decoupled model.
 
     Raises:
@@ -50,15 +51,18 @@ def read(message: ModelInferRequest, raw: Sequence[Buffer]) -> tuple[InferReques
         if item.name in names:
             raise InvalidArgument(f"{prefix(request.id)}input '{item.name}' already exists in request")
         names.add(item.name)
-        tensor, taken = _read_input(item, raw, taken, request.model_name)
+        tensor, taken = _read_input(item, raw, taken, request.model_name, regions)
+        request.shared |= type(tensor) is Shared
         request.inputs.append(tensor)
     if taken < len(raw):
         raise InvalidArgument(
             f"expected {taken} entries of raw_input_contents for model '{request.model_name}', one for each input that "
             f"is not in shared memory, got {len(raw)}"
         )
-    for output in message.outputs:
-        request.outputs.append(_read_output(output))
+    for item_out in message.outputs:
+        output = _read_output(item_out, regions)
+        request.shared |= output.place is not None
+        request.outputs.append(output)
     return request, wants_final
 
 
@@ -137,21 +141,22 @@ def _custom(name: str, value: InferParameter, kind: str | None) -> Parameter:
 
 
 def _read_input(
-    item: ModelInferRequest.InferInputTensor, raw: Sequence[Buffer], taken: int, model: str
+    item: ModelInferRequest.InferInputTensor, raw: Sequence[Buffer], taken: int, model: str, regions: Regions
 ) -> tuple[Tensor, int]:
     """The tensor, and how many raw contents are used up now."""
     if len(item.shape) > MAX_RANK:
         raise InvalidArgument(f"input '{item.name}' has {len(item.shape)} dimensions, expected at most {MAX_RANK}")
     shape = tuple(item.shape)
-    region = _region(item.parameters)
-    if region is not None:
+    datatype = BY_NAME.get(item.datatype)
+    if "shared_memory_region" in item.parameters:
         if item.HasField("contents"):
             raise InvalidArgument(
                 f"unexpected 'content' provided when using shared memory for input tensor '{item.name}' for model "
                 f"'{model}'"
             )
-        raise NotFound(f"Unable to find shared memory region: '{region}'")
-    datatype = BY_NAME.get(item.datatype)
+        place = _place(item.parameters, regions)
+        known = _known(datatype, item.name)
+        return Shared(item.name, known, shape, Unseen.buffer(place.size), -1, place.region, place.offset), taken
     if item.HasField("contents") and raw:
         raise InvalidArgument(
             f"contents field must not be specified when using raw_input_contents for '{item.name}' for model '{model}'"
@@ -162,9 +167,13 @@ def _read_input(
         data, taken = raw[taken], taken + 1
     else:
         raise InvalidArgument(f"unable to find data for input tensor '{item.name}' for model '{model}' in request.")
+    return Tensor(item.name, _known(datatype, item.name), shape, data), taken
+
+
+def _known(datatype: DataType | None, name: str) -> DataType:
     if datatype is None:
-        raise InvalidArgument(f"invalid datatype for input {item.name}")
-    return Tensor(item.name, datatype, shape, data), taken
+        raise InvalidArgument(f"invalid datatype for input {name}")
+    return datatype
 
 
 def _typed(
@@ -189,20 +198,29 @@ def _typed(
     return np.array(values, dtype=_CONTENTS[given[0]][1]).astype(datatype.numpy, copy=False).tobytes()
 
 
-def _region(parameters: Mapping[str, InferParameter]) -> str | None:
-    if "shared_memory_region" not in parameters:
-        return None
-    value = parameters["shared_memory_region"]
-    if value.WhichOneof("parameter_choice") != "string_param":
+def _place(parameters: Mapping[str, InferParameter], regions: Regions, label: str = "") -> Place:
+    """The part of a region that `parameters` name.
+
+    Raises:
+        NotFound, InvalidArgument: there is no such part.
+    """
+    region = parameters["shared_memory_region"]
+    if region.WhichOneof("parameter_choice") != "string_param":
         raise _wrong_kind("shared_memory_region", "string_param.")
-    return value.string_param
+    offset, size = (
+        _integer(name, parameters[name], parameters[name].WhichOneof("parameter_choice"), "int64_param.")
+        if name in parameters
+        else 0
+        for name in ("shared_memory_offset", "shared_memory_byte_size")
+    )
+    return regions.find(region.string_param, offset, size, label)
 
 
 # ---- outputs ----------------------------------------------------------------------------------------------------
 
 
-def _read_output(output: ModelInferRequest.InferRequestedOutputTensor) -> RequestedOutput:
-    region = _region(output.parameters)
+def _read_output(output: ModelInferRequest.InferRequestedOutputTensor, regions: Regions) -> RequestedOutput:
+    shared = "shared_memory_region" in output.parameters
     classes = 0
     if "classification" in output.parameters:
         value = output.parameters["classification"]
@@ -211,8 +229,7 @@ def _read_output(output: ModelInferRequest.InferRequestedOutputTensor) -> Reques
         classes = value.int64_param
         if classes <= 0:
             raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
-        if region is not None:
+        if shared:
             raise InvalidArgument("output can't set both 'shared_memory_region' and 'classification'")
-    if region is not None:
-        raise NotFound(f"Unable to find shared memory region: '{region}'")
-    return RequestedOutput(output.name, True, classes)
+    place = _place(output.parameters, regions, output.name) if shared else None
+    return RequestedOutput(output.name, True, classes, place)

@@ -6,13 +6,14 @@ The parts that repeat are remembered; the outputs' bytes are copied once, into t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol.classification import classify
 from edge_serve.protocol.grpc_service_pb2 import InferParameter, ModelInferResponse, ModelStreamInferResponse
-from edge_serve.tensors import Buffer, Tensor
+from edge_serve.tensors import Buffer, Tensor, is_unseen
 
 _Key = tuple[object, ...]
 _FINAL = "triton_final_response"
@@ -56,6 +57,8 @@ class GrpcInferEncoder:
             InvalidArgument: an output has no classes. Internal: an output's bytes do not make up its shape.
         """
         outputs = response.outputs
+        if request.shared:  # what lies in the client's memory is not in the message
+            outputs = [replace(one, data=b"") if is_unseen(one.data) else one for one in outputs]
         if any(output.classification for output in request.outputs):
             outputs = _classified(outputs, request, signature)
         key = (

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError, Message
 
-from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unsupported
+from edge_serve.errors import EdgeServeError, NotFound, Unsupported
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata
 from edge_serve.messages.statistics import ModelStatistics
@@ -19,18 +19,18 @@ from edge_serve.protocol.grpc_infer import Unreadable
 from edge_serve.protocol.grpc_response import delimited
 from edge_serve.protocol.routes import Group
 from edge_serve.transport.v2_settings import SettingsService
+from edge_serve.transport.v2_shared_memory import SharedMemoryService
 
 INFERENCE = "/inference.GRPCInferenceService/"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 
-_SHM_DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
 
 Done = Callable[["EdgeServeError | None"], None]
 Answer = Message | bytes
 
 
-class CallService(SettingsService, Protocol):
+class CallService(SettingsService, SharedMemoryService, Protocol):
     """What these calls need of service.Service."""
 
     def live(self) -> bool: ...
@@ -78,9 +78,8 @@ class Call:
 class Calls:
     """All of them by path (`table`)."""
 
-    def __init__(self, service: CallService, *, allow_client_shm: bool = False) -> None:
+    def __init__(self, service: CallService) -> None:
         self._service = service
-        self._allow_client_shm = allow_client_shm
         memory = Group.SHARED_MEMORY
         calls = {
             "ServerLive": Call(Group.HEALTH, pb.ServerLiveRequest, self._server_live),
@@ -176,37 +175,30 @@ class Calls:
             service.update_log_settings(grpc_bodies.read_log_settings(request.settings, service.log_settings()))
         return grpc_bodies.log_settings(service.log_settings())
 
-    # ---- client shared memory: refused, and so never anything registered ------------------------------------------
+    # ---- client shared memory -----------------------------------------------------------------------------------
 
     def _system_status(self, request: pb.SystemSharedMemoryStatusRequest) -> Answer:
-        if request.name:
-            raise NotFound(f"Unable to find system shared memory region: '{request.name}'")
-        return b""
+        return grpc_bodies.shared_memory(self._service.system_shm_status(request.name))
 
     def _system_register(self, request: pb.SystemSharedMemoryRegisterRequest) -> Answer:
-        self._check_memory()
-        raise Unsupported("registering system shared memory is not supported by this version of the server")
+        self._service.register_system_shm(request.name, request.key, request.offset, request.byte_size)
+        return b""
 
     def _system_unregister(self, request: pb.SystemSharedMemoryUnregisterRequest) -> Answer:
-        self._check_memory()
+        self._service.unregister_system_shm(request.name)
         return b""
 
     def _cuda_status(self, request: pb.CudaSharedMemoryStatusRequest) -> Answer:
-        if request.name:
-            raise NotFound(f"Unable to find cuda shared memory region: '{request.name}'")
-        return b""
+        self._service.cuda_shm_status(request.name)
+        return b""  # none is ever registered
 
     def _cuda_register(self, request: pb.CudaSharedMemoryRegisterRequest) -> Answer:
-        self._check_memory()
-        raise InvalidArgument("failed to register shared memory region: invalid args")
-
-    def _cuda_unregister(self, request: pb.CudaSharedMemoryUnregisterRequest) -> Answer:
-        self._check_memory()
+        self._service.register_cuda_shm(request.name)
         return b""
 
-    def _check_memory(self) -> None:
-        if not self._allow_client_shm:
-            raise Unsupported(_SHM_DISABLED)
+    def _cuda_unregister(self, request: pb.CudaSharedMemoryUnregisterRequest) -> Answer:
+        self._service.unregister_cuda_shm(request.name)
+        return b""
 
 
 def _check_repository(name: str) -> None:

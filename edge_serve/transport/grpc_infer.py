@@ -26,7 +26,7 @@ class GrpcInference:
     def __init__(self, service: GrpcInferService, clock: Clock) -> None:
         self._service = service
         self._clock = clock
-        self._decoder = GrpcInferDecoder(self._signature_of)
+        self._decoder = GrpcInferDecoder(self._signature_of, service.regions)
         self._encoder = GrpcInferEncoder()
 
     def _signature_of(self, name: str, version: str) -> Signature:

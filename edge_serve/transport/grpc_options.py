@@ -29,7 +29,6 @@ def settings_of(config: ServerConfig) -> GrpcSettings:
         },
         compression_level=config.grpc_infer_response_compression_level,
         reuse_port=config.reuse_grpc_port,
-        allow_client_shm=config.allow_client_shm,
         options=tuple(_options(config)),
         credentials=_credentials(config) if config.grpc_use_ssl or config.grpc_use_ssl_mutual else None,
     )

@@ -56,7 +56,6 @@ class GrpcSettings:
     restricted: Mapping[Group, tuple[str, str]] = field(default_factory=dict)
     compression_level: str = "none"
     reuse_port: bool = False
-    allow_client_shm: bool = False
     options: tuple[tuple[str, int], ...] = ()
     credentials: Any = None
 
@@ -111,7 +110,7 @@ class _Routes(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no ty
             MODEL_INFER: (Group.INFERENCE, grpc.unary_unary_rpc_method_handler(self._infer)),
             MODEL_STREAM_INFER: (Group.INFERENCE, grpc.stream_stream_rpc_method_handler(self._stream)),
         }
-        for path, call in Calls(service, allow_client_shm=settings.allow_client_shm).table.items():
+        for path, call in Calls(service).table.items():
             self._handlers[path] = (call.group, grpc.unary_unary_rpc_method_handler(_unary(call)))
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol import grpc_response
 from edge_serve.protocol.grpc_infer import GrpcInferDecoder, Unreadable, cut
@@ -39,6 +40,8 @@ Write = Callable[[bytes], Awaitable[None]]
 class GrpcInferService(Protocol):
     """What inference calls need of service.Service."""
 
+    @property
+    def regions(self) -> Regions: ...
     def exiting(self) -> bool: ...
     def lookup(self, name: str, version: str) -> Served: ...
     def infer(self, request: InferRequest, on_response: OnResponse) -> Ticket: ...

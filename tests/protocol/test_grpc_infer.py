@@ -10,6 +10,9 @@ from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.protocol.grpc_infer import GrpcInferDecoder, Parts, Unreadable, cut
 from edge_serve.protocol.grpc_service_pb2 import ModelInferRequest
 from edge_serve.tensors import DataType
+from edge_serve.workers.regions import Regions
+
+NO_REGIONS = Regions()
 
 SIGNATURE = Signature(
     "m", "1", "python", 8,
@@ -44,7 +47,7 @@ def decode(decoder: GrpcInferDecoder, made: ModelInferRequest) -> InferRequest:
 
 
 def test_a_repeated_message_is_filled_from_what_is_known_and_equal() -> None:
-    decoder = GrpcInferDecoder(Models().signature_of)
+    decoder = GrpcInferDecoder(Models().signature_of, NO_REGIONS)
     first = decode(decoder, message("one"))
     again = decode(decoder, message("two", b"\3\0\0\0\4\0\0\0"))
 
@@ -60,14 +63,14 @@ def test_a_repeated_message_is_filled_from_what_is_known_and_equal() -> None:
 def test_raw_contents_are_views_of_the_message() -> None:
     data = message().SerializeToString()
     for _ in range(2):
-        request, _, _ = GrpcInferDecoder(Models().signature_of).decode(data)
+        request, _, _ = GrpcInferDecoder(Models().signature_of, NO_REGIONS).decode(data)
         view = request.inputs[0].data
         assert isinstance(view, memoryview)
         assert view.obj is data
 
 
 def test_a_known_head_with_other_sizes_is_checked_again() -> None:
-    decoder = GrpcInferDecoder(Models().signature_of)
+    decoder = GrpcInferDecoder(Models().signature_of, NO_REGIONS)
     decode(decoder, message())
 
     with pytest.raises(InvalidArgument, match="Expected 8, got 4"):
@@ -76,7 +79,7 @@ def test_a_known_head_with_other_sizes_is_checked_again() -> None:
 
 def test_a_model_that_was_exchanged_is_validated_anew() -> None:
     models = Models()
-    decoder = GrpcInferDecoder(models.signature_of)
+    decoder = GrpcInferDecoder(models.signature_of, NO_REGIONS)
     decode(decoder, message(rows=1))
     models.signature = Signature("m", "2", "python", 0, SIGNATURE.inputs, SIGNATURE.outputs, required=1)
 
@@ -85,7 +88,7 @@ def test_a_model_that_was_exchanged_is_validated_anew() -> None:
 
 
 def test_strings_of_a_known_head_are_checked_each_time() -> None:
-    decoder = GrpcInferDecoder(Models().signature_of)
+    decoder = GrpcInferDecoder(Models().signature_of, NO_REGIONS)
     made = message()
     made.inputs.add(name="S", datatype="BYTES", shape=[1, 1])
     made.raw_input_contents.append(b"\1\0\0\0a")
@@ -128,14 +131,14 @@ def test_fields_in_another_order_are_read_too() -> None:
     data = raw + rest.SerializeToString()
 
     assert cut(data) is None
-    request, _, _ = GrpcInferDecoder(Models().signature_of).decode(data)
+    request, _, _ = GrpcInferDecoder(Models().signature_of, NO_REGIONS).decode(data)
     assert request.inputs[0].array().tolist() == [[1, 2]]
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05m", b"\x0a\xff\xff\xff\xff\xff\xff\x01", b"\x0a\x01\xff"])
 def test_what_is_no_message_is_refused_as_grpc_does(data: bytes) -> None:
     with pytest.raises((Unreadable, EdgeServeError)):
-        GrpcInferDecoder(Models().signature_of).decode(data)
+        GrpcInferDecoder(Models().signature_of, NO_REGIONS).decode(data)
 
 
 def test_the_model_is_looked_up_before_anything_else_is_looked_at() -> None:
@@ -144,11 +147,11 @@ def test_the_model_is_looked_up_before_anything_else_is_looked_at() -> None:
     made.parameters["triton_x"].int64_param = 1
 
     with pytest.raises(NotFound, match="'nope' is not found"):
-        decode(GrpcInferDecoder(Models().signature_of), made)
+        decode(GrpcInferDecoder(Models().signature_of, NO_REGIONS), made)
 
 
 def test_forwarded_metadata_does_not_stay_in_what_is_remembered() -> None:
-    decoder = GrpcInferDecoder(Models().signature_of)
+    decoder = GrpcInferDecoder(Models().signature_of, NO_REGIONS)
     data = message().SerializeToString()
 
     assert decoder.decode(data, {"x-a": "1"})[0].parameters == {"custom": "c", "x-a": "1"}
@@ -157,7 +160,7 @@ def test_forwarded_metadata_does_not_stay_in_what_is_remembered() -> None:
 
 
 def test_no_more_is_remembered_than_a_limit() -> None:
-    decoder = GrpcInferDecoder(Models().signature_of)
+    decoder = GrpcInferDecoder(Models().signature_of, NO_REGIONS)
     for index in range(GrpcInferDecoder._MAX_TEMPLATES + 5):
         made = message()
         made.parameters["n"].int64_param = index

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unsupported
+from edge_serve.messages.shared_memory import NamedRegions, Place
 from edge_serve.protocol.grpc_request import read
 from edge_serve.protocol.grpc_service_pb2 import ModelInferRequest
-from edge_serve.tensors import BY_NAME, DataType
+from edge_serve.tensors import BY_NAME, DataType, Shared
+from edge_serve.workers.regions import Regions
+
+NO_REGIONS = Regions()
 
 
 def typed(datatype: str, field: str, values: list[object], shape: list[int] | None = None) -> ModelInferRequest:
@@ -32,7 +36,7 @@ def typed(datatype: str, field: str, values: list[object], shape: list[int] | No
     ],
 )  # fmt: skip
 def test_typed_contents_become_the_bytes_of_their_type(datatype: str, field: str, values: list[object]) -> None:
-    request, _ = read(typed(datatype, field, values), [])
+    request, _ = read(typed(datatype, field, values), [], NO_REGIONS)
     (tensor,) = request.inputs
 
     assert tensor.datatype is BY_NAME[datatype]
@@ -60,7 +64,7 @@ def test_typed_contents_become_the_bytes_of_their_type(datatype: str, field: str
 )
 def test_contents_that_do_not_fit_are_refused(made: ModelInferRequest, raw: list[bytes], text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
-        read(made, raw)
+        read(made, raw, NO_REGIONS)
 
 
 def _with(name: str, field: str, value: object) -> ModelInferRequest:
@@ -77,7 +81,7 @@ def test_parameters_that_are_tritons_own_are_understood() -> None:
     made.parameters["timeout"].int64_param = 7
     made.parameters["triton_enable_empty_final_response"].bool_param = True
     made.parameters["mine"].double_param = 0.5
-    request, wants_final = read(made, [])
+    request, wants_final = read(made, [], NO_REGIONS)
 
     assert (request.correlation_id, request.flags, request.priority, request.timeout_us) == (9, 3, 3, 7)
     assert wants_final
@@ -104,7 +108,7 @@ def test_parameters_of_another_type_are_refused(
     made: ModelInferRequest, error: type[EdgeServeError], text: str
 ) -> None:
     with pytest.raises(error, match=text):
-        read(made, [])
+        read(made, [], NO_REGIONS)
 
 
 def _output(change: Callable[[ModelInferRequest.InferRequestedOutputTensor], None]) -> ModelInferRequest:
@@ -117,7 +121,7 @@ def test_outputs_are_binary_and_may_ask_for_classes() -> None:
     def classes(output: ModelInferRequest.InferRequestedOutputTensor) -> None:
         output.parameters["classification"].int64_param = 2
 
-    request, _ = read(_output(classes), [])
+    request, _ = read(_output(classes), [], NO_REGIONS)
 
     (output,) = request.outputs
     assert (output.name, output.binary, output.classification) == ("Y", True, 2)
@@ -130,12 +134,35 @@ def test_classes_that_are_no_number_are_refused() -> None:
     with pytest.raises(
         InvalidArgument, match="invalid value type for 'classification' parameter, expected int64_param"
     ):
-        read(_output(classes), [])
+        read(_output(classes), [], NO_REGIONS)
+
+
+def _named(offset: int = 0, size: int = 8) -> ModelInferRequest:
+    made = ModelInferRequest()
+    for parameters in (
+        made.inputs.add(name="X", datatype="INT32", shape=[2]).parameters, made.outputs.add(name="Y").parameters
+    ):  # fmt: skip
+        parameters["shared_memory_region"].string_param = "r"
+        parameters["shared_memory_offset"].int64_param = offset
+        parameters["shared_memory_byte_size"].int64_param = size
+    return made
 
 
 def test_a_region_that_nobody_registered_is_not_found() -> None:
-    made = ModelInferRequest()
-    made.inputs.add(name="X", datatype="INT32", shape=[1]).parameters["shared_memory_region"].string_param = "r"
-
     with pytest.raises(NotFound, match="Unable to find shared memory region: 'r'"):
-        read(made, [])
+        read(_named(), [], NO_REGIONS)
+
+
+def test_inputs_and_outputs_may_lie_in_a_region() -> None:
+    request, _ = read(_named(4, 8), [], NamedRegions())
+
+    assert request.shared
+    (tensor,) = request.inputs
+    assert isinstance(tensor, Shared)
+    assert (tensor.region, tensor.place, len(tensor.data)) == ("r", 4, 8)
+    assert request.outputs[0].place == Place("r", 4, 8, "Y")
+
+
+def test_a_place_before_its_region_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="invalid value for 'shared_memory_offset', expected value >= 0"):
+        read(_named(-1), [], NamedRegions())
