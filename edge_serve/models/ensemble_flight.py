@@ -26,6 +26,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes, ModelStatistics
 from edge_serve.models import statistics as record
 from edge_serve.models.driver import OnResponse, Ticket
+from edge_serve.models.ensemble_shared import share
 from edge_serve.models.served import Served
 from edge_serve.protocol.validate import validate
 from edge_serve.scheduling.core import label
@@ -147,6 +148,8 @@ class Flight:
                     f"model '{step.model}' has become decoupled, and the ensemble is not loaded again yet"
                 )
             request = self._member_request(index, served)
+            if self._request.shared:
+                share(request, self._request, step)
             validate(request, served.signature)
         except EdgeServeError as error:
             self._fail(error)

@@ -26,6 +26,7 @@ from edge_serve.models.ensemble_flight import (
     record_answer,
     record_refusal,
 )
+from edge_serve.models.ensemble_shared import share
 from edge_serve.models.served import Served
 from edge_serve.protocol.validate import validate
 from edge_serve.scheduling.core import label
@@ -129,6 +130,8 @@ class StreamFlight:
             step = self._ensemble.plan.steps[cell[0]]
             served = self._ensemble.lookup(step.model, step.version, self._request.correlation_id, self._request.flags)
             request, mark = self._member_request(cell, served)
+            if self._request.shared:
+                share(request, self._request, step)
             validate(request, served.signature)
         except EdgeServeError as error:
             self._stop(error)

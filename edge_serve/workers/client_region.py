@@ -1,4 +1,4 @@
-"""A client's shared memory as a worker reads and writes it. Worker's side: the standard library only.
+"""A client's shared memory as a worker reads and writes it. Worker's side: the standard library and NumPy only.
 
 The client may shrink its file at any time, and whoever touches a mapped page that is no more gets SIGBUS. So nothing is
 written through a mapping, small inputs are copied by `pread`, and before a mapped one is used the file is measured.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
+
+import numpy as np
 
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.tensors import Buffer
@@ -35,7 +37,7 @@ class ClientRegion:
         weakref.finalize(self, os.close, fd)
 
     def read(self, offset: int, size: int, *, copy: bool = False) -> Buffer:
-        """`size` bytes, which cannot be written to; of many, a view of the client's memory unless `copy`.
+        """`size` bytes; of many, a view of the client's memory that cannot be written to, unless `copy`.
 
         Raises:
             InvalidArgument: the file has become too small.
@@ -54,24 +56,27 @@ class ClientRegion:
         start = offset - self._offset
         return self._view[start : start + size]
 
-    def _copied(self, offset: int, size: int) -> bytes:
-        parts: list[bytes] = []
-        while size:
-            part = os.pread(self._fd, size, offset)
-            if not part:
-                self._check(offset, size)
-            parts.append(part)
-            offset += len(part)
-            size -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+    def _copied(self, offset: int, size: int) -> memoryview:
+        made = np.empty(size, np.uint8).data
+        rest = made
+        while rest:
+            count = os.preadv(self._fd, [rest], offset)
+            if not count:
+                raise self._too_small(offset + len(rest))
+            offset += count
+            rest = rest[count:]
+        return made
 
     def _check(self, offset: int, size: int) -> None:
+        if os.fstat(self._fd).st_size < offset + size:
+            raise self._too_small(offset + size)
+
+    def _too_small(self, needed: int) -> InvalidArgument:
         found = os.fstat(self._fd).st_size
-        if found < offset + size:
-            raise InvalidArgument(
-                f"the file of shared memory region '{self.name}' has {found} bytes now, {offset + size} are needed: it "
-                "was made smaller after it was registered"
-            )
+        return InvalidArgument(
+            f"the file of shared memory region '{self.name}' has {found} bytes now, {needed} are needed: it was made "
+            "smaller after it was registered"
+        )
 
     def write(self, offset: int, data: Buffer) -> None:
         """Put `data` into the client's memory.

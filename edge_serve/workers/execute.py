@@ -192,7 +192,7 @@ def decode_execute(
             correlation = extra.get("correlation_id", correlation)
             names = extra.get("outputs", names)
             if "shared" in extra and borrowed is not None:
-                shared = SharedRequest(borrowed, request_id, extra["shared"])
+                shared = SharedRequest(borrowed, request_id, extra["shared"], layout.writes)
                 all_shared = all_shared or {}
                 all_shared[i] = shared
         block = bytes(view[position : position + block_size])

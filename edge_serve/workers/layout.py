@@ -126,6 +126,7 @@ class Layout:
     Attributes:
         row_bytes: an upper bound of the outputs of one row; 0 = unknown.
         cached: its answers may be kept (`response_cache`), so they say what they depend on.
+        writes: users' code gets its inputs, and may write to them.
     """
 
     __slots__ = (
@@ -142,6 +143,7 @@ class Layout:
         "output_index",
         "outputs",
         "row_bytes",
+        "writes",
     )
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -159,6 +161,7 @@ class Layout:
         self.batches = int(config.get("max_batch_size", 0)) > 0
         self.decoupled = bool((config.get("model_transaction_policy") or {}).get("decoupled", False))
         self.cached = bool((config.get("response_cache") or {}).get("enable", False))
+        self.writes = config.get("backend") == "python"
         self.row_bytes = _row_bytes(config)
         self.listed: dict[int, tuple[str, ...]] = {0: self.outputs}
 

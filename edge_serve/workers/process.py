@@ -315,6 +315,12 @@ class Process:
             return 0
 
 
+_HINTS = {
+    "SIGKILL": " (the machine may be out of memory: see the kernel's log)",
+    "SIGBUS": " (it read a mapped file that had been made smaller: if clients use shared memory, one did that)",
+}
+
+
 def exit_reason(status: int) -> str:
     """What became of a process that nobody meant to end, from `Popen.returncode`."""
     if status >= 0:
@@ -323,8 +329,7 @@ def exit_reason(status: int) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    hint = " (the machine may be out of memory: see the kernel's log)" if -status == signal.SIGKILL else ""
-    return f"was ended by {name}{hint}"
+    return f"was ended by {name}{_HINTS.get(name, '')}"
 
 
 def _kill_group(pid: int) -> None:

@@ -36,16 +36,18 @@ class SharedRequest:
 
     Args:
         value: `shared` of the request's extra JSON.
+        copies: inputs are the model's own, to write to.
 
     Attributes:
         error: why it cannot be executed.
     """
 
-    __slots__ = ("_borrowed", "_id", "_model", "_outputs", "error")
+    __slots__ = ("_borrowed", "_copies", "_id", "_model", "_outputs", "error")
 
-    def __init__(self, borrowed: Borrowed, request_id: str, value: dict[str, Any]) -> None:
+    def __init__(self, borrowed: Borrowed, request_id: str, value: dict[str, Any], copies: bool) -> None:
         self._borrowed = borrowed
         self._id = request_id
+        self._copies = copies
         self._model: str = value["model"]
         self._outputs: dict[str, tuple[int, int, str]] = {one[0]: (one[1], one[2], one[3]) for one in value["outputs"]}
         self.error: EdgeServeError | None = None
@@ -68,9 +70,7 @@ class SharedRequest:
         self, region: ClientRegion, name: str, datatype: DataType, shape: Shape, offset: int, size: int
     ) -> Buffer:
         if datatype.size:
-            data = region.read(offset, size)
-            unaligned = isinstance(data, memoryview) and offset % datatype.size
-            return bytes(data) if unaligned else data
+            return region.read(offset, size, copy=self._copies or offset % datatype.size != 0)
         data = region.read(offset, size, copy=True)  # the lengths must not change once they are checked
         check_strings(data, element_count(shape), name, self._model, self._id)
         return data

@@ -43,7 +43,7 @@ def test_a_region_comes_and_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "body, status, text",
+    ("body", "status", "text"),
     [
         (b"", 400, "Shared memory register request has no 'key' field"),
         (b'{"byte_size":4}', 400, "Shared memory register request has no 'key' field"),
@@ -79,9 +79,11 @@ def test_a_request_names_a_region(tmp_path: Path) -> None:
 
     (request,) = at.service.requests
     (tensor,) = request.inputs
-    assert isinstance(tensor, Shared) and request.shared
+    assert isinstance(tensor, Shared)
+    assert request.shared
     assert (tensor.place, len(tensor.data)) == (8, 8)
     place = request.outputs[0].place
-    assert place is not None and (place.region, place.offset, place.size) == (tensor.region, 16, 8)
+    assert place is not None
+    assert (place.region, place.offset, place.size) == (tensor.region, 16, 8)
     with pytest.raises(TypeError):
         bytes(tensor.data)

@@ -1,0 +1,43 @@
+"""Shared memory of clients in ensembles: the member that makes an output writes it there, later steps read it there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from edge_serve.errors import InvalidArgument
+from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.shared_memory import Place
+from edge_serve.messages.signature import Signature
+from edge_serve.scheduling.ensemble import EnsemblePlan, Step
+from edge_serve.tensors import Shared, Tensor, is_unseen
+
+
+def passed_on(request: InferRequest, plan: EnsemblePlan, signature: Signature) -> InvalidArgument | None:
+    """Why a request cannot be run: no member writes an output that is one of the inputs, too."""
+    places = {output.name: output.place for output in request.outputs}
+    given = {tensor.name: tensor for tensor in request.inputs}
+    for name in places or signature.outputs:
+        if name not in plan.writers and (places.get(name) is not None or isinstance(given.get(name), Shared)):
+            return InvalidArgument(
+                f"ensemble '{signature.model_name}' hands its input '{name}' on as an output, which shared memory "
+                "cannot be used for; send it as data, and take the output from the reply"
+            )
+    return None
+
+
+def share(request: InferRequest, top: InferRequest, step: Step) -> None:
+    """Let a member write what the client of the ensemble wants in its memory, and read what was written there."""
+    places = {output.name: output.place for output in top.outputs if output.place is not None}
+    request.outputs = [replace(one, place=places.get(step.outputs[one.name])) for one in request.outputs]
+    request.inputs = [_there(tensor, step, places) for tensor in request.inputs]
+    request.shared = any(one.place is not None for one in request.outputs) or any(
+        isinstance(tensor, Shared) for tensor in request.inputs
+    )
+
+
+def _there(tensor: Tensor, step: Step, places: Mapping[str, Place]) -> Tensor:
+    if not is_unseen(tensor.data) or isinstance(tensor, Shared):
+        return tensor
+    place = places[step.inputs[tensor.name]]
+    return Shared(tensor.name, tensor.datatype, tensor.shape, tensor.data, -1, place.region, place.offset)
