@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -29,7 +30,7 @@ def run(rounds: int = 3) -> Report:
                 for connections in (1, 4):
 
                     def measure(server: Server, connections: int = connections) -> tuple[float, float]:
-                        return streams(server, connections)
+                        return whole_streams(server, connections) if server is theirs else streams(server, connections)
 
                     row = load.versus(ours, theirs, measure, rounds)
                     report.rows.append({"connections": connections, **row, "asked": BAR})
@@ -47,6 +48,18 @@ def request(count: int, size: int) -> bytes:
         len(body),
         body,
     )
+
+
+def whole_streams(server: Server, connections: int) -> tuple[float, float]:
+    """As `streams`, of Triton 2.51, which ends a stream before its last responses now and then on a busy machine.
+
+    Raises:
+        RuntimeError: ten times one after the other.
+    """
+    for _ in range(9):
+        with contextlib.suppress(RuntimeError):
+            return streams(server, connections)
+    return streams(server, connections)
 
 
 def streams(server: Server, connections: int) -> tuple[float, float]:
