@@ -3,8 +3,9 @@
 Responses of ordinary models leave in the order of their requests; those of decoupled models when they come. What went
 wrong is said in the stream, unless the client wants the first error to end it.
 
-Nothing more is read from a client that has much under way. What a decoupled model sends and the client does not read is
-kept up to MAX_UNREAD bytes; beyond that the stream is ended.
+Nothing more is read from a client that has much under way, or much unread. The senders of decoupled models are then
+made to wait; where that is not possible, responses are kept up to `backlog.MAX_UNREAD` bytes, beyond which the stream
+is ended.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from edge_serve.messages.signature import Signature
 from edge_serve.protocol import grpc_response
 from edge_serve.protocol.grpc_infer import GrpcInferDecoder, Unreadable, cut
 from edge_serve.protocol.grpc_response import GrpcInferEncoder
-from edge_serve.transport.v2_infer import Served, Ticket
+from edge_serve.transport import backlog
+from edge_serve.transport.backlog import Backlog
+from edge_serve.transport.generate import StreamTicket
+from edge_serve.transport.v2_infer import Served
 
 log = logging.getLogger(__name__)
 
-#: bytes of responses that wait for one client, beyond which its stream is ended
-MAX_UNREAD = 16 * 1024 * 1024
-#: bytes that wait, and requests under way, from which on nothing more is read from the client
-PAUSE_BYTES = 1024 * 1024
+#: requests under way from which on nothing more is read from the client
 PAUSE_REQUESTS = 256
 
 OnResponse = Callable[[InferResponse], None]
@@ -44,7 +45,7 @@ class GrpcInferService(Protocol):
     def regions(self) -> Regions: ...
     def exiting(self) -> bool: ...
     def lookup(self, name: str, version: str) -> Served: ...
-    def infer(self, request: InferRequest, on_response: OnResponse) -> Ticket: ...
+    def infer(self, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
 
 
 class StreamOverrun(EdgeServeError):
@@ -61,7 +62,7 @@ class _Open:
     signature: Signature
     wants_final: bool
     turn: _Turn | None
-    ticket: Ticket | None = None
+    ticket: StreamTicket | None = None
     submitted: bool = False
 
 
@@ -97,7 +98,7 @@ class Stream:
         self._open: set[_Open] = set()
         self._turns: deque[_Turn] = deque()
         self._messages: deque[bytes] = deque()
-        self._unread = 0
+        self._backlog = Backlog()
         self._complete = False
         self._failure: EdgeServeError | None = None
         self._changed = asyncio.Event()
@@ -130,7 +131,9 @@ class Stream:
             while self._messages:
                 message = self._messages.popleft()
                 await write(message)
-                self._unread -= len(message)
+                self._backlog.take(len(message))
+                if self._backlog.may_go_on():
+                    self._hold(False)
                 if self._wants_more():
                     self._readable.set()
             if self._failure is not None:
@@ -150,7 +153,7 @@ class Stream:
     # ---- requests -----------------------------------------------------------------------------------------------
 
     def _wants_more(self) -> bool:
-        return self._unread < PAUSE_BYTES and len(self._open) < PAUSE_REQUESTS
+        return not self._backlog.held and len(self._open) < PAUSE_REQUESTS
 
     def _submit(self, data: bytes) -> None:
         try:
@@ -228,20 +231,31 @@ class Stream:
         self._changed.set()
 
     def _push(self, message: bytes, turn: _Turn | None) -> None:
-        self._unread += len(message)
         if turn is None:
-            self._messages.append(message)
+            self._append(message)
         else:
             turn.message = message
             while self._turns and self._turns[0].message is not None:
                 ready = self._turns.popleft().message
                 if ready:
-                    self._messages.append(ready)
+                    self._append(ready)
         self._changed.set()
-        if self._unread > MAX_UNREAD and turn is None:
-            text = f"the stream was ended because the client left more than {MAX_UNREAD} bytes of it unread"
-            self._messages.clear()
-            self._fail(StreamOverrun(text))
+
+    def _append(self, message: bytes) -> None:
+        self._messages.append(message)
+        self._backlog.add(len(message))
+        if self._backlog.must_hold():
+            self._hold(True)
+            if self._backlog.is_too_much():
+                text = f"the stream was ended because the client left more than {backlog.MAX_UNREAD} bytes of it unread"
+                self._messages.clear()
+                self._fail(StreamOverrun(text))
+
+    def _hold(self, held: bool) -> None:
+        """Let the senders of decoupled models wait, or go on."""
+        senders = [one.ticket for one in self._open if one.turn is None and one.ticket is not None]
+        can_wait = [ticket.hold(held) for ticket in senders]
+        self._backlog.held = held and all(can_wait)
 
 
 def release(response: InferResponse) -> None:

@@ -1,0 +1,83 @@
+"""The gRPC door over a service that records what it is asked, and a real channel to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from edge_serve.config.model_config_pb2 import ModelConfig
+from edge_serve.protocol import grpc_service_pb2 as pb
+from edge_serve.transport.grpc_server import GrpcServer, GrpcSettings
+from tests.transport.v2_scene import FakeService, FixedClock
+
+INFERENCE = "/inference.GRPCInferenceService/"
+
+
+class GrpcFakeService(FakeService):
+    """As the HTTP door's, with a configuration that is a message."""
+
+    def model_config(self, name: str, version: str) -> Any:
+        self.lookup(name, version)
+        return ModelConfig(name=name, max_batch_size=4)
+
+
+class Caller:
+    """Calls by name, message in, message out."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+
+    async def __call__(self, name: str, request: Any = b"", answer: type[Any] | None = None, **rest: Any) -> Any:
+        """The reply of a unary call, parsed when its class is given."""
+        path = name if name.startswith("/") else INFERENCE + name
+        data = request if isinstance(request, bytes) else request.SerializeToString()
+        reply = await self.channel.unary_unary(path)(data, timeout=10, **rest)
+        return reply if answer is None else answer.FromString(reply)
+
+    async def refusal(self, name: str, request: Any = b"", **rest: Any) -> tuple[str, str]:
+        """Code and text of a call that fails."""
+        try:
+            await self(name, request, **rest)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name, error.details() or ""
+        raise AssertionError(f"{name} succeeded")
+
+
+@contextlib.asynccontextmanager
+async def door(service: FakeService, settings: GrpcSettings | None = None) -> AsyncIterator[tuple[GrpcServer, Caller]]:
+    """An open door and a caller."""
+    server = GrpcServer(service, settings or GrpcSettings(), FixedClock())
+    await server.start("127.0.0.1", 0)
+    try:
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            yield server, Caller(channel)
+    finally:
+        await server.drain(1.0)
+
+
+def with_door(
+    test: Callable[[FakeService, Caller], Awaitable[None]],
+    service: FakeService | None = None,
+    settings: GrpcSettings | None = None,
+) -> FakeService:
+    """Run `test`; the service, for a look at what it was asked."""
+    service = service or GrpcFakeService()
+
+    async def main() -> None:
+        async with door(service, settings) as (_, call):
+            await asyncio.wait_for(test(service, call), 20)
+
+    asyncio.run(main())
+    return service
+
+
+def infer_request(model: str = "m", values: bytes = b"\1\0\0\0", request_id: str = "") -> pb.ModelInferRequest:
+    """X = INT32."""
+    made = pb.ModelInferRequest(model_name=model, id=request_id, raw_input_contents=[values])
+    made.inputs.add(name="X", datatype="INT32", shape=[len(values) // 4])
+    return made
