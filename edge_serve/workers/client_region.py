@@ -1,7 +1,8 @@
 """A client's shared memory as a worker reads and writes it. Worker's side: the standard library and NumPy only.
 
-The client may shrink its file at any time, and whoever touches a mapped page that is no more gets SIGBUS. So nothing is
-written through a mapping, small inputs are copied by `pread`, and before a mapped one is used the file is measured.
+The client may shrink its file at any time, and whoever touches a mapped page that is no more gets SIGBUS. So few bytes
+are read and written by system calls, which is safe, and before many are touched the file is measured: only a client
+that shrinks it in that very moment ends the worker. Writing 8 MB through a mapping takes a third of a `pwrite`'s time.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import numpy as np
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.tensors import Buffer
 
-#: inputs of up to this many bytes are copied, which costs about 10 us and is safe
+#: up to this many bytes are read and written by system calls, which costs about 10 us
 COPIED_BYTES = 64 * 1024
+#: parts of a region that are remembered as having memory behind them
+_MOST_RESERVED = 1024
 
 
 class ClientRegion:
@@ -26,7 +29,7 @@ class ClientRegion:
         fd: closed when nothing refers to the region any more.
     """
 
-    __slots__ = ("__weakref__", "_byte_size", "_fd", "_offset", "_view", "name")
+    __slots__ = ("__weakref__", "_byte_size", "_fd", "_offset", "_reserved", "_room", "_view", "name")
 
     def __init__(self, name: str, offset: int, byte_size: int, fd: int) -> None:
         self.name = name
@@ -34,6 +37,8 @@ class ClientRegion:
         self._byte_size = byte_size
         self._fd = fd
         self._view: memoryview | None = None
+        self._room: memoryview | None = None
+        self._reserved: set[tuple[int, int]] = set()
         weakref.finalize(self, os.close, fd)
 
     def read(self, offset: int, size: int, *, copy: bool = False) -> Buffer:
@@ -48,13 +53,16 @@ class ClientRegion:
             return self._copied(offset, size)
         self._check(offset, size)
         if self._view is None:
-            try:
-                mapped = mmap.mmap(self._fd, self._byte_size, access=mmap.ACCESS_READ, offset=self._offset)
-            except (OSError, ValueError) as error:  # ValueError: the file is smaller than what was registered
-                raise InvalidArgument(f"shared memory region '{self.name}' cannot be mapped: {error}") from error
-            self._view = memoryview(mapped)
+            self._view = self._mapped(mmap.ACCESS_READ)
         start = offset - self._offset
         return self._view[start : start + size]
+
+    def _mapped(self, access: int) -> memoryview:
+        """The whole region; made once for each kind of access."""
+        try:
+            return memoryview(mmap.mmap(self._fd, self._byte_size, access=access, offset=self._offset))
+        except (OSError, ValueError) as error:  # ValueError: the file is smaller than what was registered
+            raise InvalidArgument(f"shared memory region '{self.name}' cannot be mapped: {error}") from error
 
     def _copied(self, offset: int, size: int) -> memoryview:
         made = np.empty(size, np.uint8).data
@@ -86,11 +94,28 @@ class ClientRegion:
             Internal: the system has no memory for it.
         """
         view = memoryview(data).cast("B")
-        self._check(offset, len(view))
+        size = len(view)
+        self._check(offset, size)
         try:
-            while view:
-                written = os.pwrite(self._fd, view, offset)
-                offset += written
-                view = view[written:]
+            if size > COPIED_BYTES:
+                self._reserve(offset, size)
+            else:
+                while view:
+                    written = os.pwrite(self._fd, view, offset)
+                    offset += written
+                    view = view[written:]
+                return
         except OSError as error:
             raise Internal(f"shared memory region '{self.name}' cannot be written: {error.strerror}") from error
+        if self._room is None:
+            self._room = self._mapped(mmap.ACCESS_WRITE)
+        start = offset - self._offset
+        np.copyto(np.frombuffer(self._room[start : start + size], np.uint8), np.frombuffer(view, np.uint8))
+
+    def _reserve(self, offset: int, size: int) -> None:
+        """Files of shared memory have holes: where the system has no memory for one, fail here and not by SIGBUS."""
+        if (offset, size) not in self._reserved:
+            os.posix_fallocate(self._fd, offset, size)
+            if len(self._reserved) >= _MOST_RESERVED:
+                self._reserved.clear()
+            self._reserved.add((offset, size))

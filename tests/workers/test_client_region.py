@@ -66,14 +66,18 @@ def test_a_file_that_became_smaller_is_an_error(tmp_path: Path, size: int, copy:
     assert os.path.getsize(tmp_path / "k") == PAGE
 
 
-def test_what_is_written_is_in_the_file(tmp_path: Path) -> None:
-    made = region(tmp_path / "k")
-    made.write(PAGE - 4, np.arange(4, dtype="<i4").data)
-    assert np.frombuffer((tmp_path / "k").read_bytes()[PAGE - 4 : PAGE + 12], "<i4").tolist() == [0, 1, 2, 3]
+@pytest.mark.parametrize("count", [4, LARGE // 4])
+def test_what_is_written_is_in_the_file(tmp_path: Path, count: int) -> None:
+    made = region(tmp_path / "k", offset=PAGE)
+    for first in range(2):
+        made.write(2 * PAGE - 4, np.arange(first, count + first, dtype="<i4").data)
+        found = np.fromfile(tmp_path / "k", "<i4", count, offset=2 * PAGE - 4)
+        assert found.tolist() == list(range(first, count + first))
 
 
-def test_a_write_that_the_system_refuses_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "k").write_bytes(bytes(64))
-    made = ClientRegion("r", 0, 64, os.open(tmp_path / "k", os.O_RDONLY))
+@pytest.mark.parametrize("size", [1, LARGE])
+def test_a_write_that_the_system_refuses_is_an_error(tmp_path: Path, size: int) -> None:
+    (tmp_path / "k").write_bytes(bytes(LARGE))
+    made = ClientRegion("r", 0, LARGE, os.open(tmp_path / "k", os.O_RDONLY))
     with pytest.raises(Internal, match="shared memory region 'r' cannot be written: Bad file descriptor"):
-        made.write(0, b"a")
+        made.write(0, bytes(size))

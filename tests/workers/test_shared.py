@@ -91,7 +91,7 @@ def test_tensors_are_read_and_written_in_the_clients_memory(tmp_path: Path, clie
                 assert client.numbers(OUT, count) == [first, *range(1, count)]
                 assert answer.lease is None
             (pid,) = served.model.pids()
-            assert set(mappings(pid, client.path)) == ({"r--s", "fd"} if count == COUNT else {"fd"})
+            assert set(mappings(pid, client.path)) == ({"r--s", "rw-s", "fd"} if count == COUNT else {"fd"})
             assert mappings(os.getpid(), client.path) == ["fd"]
 
             client.regions.unregister("")
