@@ -20,7 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.shared_memory import NamedRegions
+from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.protocol.grpc_infer import GrpcInferDecoder
+from edge_serve.protocol.grpc_response import GrpcInferEncoder
+from edge_serve.protocol.grpc_service_pb2 import ModelInferRequest, ModelInferResponse
 from edge_serve.tensors import DataType, Tensor
 from edge_serve.workers.arena import Arena, Budget
 from edge_serve.workers.execute import decode_execute, encode_execute
@@ -154,9 +159,44 @@ def sending() -> dict[str, float]:
     return {"asyncio transport, CPU us": cpu(by_transport), "bare socket, CPU us": cpu(by_socket)}
 
 
+def grpc() -> dict[str, float]:
+    """A ModelInferRequest of two INT32[16] and its response: by hand, and with protobuf (unchecked)."""
+    spec = {name: TensorSpec(name, DataType.INT32, (16,)) for name in ("INPUT0", "INPUT1")}
+    signature = Signature("m", "1", "python", 8, spec, spec, required=2)
+    message = ModelInferRequest(model_name="m", id="17", raw_input_contents=[bytes(64)] * 2)
+    for name in spec:
+        message.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+    data = message.SerializeToString()
+    decoder, encoder = GrpcInferDecoder(lambda name, version: signature, NamedRegions()), GrpcInferEncoder()
+    request = decoder.decode(data)[0]
+    response = InferResponse("m", "1", "17", request.inputs)
+
+    def parse() -> list[Tensor]:
+        parsed = ModelInferRequest.FromString(data)
+        return [
+            Tensor(one.name, DataType[one.datatype], tuple(one.shape), raw)
+            for one, raw in zip(parsed.inputs, parsed.raw_input_contents, strict=True)
+        ]
+
+    def write() -> bytes:
+        made = ModelInferResponse(model_name="m", model_version="1", id="17")
+        for tensor in response.outputs:
+            made.outputs.add(name=tensor.name, datatype=tensor.datatype.name, shape=tensor.shape)
+            made.raw_output_contents.append(bytes(tensor.data))
+        return made.SerializeToString()
+
+    return {
+        "request by hand, us": microseconds(lambda: decoder.decode(data), 5000),
+        "request by protobuf, us": microseconds(parse, 5000),
+        "response by hand, us": microseconds(lambda: encoder.encode(response, request, signature), 5000),
+        "response by protobuf, us": microseconds(write, 5000),
+    }
+
+
 MEASUREMENTS: dict[str, Callable[[], dict[str, Any]]] = {
     "arenas": arenas,
     "frames": frames,
+    "grpc": grpc,
     "packets": packets,
     "sending": sending,
 }

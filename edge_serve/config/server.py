@@ -50,6 +50,7 @@ _memory = partial(Setting, "Memory/Device Management")
 _shm = partial(Setting, "Shared Memory")
 
 _NO_THREADS = "one event loop serves all connections"
+_NO_RESPONSE_POOL = "the sender of a stream waits when 1 MiB of it is unread"
 _NO_POOL = "there is no such pool"
 _NO_LIBRARIES = "backends are Python packages, not shared libraries"
 
@@ -60,6 +61,7 @@ class ServerConfig:
 
     Attributes:
         notes: lines for the log: settings that are deprecated or have no effect.
+        given: names of the settings that were given, rather than left at their defaults.
     """
 
     id: Annotated[str, _server(TEXT, "Name of this server, in its metadata.")] = "triton"
@@ -185,7 +187,9 @@ class ServerConfig:
     ] = None
     grpc_infer_thread_count: Annotated[int, _grpc(integer(2, 128), "Threads for inference.", ignored=_NO_THREADS)] = 2
     grpc_infer_allocation_pool_size: Annotated[int, _grpc(COUNT, "States kept for reuse.", ignored=_NO_POOL)] = 8
-    grpc_max_response_pool_size: Annotated[int, _grpc(POSITIVE, "Responses that wait for a slow reader.")] = 2**31 - 1
+    grpc_max_response_pool_size: Annotated[
+        int, _grpc(POSITIVE, "Responses that wait for a slow reader.", ignored=_NO_RESPONSE_POOL)
+    ] = 2**31 - 1
     grpc_use_ssl: Annotated[bool, _grpc(BOOLEAN, "Use TLS.")] = False
     grpc_use_ssl_mutual: Annotated[bool, _grpc(BOOLEAN, "Use TLS, and ask for the client's certificate.")] = False
     grpc_server_cert: Annotated[str, _grpc(PATH, "File with the server's certificate (PEM).")] = ""
@@ -312,7 +316,6 @@ class ServerConfig:
     ] = False
 
     notes: tuple[str, ...] = ()
-    #: the settings that were given, rather than left at their defaults
     given: frozenset[str] = frozenset()
 
     def backend_settings(self, backend: str) -> dict[str, str]:
