@@ -233,8 +233,6 @@ class Service:
             Unsupported: the server does not allow it. EdgeServeError: as `Regions.register`.
         """
         self.check_shm()
-        if not name:
-            raise InvalidArgument("'region name' is necessary to register system shared memory region")
         self.regions.register(name, key, offset, byte_size)
 
     def unregister_system_shm(self, name: str) -> None:
@@ -259,8 +257,6 @@ class Service:
             InvalidArgument: always, if the server allows shared memory. Unsupported: if not.
         """
         self.check_shm()
-        if not name:
-            raise InvalidArgument("'region name' is necessary to register cuda shared memory region")
         raise InvalidArgument(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
 
     def unregister_cuda_shm(self, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from edge_serve.errors import InvalidArgument
 from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.protocol import bodies
 from edge_serve.protocol.routes import Route
@@ -36,6 +37,7 @@ class SharedMemory:
     def register_system(self, exchange: Exchange, route: Route) -> None:
         """POST /v2/systemsharedmemory/region/{r}/register"""
         self._service.check_shm()  # before the body is looked at
+        _check_name(route, "system")
         self._service.register_system_shm(route.region, *bodies.read_shared_memory(exchange.body))
         exchange.reply(200)
 
@@ -50,9 +52,16 @@ class SharedMemory:
 
     def register_cuda(self, exchange: Exchange, route: Route) -> None:
         """POST /v2/cudasharedmemory/region/{r}/register"""
+        self._service.check_shm()
+        _check_name(route, "cuda")
         self._service.register_cuda_shm(route.region)
 
     def unregister_cuda(self, exchange: Exchange, route: Route) -> None:
         """POST /v2/cudasharedmemory[/region/{r}]/unregister"""
         self._service.unregister_cuda_shm(route.region)
         exchange.reply(200)
+
+
+def _check_name(route: Route, kind: str) -> None:
+    if not route.region:
+        raise InvalidArgument(f"'region name' is necessary to register {kind} shared memory region")

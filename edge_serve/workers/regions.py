@@ -86,6 +86,8 @@ class Regions:
             )
         fd = self._open(file_name, key)
         try:
+            if not name:
+                raise InvalidArgument("'region name' is necessary to register system shared memory region")
             _check(fd, name, offset, byte_size)
         except EdgeServeError:
             os.close(fd)
@@ -157,7 +159,7 @@ def _file_name(name: str, key: str) -> str:
         InvalidArgument: none, or one of Triton's own.
     """
     file_name = key.lstrip("/")
-    if not file_name:
+    if key and not file_name:  # without a key, Triton tries to open it
         raise InvalidArgument(f"cannot register shared memory region '{name}' - invalid shm key '{key}'")
     if file_name.startswith(_RESERVED):
         raise InvalidArgument(

@@ -20,7 +20,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 EXCEPTIONS = ROOT / "docs/conformance.md"
 SERVER = (
-    f"{ROOT}/.venv/bin/edge-serve --model-repository={{repo}} --http-port={{http}} --metrics-port={{metrics}} {{flags}}"
+    f"{ROOT}/.venv/bin/edge-serve --model-repository={{repo}} --http-port={{http}} --metrics-port={{metrics}} "
+    "--allow-client-shm=true {flags}"
 )
 #: what this server is meant to pass so far (HTTP); the rest of the kit's tags follow with their parts
 TAGS = (
@@ -29,6 +30,7 @@ TAGS = (
     "health", "metadata", "config", "stats", "metrics", "index", "repo_control", "load_errors", "autoconfig", "startup",
     "restricted", "batching", "queue", "priority", "instances", "warmup", "errors", "robustness", "cache", "rate_limit",
     "sequence", "state", "ensemble", "poll", "trace", "logging", "bls", "decoupled", "generate", "generate_stream",
+    "shm",
 )  # fmt: skip
 _ROW = re.compile(r"^\| `([^`]+)` \| (\d+|all) \| (.+) \|$")
 

@@ -61,6 +61,15 @@ def test_bodies_that_register_nothing(tmp_path: Path, body: bytes, status: int, 
     assert (exchange.status, exchange.error) == (status, text)
 
 
+@pytest.mark.parametrize("kind", ["system", "cuda"])
+def test_a_region_has_a_name(tmp_path: Path, kind: str) -> None:
+    exchange = door(tmp_path).call("POST", f"/v2/{kind}sharedmemory/register", b"{")
+    assert (exchange.status, exchange.error) == (
+        400,
+        f"'region name' is necessary to register {kind} shared memory region",
+    )
+
+
 def test_the_body_does_not_count_where_shared_memory_is_off(tmp_path: Path) -> None:
     at = door(tmp_path)
     at.service.allows_shm = False

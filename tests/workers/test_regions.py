@@ -43,7 +43,7 @@ def test_a_region_is_found_in_its_file(regions: Regions) -> None:
          "failed to register shared memory region 'r': unable to process address spaceInvalid argument"),
         ("k", 64, 64, InvalidArgument,
          "failed to register shared memory region 'r': unable to process address spaceInvalid argument"),
-        ("", 0, 1, InvalidArgument, "cannot register shared memory region 'r' - invalid shm key ''"),
+        ("", 0, 1, Internal, "Unable to open shared memory region: ''"),
         ("//", 0, 1, InvalidArgument, "cannot register shared memory region 'r' - invalid shm key '//'"),
         ("/triton_python_backend_shm_region_1", 0, 1, InvalidArgument,
          "cannot register shared memory region 'r' with key '/triton_python_backend_shm_region_1' as the key contains "
@@ -75,6 +75,13 @@ def test_what_cannot_be_registered(
     assert regions.status("") == []
     del refusal
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_region_has_a_name(regions: Regions) -> None:
+    with pytest.raises(Internal, match="Unable to open shared memory region: ''"):
+        regions.register("", "", 0, 0)
+    with pytest.raises(InvalidArgument, match="'region name' is necessary to register system shared memory region"):
+        regions.register("", "k", 0, 64)
 
 
 def test_a_name_is_taken_once_and_may_be_taken_again(regions: Regions) -> None:
