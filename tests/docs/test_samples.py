@@ -21,6 +21,8 @@ from tests.server.running import Running, running
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)^```$", re.MULTILINE)
 MAGIKA = ROOT / "model_repository/magika/1/model.onnx"
+#: what the page about shared memory begins with
+SHM = "--allow-client-shm=true"
 #: what `make serve` waits for
 QUICKSTART = ("simple", "simple_identity", "simple_int8", "simple_string")
 
@@ -80,9 +82,9 @@ def run(sample: Sample, server: Running) -> str:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    """The demo repository, as `make serve` serves it."""
+    """The demo repository, as `make serve` serves it, but for SHM."""
     required = [f"--required-model={name}" for name in QUICKSTART]
-    with running(f"--model-repository={ROOT / 'model_repository'}", "--exit-on-error=false", *required) as started:
+    with running(f"--model-repository={ROOT / 'model_repository'}", "--exit-on-error=false", SHM, *required) as started:
         yield started
 
 
