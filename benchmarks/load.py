@@ -17,16 +17,19 @@ from benchmarks.report import Row
 from benchmarks.servers import Server
 
 
-def perf_analyzer(server: Server, model: str, connections: int, interval_ms: int = 1500) -> tuple[float, float]:
-    """(infer/s, p99 in us) over binary HTTP.
+def perf_analyzer(
+    server: Server, model: str, connections: int, interval_ms: int = 1500, protocol: str = "http", *flags: str
+) -> tuple[float, float]:
+    """(infer/s, p99 in us) over binary HTTP, or with `protocol` "grpc".
 
     Raises:
         peer.NoPeerError: perf_analyzer cannot be had here.
         RuntimeError: it ended without a figure, with its last words.
     """
+    address = server.address if protocol == "http" else server.grpc_address
     command = [
-        *peer.perf_analyzer(), "-m", model, "-u", server.address, "-i", "http", "--concurrency-range", str(connections),
-        "--measurement-interval", str(interval_ms), "--max-trials", "3", "-s", "60",
+        *peer.perf_analyzer(), "-m", model, "-u", address, "-i", protocol, "--concurrency-range", str(connections),
+        "--measurement-interval", str(interval_ms), "--max-trials", "3", "-s", "60", *flags,
     ]  # fmt: skip
     for _ in range(3):  # on a busy machine it may find no stable window
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -31,22 +31,28 @@ class Server:
     port: int
     pid: int
     start_seconds: float
+    grpc_port: int = 0
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def grpc_address(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
+
 
 @contextlib.contextmanager
 def edge_serve(repository: Path, *flags: str) -> Iterator[Server]:
     """This checkout's server."""
-    http_port, metrics_port = free_ports(2)
+    http_port, grpc_port, metrics_port = free_ports(3)
     command = [
         sys.executable, "-m", "edge_serve", f"--model-repository={repository}", f"--http-port={http_port}",
-        f"--metrics-port={metrics_port}", *flags,
+        f"--grpc-port={grpc_port}", f"--metrics-port={metrics_port}", *flags,
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with _running("edge-serve", command, environment, http_port) as server:
+        server.grpc_port = grpc_port
         yield server
 
 
@@ -60,6 +66,7 @@ def triton(repository: Path, *flags: str) -> Iterator[Server]:
     http_port, grpc_port, metrics_port = free_ports(3)
     command, environment = peer.triton(repository, http_port, grpc_port, metrics_port, *flags)
     with _running("triton", command, environment, http_port) as server:
+        server.grpc_port = grpc_port
         yield server
 
 

@@ -21,15 +21,18 @@ ROOT = Path(__file__).parents[2]
 EXCEPTIONS = ROOT / "docs/conformance.md"
 SERVER = (
     f"{ROOT}/.venv/bin/edge-serve --model-repository={{repo}} --http-port={{http}} --metrics-port={{metrics}} "
-    "--allow-client-shm=true {flags}"
+    "--grpc-port={grpc} --allow-client-shm=true {flags}"
 )
-#: what this server is meant to pass so far (HTTP); the rest of the kit's tags follow with their parts
+#: what this server is meant to pass so far; the rest of the kit's tags follow with their parts
 TAGS = (
     "infer_json", "infer_binary", "dtypes", "outputs", "validation", "malformed", "parameters", "header_forward",
     "classification", "optional", "reshape", "versions", "compression", "protocol", "paths", "methods", "names",
     "health", "metadata", "config", "stats", "metrics", "index", "repo_control", "load_errors", "autoconfig", "startup",
     "restricted", "batching", "queue", "priority", "instances", "warmup", "errors", "robustness", "cache", "rate_limit",
     "sequence", "state", "ensemble", "poll", "trace", "logging", "bls", "decoupled", "generate", "generate_stream",
+    "grpc_config", "grpc_dtypes", "grpc_errors", "grpc_health", "grpc_infer", "grpc_metadata", "grpc_parameters",
+    "grpc_repository", "grpc_restricted", "grpc_sequence", "grpc_settings", "grpc_shm", "grpc_stats", "grpc_stream",
+    "grpc_validation",
     "shm",
 )  # fmt: skip
 _ROW = re.compile(r"^\| `([^`]+)` \| (\d+|all) \| (.+) \|$")
@@ -81,7 +84,7 @@ def replay(kit: Path, only: str, port: int) -> list[dict[str, Any]]:
     """Run the kit; its results, step by step."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "results.json"
-        command = [sys.executable, str(kit / "run.py"), "--no-grpc", "--server-cmd", SERVER, "--only", only]
+        command = [sys.executable, str(kit / "run.py"), "--server-cmd", SERVER, "--only", only]
         subprocess.run([*command, "--cases", str(kit / "cases"), "--port", str(port), "--json", str(report)])
         if not report.exists():
             sys.exit("conformance: the kit ended without results")

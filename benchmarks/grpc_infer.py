@@ -1,0 +1,29 @@
+"""How many inferences per second over gRPC, beside Triton? INT32[16], a Python model in its own process."""
+
+from __future__ import annotations
+
+import functools
+
+from benchmarks import load, peer
+from benchmarks.report import Report
+from benchmarks.servers import MODELS, edge_serve, repository, triton
+
+#: connections -> the ratio that the project asks for
+BARS = {1: 0.8, 8: 0.7, 32: 0.55}
+
+
+def run(rounds: int = 3) -> Report:
+    """perf_analyzer, unary calls, both servers up, in turn."""
+    report = Report("grpc_infer", "inferences per second beside Triton 2.51's python backend (perf_analyzer, gRPC)")
+    with repository([MODELS / "add_sub"]) as models, edge_serve(models) as ours:
+        try:
+            with triton(models) as theirs:
+                for connections, bar in BARS.items():
+                    measure = functools.partial(
+                        load.perf_analyzer, model="add_sub", connections=connections, protocol="grpc"
+                    )
+                    row = load.versus(ours, theirs, measure, rounds)
+                    report.rows.append({"connections": connections, **row, "asked": bar})
+        except peer.NoPeerError as error:
+            report.notes.append(f"not measured: {error}")
+    return report
