@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edge_serve.messages.trace import Trace
-from edge_serve.tensors import DataType, Tensor, from_array
+from edge_serve.tensors import DataType, Tensor, Unseen, from_array
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,11 @@ def test_only_what_was_asked_for_is_kept() -> None:
     trace.keep("TENSOR_QUEUE_INPUT", [Tensor("x", DataType.INT8, (1,), b"\1")])
 
     assert (trace.timestamps, trace.tensors) == (None, None)
+
+
+def test_values_that_nobody_sees_are_left_out() -> None:
+    trace = Trace(1, timestamps=False, tensors=True)
+    seen = Tensor("x", DataType.INT8, (1,), b"\1")
+    trace.keep("TENSOR_QUEUE_INPUT", [Tensor("y", DataType.INT8, (1,), Unseen.buffer(1)), seen])
+
+    assert [record.name for record in trace.tensors or []] == ["x"]

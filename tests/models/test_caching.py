@@ -14,7 +14,7 @@ from edge_serve.models.caching import MOST_INPUT_BYTES, CachedRunner
 from edge_serve.models.driver import OnResponse
 from edge_serve.models.response_cache import ResponseCache
 from edge_serve.models.statistics import new_statistics
-from edge_serve.tensors import DataType, Shape, Tensor
+from edge_serve.tensors import DataType, Shape, Tensor, Unseen
 
 SIGNATURE = Signature(
     "m", "1", "", 0, {"IN": TensorSpec("IN", DataType.INT32, (-1,))},
@@ -341,3 +341,13 @@ def test_an_answer_larger_than_the_cache_is_told_once(caplog: pytest.LogCaptureF
     assert [world.run(1), world.run(1)] == [1, 2]
     assert len(caplog.records) == 1
     assert "takes more than 10 bytes" in caplog.text
+
+
+def test_what_lies_in_a_clients_memory_is_run_without_a_look() -> None:
+    world = World()
+    for _ in range(2):
+        request = InferRequest("m", inputs=[Tensor("IN", DataType.UINT8, (1,), Unseen.buffer(1))], shared=True)
+        world.runner.submit(request, 1, None, world.got.append)
+        world.model.answer()
+
+    assert (world.model.runs, world.counts) == (2, (0, 0))

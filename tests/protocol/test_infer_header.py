@@ -6,7 +6,9 @@ import pytest
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, RequestedOutput
+from edge_serve.messages.shared_memory import NamedRegions, Place
 from edge_serve.protocol.infer_header import Tail, read
+from edge_serve.tensors import Shared
 
 UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 BOOLEAN = "attempt to access JSON non-boolean as boolean"
@@ -196,3 +198,32 @@ def test_no_shared_memory_region_is_known() -> None:
     ):
         error = refusal(document)
         assert (type(error), error.message) == (NotFound, "Unable to find shared memory region: 'r'")
+
+
+def test_parts_of_regions() -> None:
+    region = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
+    document = of_input(data=..., shape=[2], parameters={**region, "shared_memory_offset": 4})
+    document["outputs"] = [{"name": "Y", "parameters": region}, {"name": "Z"}]
+
+    request = read(document, Tail(memoryview(b""), 0, -1), "m", 1000, NamedRegions())
+
+    (tensor,) = request.inputs
+    assert isinstance(tensor, Shared)
+    assert (tensor.region, tensor.place, len(tensor.data)) == ("r", 4, 8)
+    assert [output.place for output in request.outputs] == [Place("r", 0, 8, "Y"), None]
+    assert request.shared
+    assert not decode(of_input()).shared
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "text"),
+    [
+        ("region", 7, "attempt to access JSON non-string as string"),
+        ("offset", -1, UNSIGNED),
+        ("byte_size", "8", UNSIGNED),
+    ],
+)
+def test_parts_of_regions_that_cannot_be(member: str, value: Any, text: str) -> None:
+    region = {"shared_memory_region": "r", f"shared_memory_{member}": value}
+    error = refusal(of_input(data=..., parameters=region))
+    assert (type(error), error.message) == (Internal, f"Unable to parse 'shared_memory_{member}': {text}")

@@ -9,9 +9,10 @@ import tritonclient.http as client
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
+from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.protocol.infer_response import InferEncoder
-from edge_serve.tensors import DataType, Tensor, join_bytes
+from edge_serve.tensors import DataType, Tensor, Unseen, join_bytes
 
 MODEL = Signature(
     "m", "3", "python", 0, {},
@@ -147,3 +148,17 @@ def test_tritons_client_understands_it(binary: bool) -> None:
     assert result.as_numpy("F").tolist() == [0.5, 2.0, 1.0]
     assert [v.decode() if binary else v for v in result.as_numpy("S").tolist()] == ["a", "é"]
     assert result.get_response()["id"] == "9"
+
+
+def test_an_output_in_the_clients_memory_has_no_data() -> None:
+    there = Tensor("A", DataType.INT32, (2, 2), Unseen.buffer(16))
+    asked = [RequestedOutput("A", place=Place(object(), 0, 16)), RequestedOutput("F", binary=True)]
+
+    (head, data), length = encode(there, F, asked=asked)
+
+    assert json.loads(head)["outputs"] == [
+        {"name": "A", "datatype": "INT32", "shape": [2, 2]},
+        {"name": "F", "datatype": "FP32", "shape": [3], "parameters": {"binary_data_size": 12}},
+    ]
+    assert (data, length) == (F.data, len(head))
+    InferEncoder(patient=False).encode(InferResponse("m", "3", outputs=[there]), InferRequest("m"), MODEL)

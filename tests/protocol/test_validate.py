@@ -6,7 +6,7 @@ from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, RequestedOutput
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.protocol.validate import check_strings, validate
-from edge_serve.tensors import DataType, Shape, Tensor, join_bytes
+from edge_serve.tensors import DataType, Shape, Tensor, Unseen, join_bytes
 
 
 def signature(
@@ -204,3 +204,18 @@ def test_correlation_id_type(corrid: DataType, correlation_id: int | str, found:
             f"[request id: <id_unknown>] sequence batching control 'CORRID' data-type is '{found}', but model 'm' "
             f"expects '{corrid.name}'"
         )
+
+
+def test_tensors_that_nobody_sees_are_measured() -> None:
+    numbers = signature(TensorSpec("A", DataType.INT32, (4,)))
+    validate(request(Tensor("A", DataType.INT32, (1, 4), Unseen.buffer(16))), numbers)
+    assert refusal(request(Tensor("A", DataType.INT32, (1, 4), Unseen.buffer(15))), numbers).endswith(
+        "Expected 16, got 15"
+    )
+
+    strings = signature(TensorSpec("A", DataType.BYTES, (4,)))
+    validate(request(Tensor("A", DataType.BYTES, (1, 4), Unseen.buffer(16))), strings)
+    assert refusal(request(Tensor("A", DataType.BYTES, (1, 4), Unseen.buffer(15))), strings) == (
+        "[request id: <id_unknown>] expected 4 string elements for inference input 'A' for model 'm', got 15 bytes, "
+        "which do not even hold their lengths"
+    )

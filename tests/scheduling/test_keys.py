@@ -7,7 +7,7 @@ import pytest
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.scheduling.keys import shape_key_for
-from edge_serve.tensors import DataType, Tensor
+from edge_serve.tensors import DataType, Tensor, Unseen
 
 FIXED = TensorSpec("F", DataType.INT32, (16,))
 VARIABLE = TensorSpec("V", DataType.INT32, (-1,))
@@ -62,3 +62,10 @@ def test_keys_are_equal_when_a_batch_may_be_shared(
 
 def test_most_models_pay_nothing() -> None:
     assert shape_key_for(signature(FIXED, RAGGED))(request(("F", (1, 16), b""))) is None
+
+
+def test_values_that_nobody_sees_share_no_batch() -> None:
+    key = shape_key_for(signature(SHAPES))
+    asked = InferRequest("m", inputs=[Tensor("S", DataType.INT32, (1, 2), Unseen.buffer(8))])
+
+    assert key(asked) != key(asked)

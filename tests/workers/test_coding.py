@@ -10,8 +10,9 @@ import pytest
 
 from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import SEQUENCE_START, InferRequest, InferResponse, RequestedOutput
+from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Tensor
+from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Shared, Tensor, Unseen, is_unseen
 from edge_serve.workers import coding
 from edge_serve.workers.frames import Frame, FrameError, Kind, Splitter
 
@@ -151,3 +152,30 @@ def test_responses_arrive_as_far_as_encoding_needs_them(in_arena: bool) -> None:
     assert (asked.outputs, asked.binary_default) == (request.outputs, False)
     assert signature.max_batch_size == 4
     assert {name: spec.labels for name, spec in signature.outputs.items()} == {"Y": ("cat", "dog"), "Z": (), "E": ()}
+
+
+def test_names_of_shared_memory_arrive() -> None:
+    tensor = Shared("X", DataType.INT32, (2,), Unseen.buffer(8), -1, "region", 16)
+    wanted = RequestedOutput("Y", place=Place("region", 4, 8, "Y"))
+    request = InferRequest("m", outputs=[wanted, RequestedOutput("Z", True)], shared=True)
+
+    value = through_json(coding.request_value(request, [coding.tensor_value(tensor, -1)]))
+    read = coding.read_request(value, SIGNATURE, "3", lambda at, size: b"")
+
+    assert read.shared
+    assert read.outputs == request.outputs
+    (arrived,) = read.inputs
+    assert isinstance(arrived, Shared)
+    assert (arrived.region, arrived.place, len(arrived.data)) == ("region", 16, 8)
+
+
+def test_outputs_in_shared_memory_arrive_without_their_bytes() -> None:
+    outputs = [Tensor("Y", DataType.INT32, (2,), Unseen.buffer(8)), Tensor("Z", DataType.INT8, (1,), b"z")]
+    request = InferRequest("m", outputs=[RequestedOutput("Y", place=Place(object(), 4, 8)), RequestedOutput("Z")])
+
+    value, loose = coding.response_value(InferResponse("m", "3", "", outputs), request, SIGNATURE, "gzip", False)
+    assert loose == [b"z"]
+    read, _, _ = coding.read_response(through_json(value), lambda at, size: b"", memoryview(b"z"))
+
+    assert is_unseen(read.outputs[0].data)
+    assert (len(read.outputs[0].data), bytes(read.outputs[1].data)) == (8, b"z")

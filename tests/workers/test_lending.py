@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from edge_serve.errors import Internal
-from edge_serve.messages.infer import InferRequest
-from edge_serve.tensors import DataType, Handle, Tensor
+from edge_serve.messages.infer import InferRequest, RequestedOutput
+from edge_serve.tensors import DataType, Handle, Shared, Tensor, Unseen
 from edge_serve.workers import lending as lending_module
 from edge_serve.workers.arena import Arena, Budget, Slot
 from edge_serve.workers.frames import Kind, parse_header
 from edge_serve.workers.lending import OFFSET_BITS, Borrowed, Lending
 from edge_serve.workers.pool import OpenedModel
+from edge_serve.workers.regions import Regions
 from tests.workers.harness import config, run, serving, values
 
 COUNT = 100_000
@@ -101,7 +102,7 @@ class Sent:
     def __call__(self, data: bytes, fds: Sequence[int]) -> None:
         _, kind, _, number = parse_header(data)
         self.frames.append((kind, number))
-        assert len(fds) == (kind == Kind.ARENA)
+        assert len(fds) == (kind in (Kind.ARENA, Kind.REGION))
 
 
 def test_each_arena_is_sent_once_and_taken_back_when_it_closes() -> None:
@@ -143,3 +144,44 @@ def test_memory_that_never_comes_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
 
     with pytest.raises(Internal, match="did not arrive"):
         Borrowed().at(7 << OFFSET_BITS, 4)
+
+
+def test_a_region_of_a_client_is_sent_once_and_taken_back_when_nobody_refers_to_it(tmp_path: Path) -> None:
+    (tmp_path / "k").write_bytes(bytes(64))
+    regions = Regions(str(tmp_path))
+    regions.register("r", "k", 0, 64)
+    sent = Sent()
+    lending = Lending(sent)
+    own, other = (Arena(name, Budget(1 << 24)) for name in ("own", "other"))
+    there = regions.find("r", 8, 4)
+    inputs = [lent(other)[1], Shared("x", DataType.INT32, (1,), Unseen.buffer(4), -1, there.region, there.offset)]
+
+    (_, placed), (output,) = lending.lend(inputs, own), lending.lend_places([RequestedOutput("y", place=there)])
+
+    assert placed.offset == 2 << OFFSET_BITS | 8
+    assert output.place is not None
+    assert output.place.offset == placed.offset
+    assert sent.frames == [(Kind.ARENA, 1), (Kind.REGION, 2)]
+
+    regions.unregister("")
+    del there, inputs
+    assert len(sent.frames) == 2, "a request still has it"
+    del output
+    assert sent.frames[2:] == [(Kind.ARENA_GONE, 2)]
+    lending.close()
+    own.close()
+    other.close()
+
+
+def test_nobody_is_told_of_a_region_after_the_end(tmp_path: Path) -> None:
+    (tmp_path / "k").write_bytes(bytes(64))
+    regions = Regions(str(tmp_path))
+    regions.register("r", "k", 0, 64)
+    sent = Sent()
+    lending = Lending(sent)
+    lending.lend_places([RequestedOutput("y", place=regions.find("r", 8, 4))])
+    lending.close()
+
+    regions.unregister("")
+
+    assert sent.frames == [(Kind.REGION, 1)]
