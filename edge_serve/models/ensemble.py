@@ -15,7 +15,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.driver import OnResponse, Ticket
 from edge_serve.models.ensemble_flight import Ensemble, Flight, Lookup
-from edge_serve.models.ensemble_shared import passed_on
+from edge_serve.models.ensemble_shared import refusal
 from edge_serve.models.ensemble_stream import StreamFlight
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble import EnsemblePlan
@@ -59,7 +59,7 @@ class EnsembleRunner:
         if self._stopping:
             text = "Server is stopping, scheduler for model has stopped accepting new inference requests"
             flight.refuse(Unavailable(label(request) + text))
-        elif request.shared and (error := passed_on(request, self._ensemble.plan, self._ensemble.signature)):
+        elif request.shared and (error := refusal(request, self._ensemble.plan, self._ensemble.signature)):
             flight.refuse(error)
         else:
             flight.start()

@@ -13,15 +13,21 @@ from edge_serve.scheduling.ensemble import EnsemblePlan, Step
 from edge_serve.tensors import Shared, Tensor, is_unseen
 
 
-def passed_on(request: InferRequest, plan: EnsemblePlan, signature: Signature) -> InvalidArgument | None:
-    """Why a request cannot be run: no member writes an output that is one of the inputs, too."""
+def refusal(request: InferRequest, plan: EnsemblePlan, signature: Signature) -> InvalidArgument | None:
+    """Why a request with tensors in shared memory cannot be run, if it cannot."""
     places = {output.name: output.place for output in request.outputs}
     given = {tensor.name: tensor for tensor in request.inputs}
+    read = {tensor for step in plan.steps for tensor in step.inputs.values()} if signature.decoupled else set()
     for name in places or signature.outputs:
         if name not in plan.writers and (places.get(name) is not None or isinstance(given.get(name), Shared)):
             return InvalidArgument(
                 f"ensemble '{signature.model_name}' hands its input '{name}' on as an output, which shared memory "
                 "cannot be used for; send it as data, and take the output from the reply"
+            )
+        if places.get(name) is not None and name in read:  # the next response would be written over it
+            return InvalidArgument(
+                f"steps of the decoupled ensemble '{signature.model_name}' read its output '{name}', which cannot be "
+                "in shared memory; take it from the reply"
             )
     return None
 
