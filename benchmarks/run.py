@@ -14,7 +14,8 @@ from benchmarks.report import RESULTS, Report
 
 NAMES = (
     "codec_alone", "http_alone", "scheduler_alone", "start_time", "memory", "installed_size", "large_tensors",
-    "shared_memory", "idle_connections", "json_bodies", "decoupled", "end_to_end", "grpc_infer", "ensemble", "sequences",
+    "shared_memory", "idle_connections", "json_bodies", "decoupled", "end_to_end", "grpc_infer", "ensemble",
+    "sequences",
 )  # fmt: skip
 
 
