@@ -94,19 +94,21 @@ class ClientRegion:
             Internal: the system has no memory for it.
         """
         view = memoryview(data).cast("B")
-        size = len(view)
-        self._check(offset, size)
+        self._check(offset, len(view))
         try:
-            if size > COPIED_BYTES:
-                self._reserve(offset, size)
-            else:
-                while view:
-                    written = os.pwrite(self._fd, view, offset)
-                    offset += written
-                    view = view[written:]
+            if len(view) > COPIED_BYTES:
+                self._write_many(offset, view)
                 return
+            while view:
+                written = os.pwrite(self._fd, view, offset)
+                offset += written
+                view = view[written:]
         except OSError as error:
             raise Internal(f"shared memory region '{self.name}' cannot be written: {error.strerror}") from error
+
+    def _write_many(self, offset: int, view: memoryview) -> None:
+        size = len(view)
+        self._reserve(offset, size)
         if self._room is None:
             self._room = self._mapped(mmap.ACCESS_WRITE)
         start = offset - self._offset

@@ -62,8 +62,12 @@ class SharedRequest:
             data = self._read(region, name, datatype, shape, place & OFFSET_MASK, size)
         except EdgeServeError as error:
             self.error = self.error or error
-            count = element_count(shape)
-            data = bytes(count * datatype.size) if datatype.size else join_bytes([b""] * count)
+            data = _zeros(datatype, shape)
+        except (OSError, MemoryError) as error:
+            self.error = self.error or Internal(
+                f"input '{name}' in shared memory cannot be read: {str(error) or 'no memory'}"
+            )
+            data = b""
         return Tensor(name, datatype, shape, data)
 
     def _read(
@@ -99,6 +103,8 @@ class SharedRequest:
                     stored.append(described)
         except EdgeServeError as error:
             return Reply(error=error)
+        except Exception as fault:  # a backend returned what is no tensor
+            return Reply(error=Internal(f"an output cannot be put into shared memory: {type(fault).__name__}: {fault}"))
         reply.outputs = [tensor for tensor in outputs if tensor.name not in self._outputs]
         reply.stored = stored
         return reply
@@ -119,6 +125,11 @@ class SharedRequest:
             raise InvalidArgument(f"the shared memory for output '{label}' did not arrive")
         if size:
             region.write(place & OFFSET_MASK, tensor.data)
+
+
+def _zeros(datatype: DataType, shape: Shape) -> Buffer:
+    count = element_count(shape)
+    return bytes(count * datatype.size) if datatype.size else join_bytes([b""] * count)
 
 
 def insert_stored(outputs: list[Tensor], stored: Any) -> None:

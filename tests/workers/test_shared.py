@@ -13,11 +13,13 @@ import pytest
 from edge_serve.backends.base import Reply
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
-from edge_serve.tensors import BY_NUMBER, DataType, Shared, Tensor, Unseen, is_unseen, join_bytes
+from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Shared, Tensor, Unseen, is_unseen, join_bytes
+from edge_serve.workers.client_region import ClientRegion
 from edge_serve.workers.frames import FrameError
+from edge_serve.workers.lending import Borrowed
 from edge_serve.workers.process import exit_reason
 from edge_serve.workers.regions import Regions
-from edge_serve.workers.shared import insert_stored
+from edge_serve.workers.shared import SharedRequest, insert_stored
 from tests.workers.harness import config, request, run, serving, survives, values
 
 COUNT = 100_000
@@ -262,6 +264,33 @@ def test_a_worker_that_was_started_again_gets_the_region_again(tmp_path: Path, c
                 await served.listener.back()
 
     run(work())
+
+
+@pytest.mark.parametrize("fault", [OSError("no such thing"), MemoryError()])
+def test_what_the_system_refuses_is_an_error_of_the_request(fault: Exception) -> None:
+    class Refusing(ClientRegion):
+        def __init__(self) -> None:
+            self.name = "r"
+
+        def read(self, offset: int, size: int, *, copy: bool = False) -> Buffer:
+            raise fault
+
+        def write(self, offset: int, data: Buffer) -> None:
+            raise fault
+
+    class Knowing(Borrowed):
+        def region(self, place: int) -> ClientRegion:
+            return Refusing()
+
+    asked = {"model": "m", "outputs": [["Y", 0, 4, "Y"]]}
+    reading, writing = (SharedRequest(Knowing(), "", asked, copies=False) for _ in range(2))
+    reading.input(Refusing(), "X", DataType.INT32, (1,), 0, 4)
+    refused = (reading.answer(Reply(), None), writing.answer(Reply([Tensor("Y", DataType.INT8, (4,), bytes(4))]), None))
+
+    assert [str(reply.error) for reply in refused] == [
+        f"input 'X' in shared memory cannot be read: {fault if str(fault) else 'no memory'}",
+        f"an output cannot be put into shared memory: {type(fault).__name__}: {fault}",
+    ]
 
 
 @pytest.mark.parametrize(
