@@ -20,8 +20,9 @@ def settings_of(config: ServerConfig) -> GrpcSettings:
     Raises:
         InvalidArgument: TLS is asked for, and a file of it is missing.
     """
+    pattern = config.grpc_header_forward_pattern
     return GrpcSettings(
-        header_forward_pattern=config.grpc_header_forward_pattern,
+        header_forward_pattern=pattern.pattern if pattern is not None else "",
         restricted={
             Group(api): (restriction.header, restriction.value)
             for restriction in config.grpc_restricted_protocol

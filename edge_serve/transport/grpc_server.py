@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -45,14 +44,14 @@ class GrpcSettings:
     """What this door needs to know of the settings.
 
     Attributes:
-        header_forward_pattern: None = no metadata becomes parameters.
+        header_forward_pattern: --grpc-header-forward-pattern; "" = none.
         restricted: --grpc-restricted-protocol, group -> (metadata key, value).
         compression_level: one of none, low, medium and high.
         options: channel arguments of gRPC beside those made here.
         credentials: None = no TLS.
     """
 
-    header_forward_pattern: re.Pattern[str] | None = None
+    header_forward_pattern: str = ""
     restricted: Mapping[Group, tuple[str, str]] = field(default_factory=dict)
     compression_level: str = "none"
     reuse_port: bool = False
@@ -103,7 +102,7 @@ class _Routes(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no ty
     """Finds the handler of a call by its path. All handlers take and give bytes."""
 
     def __init__(self, service: GrpcService, settings: GrpcSettings, clock: Clock) -> None:
-        self._pattern = settings.header_forward_pattern
+        self._pattern = forwarding.compile_pattern(settings.header_forward_pattern)
         self._restricted = settings.restricted
         self._inference = GrpcInference(service, clock)
         self._handlers: dict[str, tuple[Group, Any]] = {
