@@ -2,7 +2,8 @@
 
 The client may shrink its file at any time, and whoever touches a mapped page that is no more gets SIGBUS. So few bytes
 are read and written by system calls, which is safe, and before many are touched the file is measured: only a client
-that shrinks it in that very moment ends the worker. Writing 8 MB through a mapping takes a third of a `pwrite`'s time.
+that shrinks it in that very moment ends the worker. Through a mapping, 8 MB are copied in a third of the time that
+`pread` and `pwrite` take.
 """
 
 from __future__ import annotations
@@ -42,20 +43,21 @@ class ClientRegion:
         weakref.finalize(self, os.close, fd)
 
     def read(self, offset: int, size: int, *, copy: bool = False) -> Buffer:
-        """`size` bytes; of many, a view of the client's memory that cannot be written to, unless `copy`.
+        """`size` bytes: a copy of few; of many, a view of the client's memory that cannot be written to, unless `copy`.
 
         Raises:
             InvalidArgument: the file has become too small.
         """
         if not size:
             return b""
-        if copy or size <= COPIED_BYTES:
-            return self._copied(offset, size)
+        if size <= COPIED_BYTES:
+            return self._few(offset, size)
         self._check(offset, size)
         if self._view is None:
             self._view = self._mapped(mmap.ACCESS_READ)
         start = offset - self._offset
-        return self._view[start : start + size]
+        view = self._view[start : start + size]
+        return np.frombuffer(view, np.uint8).copy().data if copy else view
 
     def _mapped(self, access: int) -> memoryview:
         """The whole region; made once for each kind of access."""
@@ -64,7 +66,7 @@ class ClientRegion:
         except (OSError, ValueError) as error:  # ValueError: the file is smaller than what was registered
             raise InvalidArgument(f"shared memory region '{self.name}' cannot be mapped: {error}") from error
 
-    def _copied(self, offset: int, size: int) -> memoryview:
+    def _few(self, offset: int, size: int) -> memoryview:
         made = np.empty(size, np.uint8).data
         rest = made
         while rest:
