@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 import edge_serve
@@ -20,6 +19,7 @@ from edge_serve import AsyncSession, Server, Session
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
 from edge_serve.in_process import responses
 from edge_serve.tensors import Array
+from tests.processes import started_here
 from tests.server.running import python_model
 
 ECHO = """
@@ -87,16 +87,16 @@ def repository(root: Path) -> Path:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     with Server(repository(tmp_path_factory.mktemp("models"))) as session:
         yield session
-    assert not psutil.Process().children(), "a process was left behind"
+    assert not started_here(), "a process was left behind"
     assert "edge-serve" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
     """Of the servers that a test started itself."""
-    before = set(psutil.Process().children())
+    before = set(started_here())
     yield
-    assert set(psutil.Process().children()) <= before
+    assert set(started_here()) <= before
 
 
 def infer(server: Session, numbers: object = (1.0,), text: object = ("a",)) -> dict[str, Array]:

@@ -15,6 +15,7 @@ from edge_serve.backends.base import InstanceSpec
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.workers.arena import Arena, Budget
 from edge_serve.workers.pool import Limits, Workers
+from tests.processes import started_here
 from tests.workers.harness import Recorder, config, request, run, serving, spec, survives
 
 
@@ -44,7 +45,7 @@ def test_a_failed_load_says_why_and_leaves_nothing(
             assert text in str(caught.value)
             assert workers.workers() == 0
         arena.close()
-        assert not psutil.Process().children()
+        assert not started_here()
 
     run(work())
 
@@ -56,7 +57,7 @@ def test_a_model_opens_in_the_worker_that_described_it(tmp_path: Path) -> None:
         listener = Recorder()
         completed = await workers.describe(spec(tmp_path, {"name": "echo"}), "echo", own_worker=True)
         assert [entry["name"] for entry in completed["input"]] == ["INPUT0"]
-        (described,) = psutil.Process().children()
+        (described,) = started_here()
         model = await workers.open(
             spec(tmp_path, completed), "echo", [InstanceSpec("e")], listener, arena, own_worker=True
         )
@@ -131,7 +132,7 @@ def test_stop_ends_everything(tmp_path: Path) -> None:
         await workers.describe(spec(tmp_path, config()), "echo", own_worker=True)
         assert len(model.pids()) == 1
         await workers.stop()
-        assert not psutil.Process().children()
+        assert not started_here()
         arena.close()
 
     run(work())
