@@ -3,47 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
 from edge_serve.errors import EdgeServeError, NotFound, Unsupported
-from edge_serve.messages.infer import Parameter
-from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata
-from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.protocol import grpc_bodies
 from edge_serve.protocol import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc_infer import Unreadable
 from edge_serve.protocol.grpc_response import delimited
 from edge_serve.protocol.routes import Group
-from edge_serve.transport.v2_settings import SettingsService
-from edge_serve.transport.v2_shared_memory import SharedMemoryService
+from edge_serve.transport.call_service import CallService, Done
 
 INFERENCE = "/inference.GRPCInferenceService/"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
 
-Done = Callable[["EdgeServeError | None"], None]
 Answer = Message | bytes
-
-
-class CallService(SettingsService, SharedMemoryService, Protocol):
-    """What these calls need of service.Service."""
-
-    def live(self) -> bool: ...
-    def ready(self) -> bool: ...
-    def exiting(self) -> bool: ...
-    def server_metadata(self) -> ServerMetadata: ...
-    def model_ready(self, name: str, version: str) -> bool: ...
-    def model_metadata(self, name: str, version: str) -> ModelMetadata: ...
-    def model_config(self, name: str, version: str) -> Any: ...
-    def model_statistics(self, name: str, version: str) -> Sequence[tuple[str, str, ModelStatistics]]: ...
-    def repository_index(self, ready_only: bool) -> Sequence[IndexEntry]: ...
-    def load_model(self, name: str, parameters: Mapping[str, Parameter | bytes], done: Done) -> None: ...
-    def unload_model(self, name: str, unload_dependents: bool, done: Done) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.protocol import forwarding, grpc_service_pb2
 from edge_serve.protocol.routes import Group
-from edge_serve.transport.grpc_calls import INFERENCE, Call, Calls, CallService
+from edge_serve.transport.call_service import CallService
+from edge_serve.transport.grpc_calls import INFERENCE, Call, Calls
 from edge_serve.transport.grpc_infer import GrpcInference
 from edge_serve.transport.grpc_stream import GrpcInferService
 

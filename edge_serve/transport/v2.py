@@ -7,46 +7,31 @@ repeat theirs. Errors become replies in `replies.refuse`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import orjson
 
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
-from edge_serve.messages.infer import Lease, Parameter
-from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata
-from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.messages.infer import Lease
 from edge_serve.protocol import bodies, generate
 from edge_serve.protocol.http1 import Head
 from edge_serve.protocol.routes import Operation, Route
+from edge_serve.transport.call_service import CallService
 from edge_serve.transport.exchange import Exchange
 from edge_serve.transport.generate import Answer, Single, Stream, check_encoding
 from edge_serve.transport.replies import refuse
 from edge_serve.transport.v2_head import JSON, PLAIN, HeadReader, V2Settings
 from edge_serve.transport.v2_infer import Codec, Inference, InferService
-from edge_serve.transport.v2_settings import Settings, SettingsService
-from edge_serve.transport.v2_shared_memory import SharedMemory, SharedMemoryService
+from edge_serve.transport.v2_settings import Settings
+from edge_serve.transport.v2_shared_memory import SharedMemory
 
 log = logging.getLogger(__name__)
 
-Done = Callable[["EdgeServeError | None"], None]
 
-
-class Service(InferService, SettingsService, SharedMemoryService, Protocol):
+class Service(InferService, CallService, Protocol):
     """What this door needs of service.Service."""
-
-    def live(self) -> bool: ...
-    def ready(self) -> bool: ...
-    def exiting(self) -> bool: ...
-    def server_metadata(self) -> ServerMetadata: ...
-    def model_ready(self, name: str, version: str) -> bool: ...
-    def model_metadata(self, name: str, version: str) -> ModelMetadata: ...
-    def model_config(self, name: str, version: str) -> Any: ...
-    def model_statistics(self, name: str, version: str) -> Sequence[tuple[str, str, ModelStatistics]]: ...
-    def repository_index(self, ready_only: bool) -> Sequence[IndexEntry]: ...
-    def load_model(self, name: str, parameters: Mapping[str, Parameter | bytes], done: Done) -> None: ...
-    def unload_model(self, name: str, unload_dependents: bool, done: Done) -> None: ...
 
 
 class V2Application:
