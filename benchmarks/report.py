@@ -52,6 +52,15 @@ class Report:
         return path
 
 
+def last(name: str, folder: Path = RESULTS) -> tuple[Report, str] | None:
+    """The last written report of this name and its day; None where there is none."""
+    try:
+        document = json.loads((folder / f"{name}.json").read_text())
+    except FileNotFoundError:
+        return None
+    return Report(name, document["question"], document["rows"], document["notes"]), document["date"][:10]
+
+
 def machine() -> Row:
     """The facts without which a figure says nothing."""
     model = [line for line in _lines("/proc/cpuinfo") if line.startswith(("model name", "Model"))]

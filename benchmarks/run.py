@@ -10,7 +10,8 @@ import importlib
 import time
 import traceback
 
-from benchmarks.report import RESULTS, Report
+from benchmarks import peer
+from benchmarks.report import RESULTS, Report, last
 
 NAMES = (
     "codec_alone", "http_alone", "scheduler_alone", "start_time", "memory", "installed_size", "large_tensors",
@@ -18,34 +19,58 @@ NAMES = (
     "sequences",
 )  # fmt: skip
 
+#: run when they are named: they need what cannot be fetched, and take longer
+NAMED = ("onnx_peer",)
+
+FAILED = "failed"
+
 
 def measure(name: str) -> Report:
-    """Run one; a failure is part of the report, so that the others still run."""
+    """Run one; a failure is part of the report, so that the others still run.
+
+    Raises:
+        peer.NoPeerError: it is one of NAMED, and what it needs is not there.
+    """
     started = time.monotonic()
     try:
         report: Report = importlib.import_module(f"benchmarks.{name}").run()
+    except peer.NoPeerError:
+        raise
     except Exception as error:
         traceback.print_exc()
-        report = Report(name, "failed", notes=[f"failed: {error}"])
+        report = Report(name, FAILED, notes=[f"failed: {error}"])
     report.notes.append(f"took {time.monotonic() - started:.0f} s")
     return report
+
+
+def page() -> str:
+    """Every benchmark's newest figures, from its JSON; they need not be of one day."""
+    written = [document for name in (*NAMES, *NAMED) if (document := last(name)) is not None]
+    tables = [f"{report.table()}measured {day}\n" for report, day in written]
+    return "# Results of `make bench`\n\n" + "\n".join(tables)
 
 
 def main() -> None:
     """Run the named ones, all by default; exit 1 when one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(NAMES)}; default: all")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(NAMES)} (default: these); {', '.join(NAMED)}")
     names = parser.parse_args().names or NAMES
-    if unknown := set(names) - set(NAMES):
+    if unknown := set(names) - {*NAMES, *NAMED}:
         parser.error(f"no such benchmark: {', '.join(unknown)}")
-    reports = []
+    failed = []
     for name in names:
-        reports.append(measure(name))
-        reports[-1].write()
-        print(reports[-1].table(), flush=True)
-    if len(reports) == len(NAMES):
-        (RESULTS / "README.md").write_text("# Results of `make bench`\n\n" + "\n".join(r.table() for r in reports))
-    raise SystemExit(any(report.question == "failed" for report in reports))
+        try:
+            report = measure(name)
+        except peer.NoPeerError as error:
+            raise SystemExit(f"{name}: not measured: {error}") from None
+        print(report.table(), flush=True)
+        if report.question == FAILED:
+            failed.append(name)  # the figures of its last good run stay
+        else:
+            report.write()
+    (RESULTS / "README.md").write_text(page())
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}; what they said stands above")
 
 
 if __name__ == "__main__":
