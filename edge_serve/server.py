@@ -133,8 +133,9 @@ class Server:
         roots = [Path(path) for path in config.model_repository]
         repository = Repository(roots)
         self._registry = Registry(
-            repository, loader, config.required_model, max(1, config.model_load_thread_count), config.swap_drain_secs
-        )
+            repository, loader, config.required_model, max(1, config.model_load_thread_count), config.swap_drain_secs,
+            config.model_load_retry_count,
+        )  # fmt: skip
         if config.memory_admission:
             self._registry.admit(Memory(config.memory_reserve_bytes), config.swap_queue_size)
         explicit = config.model_control_mode == "explicit"

@@ -50,6 +50,7 @@ class Registry:
         required: names of the models without which the server is not ready; empty = all that were asked for.
         at_once: how many versions may be loading at the same time (`--model-load-thread-count`).
         drain_seconds: how long a version that was replaced or unloaded may take to answer what it accepted.
+        retries: further tries to load a version that failed (`--model-load-retry-count`).
 
     Attributes:
         elders: replaced versions with open sequences.
@@ -62,13 +63,14 @@ class Registry:
         required: Iterable[str] = (),
         at_once: int = 4,
         drain_seconds: float = 300.0,
+        retries: int = 0,
     ) -> None:
         self._repository = repository
         self._loader = loader
         self._required = frozenset(required)
         self._models: dict[str, ModelRecord] = {}
         self.elders = Elders()
-        self._turnover = Turnover(loader, at_once, self.lookup, self.elders, drain_seconds)
+        self._turnover = Turnover(loader, at_once, self.lookup, self.elders, drain_seconds, retries)
 
     def admit(self, memory: Memory, most_waiting: int) -> None:
         """See `Turnover.admit`."""

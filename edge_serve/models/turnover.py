@@ -35,17 +35,21 @@ class Turnover:
         at_once: how many versions may be loading at the same time.
         lookup: where ensembles find their members.
         drain_seconds: how long a version that was replaced or unloaded may take to answer what it accepted.
+        retries: further tries to load a version that failed (`--model-load-retry-count`).
 
     Attributes:
         highest: model -> the highest version that serves.
         leaving: one task for each version that has not left yet.
     """
 
-    def __init__(self, loader: Loader, at_once: int, lookup: Lookup, elders: Elders, drain_seconds: float) -> None:
+    def __init__(
+        self, loader: Loader, at_once: int, lookup: Lookup, elders: Elders, drain_seconds: float, retries: int
+    ) -> None:
         self._loader = loader
         self._lookup = lookup
         self._elders = elders
         self._drain_seconds = drain_seconds
+        self._retries = retries
         self._memory: Memory | None = None
         self._most_waiting = 0
         self._slots = asyncio.Semaphore(at_once)
@@ -128,16 +132,24 @@ class Turnover:
 
     async def _open(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
         async with self._slots:
-            try:
-                if members_of(plan.config):
-                    return self._loader.open_ensemble(plan, version, self._lookup)
-                return await self._loader.open(plan, version, own_worker=own_worker)
-            except EdgeServeError as error:
-                log.error("failed to load '%s' version %d: %s", plan.name, version, error.as_triton())
-                return error
-            except Exception as error:  # a fault of ours must not look like a model that is still loading
-                log.exception("failed to load '%s' version %d", plan.name, version)
-                return Internal(f"{type(error).__name__}: {error}")
+            for left in range(self._retries, -1, -1):
+                opened = await self._try(plan, version, own_worker)
+                if not isinstance(opened, EdgeServeError) or not left:
+                    break
+                log.info("model %s version %d is tried again, at most %d times", plan.name, version, left)
+            return opened
+
+    async def _try(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
+        try:
+            if members_of(plan.config):
+                return self._loader.open_ensemble(plan, version, self._lookup)
+            return await self._loader.open(plan, version, own_worker=own_worker)
+        except EdgeServeError as error:
+            log.error("failed to load '%s' version %d: %s", plan.name, version, error.as_triton())
+            return error
+        except Exception as error:  # a fault of ours must not look like a model that is still loading
+            log.exception("failed to load '%s' version %d", plan.name, version)
+            return Internal(f"{type(error).__name__}: {error}")
 
     async def _abandon(
         self, record: ModelRecord, opened: list[Served | EdgeServeError], failures: dict[int, EdgeServeError]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
@@ -60,6 +61,8 @@ class FakeLoader:
         self.opened: list[FakeServed] = []
         self.busy = False
         self.gate: asyncio.Event | None = None
+        self.tries = 0
+        self.broken_times: float = math.inf
 
     def plan(self, found: Found, override: Override | None) -> Plan:
         if not (found.directory / "ok").exists():
@@ -70,7 +73,8 @@ class FakeLoader:
     async def open(self, plan: Plan, version: int, *, own_worker: bool) -> FakeServed:
         if self.gate is not None:
             await self.gate.wait()
-        if (plan.name, version) in self.broken:
+        self.tries += 1
+        if (plan.name, version) in self.broken and self.tries <= self.broken_times:
             raise self.broken[plan.name, version]
         served = FakeServed(plan.name, version, self.busy)
         self.opened.append(served)
@@ -170,6 +174,22 @@ def test_one_failing_version_keeps_what_served_before(tmp_path: Path) -> None:
         assert states == {"1": "READY", "2": "UNAVAILABLE", "3": "UNAVAILABLE"}
 
     play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("retries", "loads"), [(1, False), (2, True)])
+def test_a_version_that_fails_is_tried_again_as_often_as_asked(tmp_path: Path, retries: int, loads: bool) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.loader.broken["m", 1] = Internal("not yet")
+        house.loader.broken_times = 2
+
+        error = (await house.registry.load_all(["m"]) or [""])[0]
+
+        assert (error == "") is loads
+        assert house.loader.tries == (3 if loads else 2)
+        assert house.index() == [("m", "1", "READY", "")] or "not yet" in error
+
+    play(tmp_path, scenario, retries=retries)
 
 
 def test_a_reload_switches_then_drains_the_old_one(tmp_path: Path) -> None:
