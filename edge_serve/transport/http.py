@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import logging
 import socket
-from collections.abc import Iterable
+import ssl
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from edge_serve.clock import Clock, MonotonicClock
-from edge_serve.errors import Unavailable
+from edge_serve.errors import EdgeServeError, InvalidArgument, Unavailable
+from edge_serve.messages.peer import Peer
 from edge_serve.protocol.http1_response import CLOSE, response_head
 from edge_serve.transport.exchange import Application
+from edge_serve.transport.handshakes import Handshakes
 from edge_serve.transport.http_connection import HttpConnection
 from edge_serve.transport.http_limits import HttpLimits
 from edge_serve.transport.http_shared import HttpCounters, Shared
-from edge_serve.transport.listeners import Listener
+from edge_serve.transport.http_tls import TlsHttpConnection
+from edge_serve.transport.listeners import Listener, peer_of
 from edge_serve.transport.replies import error_body
+from edge_serve.transport.tls import TlsSocket
 
 _log = logging.getLogger(__name__)
 
@@ -32,17 +39,41 @@ _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPT_AGAIN_AFTER = 1.0
 
 
-class HttpServer:
-    """Serves one application on any number of listeners, on the running loop."""
+def _closing_reply(error: EdgeServeError) -> bytes:
+    body = error_body(error.message)
+    return response_head(error.http_status, "application/json", len(body), (), CLOSE) + body
 
-    def __init__(self, application: Application, limits: HttpLimits | None = None, clock: Clock | None = None) -> None:
-        self._application = application
+
+_PLAIN_REPLY = _closing_reply(InvalidArgument("this port speaks TLS, found a request without it: use https://"))
+
+
+class HttpServer:
+    """Serves applications on any number of listeners, on the running loop.
+
+    Args:
+        application: answers every client.
+        choose: the application for a client, where it is not the same for all.
+        tls: the newest context, for doors that speak TLS; None = no TLS.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        limits: HttpLimits | None = None,
+        clock: Clock | None = None,
+        *,
+        choose: Callable[[Peer], Application] | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
+        self._choose = choose or (lambda peer: application)
+        self._tls = tls
+        self._handshakes: Handshakes | None = None
         self._limits = limits or HttpLimits()
         self._clock = clock or MonotonicClock()
         self._listeners: list[Listener] = []
         self._shared: Shared | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._accept_timers: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._accept_timers: dict[Listener, asyncio.TimerHandle] = {}
 
     @property
     def counters(self) -> HttpCounters:
@@ -53,11 +84,13 @@ class HttpServer:
         """Accept from now on; `drain` closes the listeners."""
         loop = asyncio.get_running_loop()
         if self._shared is None:
-            self._shared = Shared(loop, self._application, self._limits)
+            self._shared = Shared(loop, self._limits)
+            if self._tls is not None:
+                self._handshakes = Handshakes(loop, self._tls, self._limits.handshake_timeout, _PLAIN_REPLY)
             self._sweep_timer = loop.call_later(self._limits.sweep_interval(), self._sweep_and_again)
         for listener in listeners:
             self._listeners.append(listener)
-            self._accept_from(listener.sock)
+            self._accept_from(listener)
 
     async def drain(self, timeout: float) -> int:
         """Stop accepting, answer what is in flight, close what is idle; after `timeout` seconds close the rest.
@@ -66,6 +99,8 @@ class HttpServer:
             The number of connections that were closed before their last answer was sent.
         """
         self._stop_accepting()
+        if self._handshakes is not None:
+            self._handshakes.close()
         shared = self._shared
         if shared is None:
             return 0
@@ -73,7 +108,7 @@ class HttpServer:
             connection.drain()
         if shared.connections:
             emptied = shared.loop.create_future()
-            shared.emptied = functools.partial(_resolve, emptied)
+            shared.emptied = partial(_resolve, emptied)
             await asyncio.wait([emptied], timeout=timeout)
         cut_off = sum(connection.owes for connection in shared.connections)
         for connection in list(shared.connections):
@@ -94,9 +129,9 @@ class HttpServer:
         self._sweep_timer = loop.call_later(self._limits.sweep_interval(), self._sweep_and_again)
         self.sweep()
 
-    def _accept_from(self, listener: socket.socket) -> None:
+    def _accept_from(self, listener: Listener) -> None:
         self._accept_timers.pop(listener, None)
-        asyncio.get_running_loop().add_reader(listener.fileno(), self._on_acceptable, listener)
+        asyncio.get_running_loop().add_reader(listener.sock.fileno(), self._on_acceptable, listener)
 
     def _stop_accepting(self) -> None:
         loop = asyncio.get_running_loop()
@@ -107,10 +142,10 @@ class HttpServer:
             listener.close()
         self._listeners.clear()
 
-    def _on_acceptable(self, listener: socket.socket) -> None:
+    def _on_acceptable(self, listener: Listener) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             try:
-                sock, _address = listener.accept()
+                sock, address = listener.sock.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except ConnectionAbortedError:
@@ -118,37 +153,46 @@ class HttpServer:
             except OSError as error:
                 self._pause_accepting(listener, error)
                 return
-            self._admit(sock)
+            self._admit(sock, listener, address)
 
-    def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
+    def _pause_accepting(self, listener: Listener, error: OSError) -> None:
         if error.errno in _EXHAUSTED:
             _log.warning("no descriptor for a further connection (%s), trying again", error.strerror)
         else:
             _log.warning("cannot accept a connection: %s", error)
         loop = asyncio.get_running_loop()
-        loop.remove_reader(listener.fileno())
+        loop.remove_reader(listener.sock.fileno())
         self._accept_timers[listener] = loop.call_later(_ACCEPT_AGAIN_AFTER, self._accept_from, listener)
 
-    def _admit(self, sock: socket.socket) -> None:
+    def _admit(self, sock: socket.socket, listener: Listener, address: Any) -> None:
         shared = self._shared
         assert shared is not None
         sock.setblocking(False)
         counters = shared.counters
         counters.connections_total += 1
-        if len(shared.connections) >= shared.limits.connections:
+        handshakes = self._handshakes
+        if len(shared.connections) + (0 if handshakes is None else len(handshakes)) >= shared.limits.connections:
             counters.connections_refused += 1
             _turn_away(sock, shared.limits.connections)
-            return
-        counters.connections += 1
-        shared.connections.add(HttpConnection(sock, shared))
+        elif handshakes is None:
+            counters.connections += 1
+            shared.connections.add(HttpConnection(sock, shared, self._choose(peer_of(listener, address))))
+        else:
+            handshakes.begin(sock, partial(self._on_opened, listener, address))
+
+    def _on_opened(self, listener: Listener, address: Any, sock: TlsSocket) -> None:
+        shared = self._shared
+        assert shared is not None
+        peer = replace(peer_of(listener, address), certificate=sock.certificate)
+        shared.counters.connections += 1
+        shared.connections.add(TlsHttpConnection(sock, shared, self._choose(peer)))
 
 
 def _turn_away(sock: socket.socket, limit: int) -> None:
     error = Unavailable(f"the server has {limit} connections open, which is its limit; try again later")
-    body = error_body(error.message)
     with sock:
         try:
-            sock.send(response_head(error.http_status, "application/json", len(body), (), CLOSE) + body)
+            sock.send(_closing_reply(error))
             sock.shutdown(socket.SHUT_WR)
         except OSError:
             return

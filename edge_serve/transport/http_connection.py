@@ -18,10 +18,12 @@ from edge_serve.protocol.http1_errors import RequestTimeout
 from edge_serve.protocol.http1_reader import RequestReader
 from edge_serve.protocol.http1_response import CONTINUE
 from edge_serve.tensors import Buffer
+from edge_serve.transport.exchange import Application
 from edge_serve.transport.http_exchange import HttpExchange, Progress
 from edge_serve.transport.http_shared import Phase, Shared, Wait
 from edge_serve.transport.replies import error_body
 from edge_serve.transport.send_queue import SendQueue
+from edge_serve.transport.wire import Wire
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ class HttpConnection:
     """Reads requests, hands them to the application, sends the answers in the order of the requests."""
 
     __slots__ = (
+        "_application",
         "_busy",
         "_continued",
         "_draining",
@@ -55,11 +58,12 @@ class HttpConnection:
         "_writing",
     )
 
-    def __init__(self, sock: socket.socket, shared: Shared) -> None:
+    def __init__(self, sock: Wire, shared: Shared, application: Application) -> None:
         self._sock = sock
         self._fd = sock.fileno()
         self._shared = shared
-        self._reader = RequestReader(shared.parser, shared.buffer, shared.view, shared.application.place)
+        self._application = application
+        self._reader = RequestReader(shared.parser, shared.buffer, shared.view, application.place)
         self._out = SendQueue(sock)
         self._exchanges: deque[HttpExchange] = deque()
         self._phase = Phase.OPEN
@@ -202,7 +206,7 @@ class HttpConnection:
     def _process(self) -> None:
         """Hand on the requests that have arrived, then send what was answered at once."""
         reader, exchanges, limits = self._reader, self._exchanges, self._shared.limits
-        handle = self._shared.application.handle
+        handle = self._application.handle
         turn = _REQUESTS_PER_TURN
         self._busy = True
         self._stalled = True

@@ -21,6 +21,7 @@ class HttpLimits(MessageLimits):
         head_timeout: from the first byte of a head to its last.
         body_timeout: in which at least 1 KiB more of a body must arrive.
         write_timeout: in which the client must take at least a byte of what waits for it.
+        handshake_timeout: from the start of a connection to the end of its TLS handshake.
         linger_timeout: for which bytes are thrown away after the last reply, so that the client gets to read it.
     """
 
@@ -32,6 +33,7 @@ class HttpLimits(MessageLimits):
     head_timeout: float = 20.0
     body_timeout: float = 30.0
     write_timeout: float = 60.0
+    handshake_timeout: float = 10.0
     linger_timeout: float = 3.0
 
     def sweep_interval(self) -> float:

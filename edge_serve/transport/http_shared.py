@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edge_serve.protocol.http1 import HeadParser
-from edge_serve.transport.exchange import Application
 from edge_serve.transport.http_limits import HttpLimits
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ class Shared:
     """What all connections of a server use together."""
 
     __slots__ = (
-        "application",
         "buffer",
         "connections",
         "counters",
@@ -66,9 +64,8 @@ class Shared:
         "view",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, application: Application, limits: HttpLimits) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: HttpLimits) -> None:
         self.loop = loop
-        self.application = application
         self.limits = limits
         self.parser = HeadParser(limits)
         self.timeouts = {

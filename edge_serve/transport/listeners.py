@@ -7,6 +7,9 @@ import os
 import socket
 import stat
 from dataclasses import dataclass
+from typing import Any
+
+from edge_serve.messages.peer import Peer
 
 _BACKLOG = 1024
 
@@ -17,10 +20,12 @@ class Listener:
 
     Attributes:
         path: the file to remove when it closes; None for TCP, and for a socket that somebody else made.
+        administrators: who comes here may do everything.
     """
 
     sock: socket.socket
     path: str | None = None
+    administrators: bool = False
 
     @property
     def name(self) -> str:
@@ -36,6 +41,14 @@ class Listener:
         if self.path is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)
+
+
+def peer_of(listener: Listener, address: Any) -> Peer:
+    """Who has connected; `address` is what `accept` said. Behind a proxy that is the proxy."""
+    if listener.sock.family == socket.AF_UNIX:
+        return Peer(local=True, administrator=listener.administrators)
+    host: str = address[0]
+    return Peer(local=host.startswith("127.") or host == "::1", administrator=listener.administrators)
 
 
 def listen_tcp(host: str, port: int, *, reuse_port: bool = False, backlog: int = _BACKLOG) -> list[Listener]:

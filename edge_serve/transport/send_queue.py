@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
 from edge_serve.tensors import Buffer
+from edge_serve.transport.wire import Wire
 
 #: Below this many bytes one joined `send` is cheaper than `sendmsg` with several buffers.
 JOIN_BELOW = 64 * 1024
@@ -26,7 +26,7 @@ class SendQueue:
 
     __slots__ = ("_callbacks", "_parts", "_sock", "pending", "taken")
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: Wire) -> None:
         self._sock = sock
         self._parts: deque[Buffer] = deque()
         #: (value of `taken` at which it is due, callback), in order

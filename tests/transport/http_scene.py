@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -145,15 +146,18 @@ class Client:
 class Scene:
     """See the module."""
 
-    def __init__(self, application: Recorder, limits: HttpLimits) -> None:
+    def __init__(
+        self, application: Recorder, limits: HttpLimits, tls: Callable[[], ssl.SSLContext] | None = None
+    ) -> None:
         self.application = application
         self.clock = StandingClock()
-        self.server = HttpServer(application, limits, self.clock)
+        self.server = HttpServer(application, limits, self.clock, tls=tls)
         self.port = 0
         self.clients: list[Client] = []
 
-    async def connect(self) -> Client:
-        client = Client(*await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 16))
+    async def connect(self, context: ssl.SSLContext | None = None) -> Client:
+        """Connect, with TLS if there is a context."""
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 16, ssl=context))
         self.clients.append(client)
         return client
 
@@ -174,10 +178,13 @@ async def until(condition: Callable[[], object], timeout: float = 5.0) -> None:
 
 @contextlib.asynccontextmanager
 async def scene(
-    application: Recorder | None = None, limits: HttpLimits | None = None, listeners: list[Listener] | None = None
+    application: Recorder | None = None,
+    limits: HttpLimits | None = None,
+    listeners: list[Listener] | None = None,
+    tls: Callable[[], ssl.SSLContext] | None = None,
 ) -> AsyncIterator[Scene]:
     """A running server; its clients are closed at the end."""
-    here = Scene(application or Recorder(), limits or HttpLimits())
+    here = Scene(application or Recorder(), limits or HttpLimits(), tls)
     listeners = listeners or listen_tcp("127.0.0.1", 0)
     if not isinstance(listeners[0].sock.getsockname(), str):
         here.port = listeners[0].sock.getsockname()[1]

@@ -1,0 +1,60 @@
+"""Who is at the other end of a connection, as far as the connection knows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A client's certificate that was verified.
+
+    Attributes:
+        fingerprint: SHA-256 of its bytes, in lower-case hexadecimal.
+        subject: pairs of attribute and value, as (CN, camera-3).
+    """
+
+    fingerprint: str
+    subject: frozenset[tuple[str, str]]
+
+    @staticmethod
+    def of(data: bytes, fields: Mapping[str, Any]) -> Certificate:
+        """From its DER bytes and what `ssl.SSLSocket.getpeercert` makes of them."""
+        names: Iterable[Iterable[tuple[str, str]]] = fields.get("subject", ())
+        pairs = frozenset((_SHORT.get(name, name), value) for group in names for name, value in group)
+        return Certificate(hashlib.sha256(data).hexdigest(), pairs)
+
+
+#: names as `openssl x509 -subject -nameopt RFC2253` prints them (RFC 4514 3), by OpenSSL's long names
+_SHORT = {
+    "commonName": "CN",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "countryName": "C",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A client.
+
+    Attributes:
+        local: on this device: a UNIX socket, or a loopback address.
+        administrator: came through the socket for administration, and may do everything.
+    """
+
+    local: bool
+    administrator: bool = False
+    certificate: Certificate | None = None
+
+
+#: for callers that have no connection
+LOCAL = Peer(local=True)

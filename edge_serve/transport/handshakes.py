@@ -1,0 +1,141 @@
+"""TLS handshakes of accepted sockets, without blocking: one step in a turn of the loop, for each takes about 1 ms."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+
+from edge_serve.transport.tls import TlsSocket, wrap
+
+log = logging.getLogger(__name__)
+
+Opened = Callable[[TlsSocket], None]
+
+
+class _Handshake:
+    """One socket on its way."""
+
+    __slots__ = ("fd", "opened", "sock", "timer")
+
+    def __init__(self, sock: ssl.SSLSocket, opened: Opened) -> None:
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.opened = opened
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Handshakes:
+    """All that are under way at one door.
+
+    Args:
+        context: the newest one, asked for each connection.
+        timeout: seconds from the first step to the last.
+        plain_reply: sent to a client that speaks HTTP without TLS.
+
+    Attributes:
+        failed: how many have failed or taken too long.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        context: Callable[[], ssl.SSLContext],
+        timeout: float,
+        plain_reply: bytes = b"",
+    ) -> None:
+        self._loop = loop
+        self._context = context
+        self._timeout = timeout
+        self._plain_reply = plain_reply
+        self._under_way: set[_Handshake] = set()
+        self._ready: deque[_Handshake] = deque()
+        self._stepping = False
+        self.failed = 0
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def begin(self, sock: socket.socket, opened: Opened) -> None:
+        """Take over an accepted, non-blocking socket; `opened` is called when it can be used, or never."""
+        try:
+            handshake = _Handshake(wrap(sock, self._context()), opened)
+        except OSError as error:
+            self._log_failure(error)
+            return
+        self._under_way.add(handshake)
+        handshake.timer = self._loop.call_later(self._timeout, self._on_timeout, handshake)
+        self._loop.add_reader(handshake.fd, self._on_ready, handshake)
+
+    def close(self) -> None:
+        """End all of them."""
+        for handshake in list(self._under_way):
+            self._end(handshake)
+            handshake.sock.close()
+
+    def _on_timeout(self, handshake: _Handshake) -> None:
+        self._fail(handshake, TimeoutError(f"it took longer than {self._timeout:g} seconds"))
+
+    def _on_ready(self, handshake: _Handshake) -> None:
+        self._stop_watching(handshake)
+        self._ready.append(handshake)
+        if not self._stepping:
+            self._stepping = True
+            self._loop.call_soon(self._step_one)
+
+    def _step_one(self) -> None:
+        handshake = self._ready.popleft()
+        if handshake in self._under_way:
+            self._step(handshake)
+        if self._ready:
+            self._loop.call_soon(self._step_one)
+        else:
+            self._stepping = False
+
+    def _step(self, handshake: _Handshake) -> None:
+        try:
+            handshake.sock.do_handshake()
+        except ssl.SSLWantReadError:
+            self._loop.add_reader(handshake.fd, self._on_ready, handshake)
+        except ssl.SSLWantWriteError:
+            self._loop.add_writer(handshake.fd, self._on_ready, handshake)
+        except OSError as error:
+            self._fail(handshake, error)
+        else:
+            self._end(handshake)
+            handshake.opened(TlsSocket(handshake.sock))
+
+    def _fail(self, handshake: _Handshake, error: OSError) -> None:
+        self._end(handshake)
+        if self._plain_reply and getattr(error, "reason", None) == "HTTP_REQUEST":
+            _answer_plainly(handshake.sock, self._plain_reply)
+        handshake.sock.close()
+        self._log_failure(error)
+
+    def _log_failure(self, error: OSError) -> None:
+        self.failed += 1
+        log.debug("a TLS handshake failed: %s", error)
+
+    def _end(self, handshake: _Handshake) -> None:
+        self._under_way.discard(handshake)
+        self._stop_watching(handshake)
+        if handshake.timer is not None:
+            handshake.timer.cancel()
+
+    def _stop_watching(self, handshake: _Handshake) -> None:
+        self._loop.remove_reader(handshake.fd)
+        self._loop.remove_writer(handshake.fd)
+
+
+def _answer_plainly(sock: ssl.SSLSocket, reply: bytes) -> None:
+    """Below TLS; what was not read is read first, because closing with unread bytes would take the reply back."""
+    with contextlib.suppress(OSError):
+        while socket.socket.recv(sock, 65536):
+            pass
+    with contextlib.suppress(OSError):
+        socket.socket.send(sock, reply)
+        sock.shutdown(socket.SHUT_WR)

@@ -1,0 +1,69 @@
+"""A value made from files, made again when they change. A change that makes no sense leaves the old value in use."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from edge_serve.errors import EdgeServeError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Reloaded(Generic[T]):
+    """One value. Whoever uses it reads `value` each time; whoever keeps house calls `look` once a second.
+
+    Args:
+        what: for the log, as "certificate of HTTP".
+        load: makes the value; raises EdgeServeError for files that are no good.
+        changed: called after each change.
+
+    Raises:
+        EdgeServeError: the files are no good at the start.
+    """
+
+    def __init__(
+        self, what: str, paths: Sequence[str], load: Callable[[], T], changed: Callable[[], None] | None = None
+    ) -> None:
+        self._what = what
+        self._paths = [path for path in paths if path]
+        self._load = load
+        self._changed = changed
+        self._loaded = self._seen = self._stat()
+        self.value = load()
+
+    def look(self) -> bool:
+        """Load what has changed since and is as it was at the last look: half-written files are left alone.
+
+        Returns:
+            Whether there is a new value.
+        """
+        seen, before = self._stat(), self._seen
+        self._seen = seen
+        if seen == self._loaded or seen != before:
+            return False
+        self._loaded = seen  # good or not: a file that stays broken is told once
+        try:
+            self.value = self._load()
+        except EdgeServeError as error:
+            log.error("%s: %s; what was loaded before stays in use", self._what, error.message)
+            return False
+        log.info("%s has changed and was loaded again", self._what)
+        if self._changed is not None:
+            self._changed()
+        return True
+
+    def _stat(self) -> list[tuple[int, int, int] | None]:
+        return [_signature(path) for path in self._paths]
+
+
+def _signature(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size

@@ -1,0 +1,210 @@
+"""TLS over the bare sockets of our doors (docs/adr/0013): contexts made from files, and a socket that encrypts.
+
+A door that speaks TLS does three things more than one that does not:
+
+1. An accepted socket goes through `handshakes.Handshakes`, which gives a `TlsSocket` for it.
+2. After `recv_into`, and when it begins to read again, it looks at `pending`: bytes that OpenSSL holds already do not
+   make the descriptor readable.
+3. It keeps `make_context` in a `reloaded.Reloaded`: new connections get new certificates, old ones live on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from edge_serve.errors import InvalidArgument
+from edge_serve.messages.peer import Certificate
+from edge_serve.tensors import Buffer
+
+#: bytes of the longest TLS record (RFC 8446 5.1); OpenSSL reads and writes one in each call
+_RECORD = 16 * 1024
+
+#: bytes moved in one call of ours, so that a fast peer does not keep the loop to itself
+_AT_ONCE = 16 * _RECORD
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files.
+
+    Attributes:
+        certificate: the server's, and what leads from it to a root.
+        clients: certificates that sign those of clients; "" = clients are not asked for one.
+        demanded: a client without a certificate is refused; otherwise it may have one.
+    """
+
+    certificate: str
+    key: str
+    clients: str = ""
+    demanded: bool = False
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What to look at for changes."""
+        return tuple(path for path in (self.certificate, self.key, self.clients) if path)
+
+
+def make_context(files: TlsFiles, alpn: Sequence[str] = ()) -> ssl.SSLContext:
+    """What new connections are given: TLS 1.2 and 1.3, no renegotiation, no compression.
+
+    Raises:
+        InvalidArgument: a file cannot be read, or does not hold what it should.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    for path in files.paths:
+        _check_readable(path)
+    try:  # without a password OpenSSL would ask for one on the terminal
+        context.load_cert_chain(files.certificate, files.key, password="")
+    except (ssl.SSLError, ValueError) as error:
+        raise InvalidArgument(
+            f"'{files.certificate}' and '{files.key}' are no certificate and its key without a password, in PEM: "
+            f"{_reason(error)}"
+        ) from error
+    if files.clients:
+        context.verify_mode = ssl.CERT_REQUIRED if files.demanded else ssl.CERT_OPTIONAL
+        try:
+            context.load_verify_locations(files.clients)
+        except ssl.SSLError as error:
+            raise InvalidArgument(f"'{files.clients}' has no certificates in PEM: {_reason(error)}") from error
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
+    return context
+
+
+def _check_readable(path: str) -> None:
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise InvalidArgument(f"TLS: cannot read '{path}': {error.strerror}") from error
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason or error).lower().replace("_", " ")
+
+
+class TlsSocket:
+    """A connection after its handshake, as `wire.Wire`. TLS cannot ask for the other direction here: there is no
+    renegotiation, and a client that asks for new keys while it does not read is cut off."""
+
+    __slots__ = ("_ended", "_sock")
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        self._sock = sock
+        self._ended = False
+
+    def fileno(self) -> int:
+        """Of the socket below."""
+        return self._sock.fileno()
+
+    @property
+    def protocol(self) -> str | None:
+        """What ALPN has agreed on."""
+        return self._sock.selected_alpn_protocol()
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The client's, which was verified."""
+        data = self._sock.getpeercert(binary_form=True)
+        fields = self._sock.getpeercert()
+        return Certificate.of(data, fields) if data and fields else None
+
+    def pending(self) -> int:
+        """Bytes that `recv_into` would give at once, without the descriptor being readable."""
+        return self._sock.pending()
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """Decrypt into `buffer`; 0: the client sends no more.
+
+        Raises:
+            BlockingIOError: nothing is there. OSError: the connection is broken, or what came is no TLS.
+        """
+        if self._ended:
+            return 0
+        received = filled = self._receive(buffer)
+        end = min(len(buffer), _AT_ONCE)
+        while received == _RECORD and filled < end:  # a full record: more has been sent
+            try:
+                received = self._receive(buffer[filled:])
+            except BlockingIOError:
+                break
+            filled += received
+        self._ended = not received
+        return filled
+
+    def _receive(self, buffer: memoryview) -> int:
+        try:
+            return self._sock.recv_into(buffer)
+        except ssl.SSLWantReadError:
+            raise BlockingIOError from None
+        except ssl.SSLWantWriteError as error:
+            raise ConnectionAbortedError("the client asks for new keys and does not read") from error
+
+    def send(self, data: Buffer, /) -> int:
+        """Encrypt and send; the bytes taken. What was not taken must come again, with whatever follows it.
+
+        Raises:
+            BlockingIOError: the kernel takes no more. OSError: the connection is broken.
+        """
+        view = memoryview(data).cast("B")
+        size = len(view)
+        taken = 0
+        while taken < size and taken < _AT_ONCE:
+            try:
+                taken += self._sock.send(view[taken:])
+            except ssl.SSLWantWriteError:
+                if not taken:
+                    raise BlockingIOError from None
+                break
+            except ssl.SSLWantReadError as error:
+                raise ConnectionAbortedError("TLS cannot go on") from error
+        return taken
+
+    def sendmsg(self, buffers: Iterable[Buffer], /) -> int:
+        """Several buffers. The first of them, up to a record, are joined: OpenSSL demands that a record it could not
+        send comes again whole, and a large buffer is sent from where it lies."""
+        parts: list[memoryview] = []
+        size = 0
+        for buffer in buffers:
+            part = memoryview(buffer).cast("B")
+            if not parts and len(part) >= _RECORD:
+                return self.send(part)
+            parts.append(part[: _RECORD - size])
+            size += len(parts[-1])
+            if size == _RECORD:
+                break
+        return self.send(b"".join(parts))
+
+    def shutdown(self, how: int, /) -> None:
+        """Say that nothing follows (`close_notify`), then `shutdown`. What is received afterwards is not decrypted."""
+        self._say_goodbye()
+        self._sock.shutdown(how)
+
+    def close(self) -> None:
+        """Say that nothing follows, if that can be said at once, and close."""
+        self._say_goodbye()
+        self._sock.close()
+
+    def _say_goodbye(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: it was said
+            self._sock.unwrap()
+
+
+def wrap(sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """`sock`, to begin its handshake. `sock` is of no use afterwards; it is closed if this fails.
+
+    Raises:
+        OSError: the client has gone.
+    """
+    try:
+        return context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+    except OSError:
+        sock.close()
+        raise

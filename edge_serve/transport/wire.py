@@ -1,0 +1,19 @@
+"""What a connection needs of its socket; `socket.socket` has it, and so has `tls.TlsSocket`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from edge_serve.tensors import Buffer
+
+
+class Wire(Protocol):
+    """A non-blocking stream socket: what cannot go on raises BlockingIOError, what is broken another OSError."""
+
+    def fileno(self) -> int: ...
+    def recv_into(self, buffer: memoryview, /) -> int: ...
+    def send(self, data: Buffer, /) -> int: ...
+    def sendmsg(self, buffers: Iterable[Buffer], /) -> int: ...
+    def shutdown(self, how: int, /) -> None: ...
+    def close(self) -> None: ...
