@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 
 from edge_serve.clock import Clock
 from edge_serve.errors import Unavailable
-from edge_serve.messages.infer import InferRequest, RequestedOutput
+from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.driver import OnResponse, Ticket
@@ -38,8 +38,7 @@ class EnsembleRunner:
         clock: Clock,
         most_calls: int = 0,
     ) -> None:
-        wanted = [[RequestedOutput(name, binary=True) for name in step.outputs] for step in plan.steps]
-        self._ensemble = Ensemble(plan, signature, statistics, lookup, clock, wanted, self._landed)
+        self._ensemble = Ensemble.of(plan, signature, statistics, lookup, clock, self._landed)
         #: the steps with decoupled models; None = the ensemble itself is not decoupled
         self._decoupled = _decoupled_steps(plan, lookup) if signature.decoupled else None
         self._most_calls = most_calls

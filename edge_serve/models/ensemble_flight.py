@@ -13,22 +13,14 @@ from typing import Protocol
 
 from edge_serve.clock import Clock
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
-from edge_serve.messages.infer import (
-    SEQUENCE_END,
-    SEQUENCE_START,
-    InferRequest,
-    InferResponse,
-    Lease,
-    Parameter,
-    RequestedOutput,
-)
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parameter, RequestedOutput
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes, ModelStatistics
 from edge_serve.models import statistics as record
 from edge_serve.models.driver import OnResponse, Ticket
+from edge_serve.models.ensemble_member import Member, fitted, mark_parameters, override
 from edge_serve.models.ensemble_shared import share
 from edge_serve.models.served import Served
-from edge_serve.protocol.validate import validate
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble import Call, Deadlock, EnsemblePlan, Failed, Finished, Next
 from edge_serve.tensors import Handle, Shape, Tensor
@@ -51,6 +43,8 @@ class Ensemble:
         lookup: the version that a step means; raises an EdgeServeError when it does not serve.
         wanted: what each step asks its model for.
         landed: called after each answer.
+        members: of each step, once it was asked for the first time.
+        outputs: (name, shape as the members have it, the step that writes it; None = the client), in Triton's order.
     """
 
     plan: EnsemblePlan
@@ -60,6 +54,43 @@ class Ensemble:
     clock: Clock
     wanted: list[list[RequestedOutput]]
     landed: Callable[[], None]
+    members: list[Member | None]
+    outputs: Sequence[tuple[str, Shape, int | None]]
+
+    @classmethod
+    def of(
+        cls,
+        plan: EnsemblePlan,
+        signature: Signature,
+        statistics: ModelStatistics,
+        lookup: Lookup,
+        clock: Clock,
+        landed: Callable[[], None],
+    ) -> Ensemble:
+        """What follows from the plan is worked out."""
+        wanted = [[RequestedOutput(name, binary=True) for name in step.outputs] for step in plan.steps]
+        outputs = [
+            (name, spec.dims if spec.reshape is None else spec.reshape, plan.writers.get(name))
+            for name, spec in reversed(signature.outputs.items())  # as Triton's hash map mostly hands them out
+        ]
+        members: list[Member | None] = [None] * len(plan.steps)
+        return cls(plan, signature, statistics, lookup, clock, wanted, landed, members, outputs)
+
+    def member(self, index: int, served: Served) -> Member:
+        """Step `index` when it means this version.
+
+        Raises:
+            Unavailable: the version was reloaded since and has become decoupled.
+        """
+        member = self.members[index]
+        if member is None or member.signature is not served.signature:
+            step = self.plan.steps[index]
+            if served.signature.decoupled:
+                raise Unavailable(
+                    f"model '{step.model}' has become decoupled, and the ensemble is not loaded again yet"
+                )
+            member = self.members[index] = Member(step, served.signature, self.plan.writers)
+        return member
 
 
 class Flight:
@@ -93,10 +124,10 @@ class Flight:
         self._leases: dict[int, Lease] = {}
         #: step that runs -> its request; None while it is being handed over
         self._tickets: dict[int, Ticket | None] = {}
-        #: step -> rows of its request, 0 when its model has no batch dimension
-        self._rows: dict[int, int] = {}
-        #: step -> correlation id and flags that its outputs carry on
-        self._marks: dict[int, tuple[int | str, int]] = {}
+        #: step (None: the client) -> rows of its request, 0 when its model has no batch dimension
+        self._rows: dict[int | None, int] = {None: request.rows if ensemble.signature.max_batch_size else 0}
+        #: likewise -> correlation id and flags that its outputs carry on
+        self._marks: dict[int | None, tuple[int | str, int]] = {None: (request.correlation_id, request.flags)}
 
     def start(self) -> None:
         """Run the first steps."""
@@ -139,22 +170,23 @@ class Flight:
         if self._run.failing:  # by a step beside this one
             self._proceed(self._run.fail(Cancelled("")))
             return
-        step = self._ensemble.plan.steps[index]
+        top, ensemble = self._request, self._ensemble
+        step = ensemble.plan.steps[index]
         try:
-            sequence = self._request.correlation_id
-            served = self._ensemble.lookup(step.model, step.version, sequence, self._request.flags)
-            if served.signature.decoupled:  # reloaded since: the ensemble has not followed yet
-                raise Unavailable(
-                    f"model '{step.model}' has become decoupled, and the ensemble is not loaded again yet"
-                )
-            request = self._member_request(index, served)
-            if self._request.shared:
-                share(request, self._request, step)
-            validate(request, served.signature)
+            served = ensemble.lookup(step.model, step.version, top.correlation_id, top.flags)
+            member = ensemble.member(index, served)
+            self._marks[index] = mark = self._marks[member.marked_by]
+            request = InferRequest(
+                step.model, served.version, top.id, [], ensemble.wanted[index], top.parameters, mark[0], mark[1],
+                top.priority, top.timeout_us, top.deadline_ns, compute=self._compute,
+            )  # fmt: skip
+            member.fill(request, self._tensors, self._rows)
+            if top.shared:
+                share(request, top, step)
         except EdgeServeError as error:
             self._fail(error)
             return
-        self._rows[index] = request.rows if served.signature.max_batch_size else 0
+        self._rows[index] = request.rows if member.batching else 0
         self._tickets[index] = None
         ticket = served.submit(request, partial(self._on_member, index))
         if index in self._tickets:
@@ -191,33 +223,6 @@ class Flight:
                 return
         self._proceed(self._run.done(index))
 
-    # ---- one member ---------------------------------------------------------------------------------------------
-
-    def _member_request(self, index: int, served: Served) -> InferRequest:
-        top, step = self._request, self._ensemble.plan.steps[index]
-        writers = self._ensemble.plan.writers
-        correlation_id, flags = top.correlation_id, top.flags
-        inputs: list[Tensor] = []
-        marked = False
-        for name, outer in step.inputs.items():
-            writer = writers.get(outer)
-            if writer is not None and not marked:
-                correlation_id, flags = self._marks[writer]
-                marked = True
-            tensor = self._tensors.get(outer)
-            if tensor is not None:
-                inputs.append(member_input(name, tensor, served.signature, self._rows_of(writer)))
-        self._marks[index] = correlation_id, flags
-        return InferRequest(
-            step.model, served.version, top.id, inputs, list(self._ensemble.wanted[index]), top.parameters,
-            correlation_id, flags, top.priority, top.timeout_us, top.deadline_ns, compute=self._compute,
-        )  # fmt: skip
-
-    def _rows_of(self, writer: int | None) -> int:
-        if writer is not None:
-            return self._rows[writer]
-        return self._request.rows if self._ensemble.signature.max_batch_size else 0
-
     # ---- answering ----------------------------------------------------------------------------------------------
 
     def _answer(self) -> None:
@@ -248,16 +253,12 @@ class Flight:
 
     def _outputs(self) -> list[Tensor]:
         """The tensors of the answer; one that its model left out is left out."""
-        signature = self._ensemble.signature
-        writers = self._ensemble.plan.writers
-        batching = signature.max_batch_size > 0
-        outputs = []
-        for name, spec in reversed(signature.outputs.items()):  # as Triton's hash map mostly hands them out
+        batching = self._ensemble.signature.max_batch_size > 0
+        wanted, outputs = self._run.route.outputs, []
+        for name, dims, writer in self._ensemble.outputs:
             tensor = self._tensors.get(name)
-            if tensor is not None and name in self._run.route.outputs:
-                dims = spec.dims if spec.reshape is None else spec.reshape
-                shape = fitted(tensor.shape, dims, batching, self._rows_of(writers.get(name)))
-                outputs.append(Handle.renamed(tensor, name, shape))
+            if tensor is not None and name in wanted:
+                outputs.append(Handle.renamed(tensor, name, fitted(tensor.shape, dims, batching, self._rows[writer])))
         return outputs
 
     def _parameters(self, outputs: Sequence[Tensor]) -> dict[str, Parameter]:
@@ -277,6 +278,8 @@ class Flight:
 
     def _kept(self, names: Sequence[str]) -> Lease | None:
         """The memory of these tensors as one lease; all other memory is given back."""
+        if not self._leases and self._request.lease is None:
+            return None
         writers = self._ensemble.plan.writers
         steps = {writers.get(name) for name in names}
         kept: list[Lease] = []
@@ -334,64 +337,3 @@ def record_refusal(ensemble: Ensemble, error: EdgeServeError, start: int) -> Edg
     record.record_failure(ensemble.statistics, reason, ns)
     record.record_failure(ensemble.statistics, reason, ns)
     return type(error)(f"in ensemble '{ensemble.signature.model_name}', {error.message}")
-
-
-def member_input(name: str, tensor: Tensor, signature: Signature, rows: int) -> Tensor:
-    """An ensemble tensor as the input `name` of a member; `rows` as in `fitted`."""
-    shape, spec = tensor.shape, signature.inputs.get(name)
-    if spec is not None:
-        shape = fitted(shape, spec.dims, signature.max_batch_size > 0, rows)
-    return Handle.renamed(tensor, name, shape)
-
-
-def mark_parameters(correlation_id: int | str, flags: int) -> dict[str, Parameter]:
-    """What Triton tells of the sequence that an answer belongs to."""
-    return {
-        "sequence_id": correlation_id,
-        "sequence_start": bool(flags & SEQUENCE_START),
-        "sequence_end": bool(flags & SEQUENCE_END),
-    }
-
-
-def fitted(shape: Shape, dims: Shape, batching: bool, rows: int) -> Shape:
-    """`shape` for a model whose configuration says `dims`, when only one side of the wire has a batch dimension.
-
-    Args:
-        batching: the reader has one.
-        rows: the writer's batch size; 0 = it has no batch dimension.
-    """
-    if batching == (rows > 0):
-        return shape
-    if batching:
-        return (1, *shape) if _follows(shape, dims) else shape
-    return shape[1:] if rows == 1 and not _follows(shape, dims) else shape
-
-
-def _follows(shape: Shape, dims: Shape) -> bool:
-    return len(shape) == len(dims) and all(
-        size == dim or -1 in (size, dim) for size, dim in zip(shape, dims, strict=True)
-    )
-
-
-def override(correlation_id: int | str, parameters: dict[str, Parameter]) -> tuple[int | str, int] | None:
-    """The correlation id and flags that a member set in its response parameters; None when it set none of them.
-
-    Raises:
-        InvalidArgument: one of them has the wrong type.
-    """
-    found = False
-    flags = 0
-    if "sequence_id" in parameters:
-        value = parameters["sequence_id"]
-        if isinstance(value, (bool, float)):
-            raise InvalidArgument(
-                "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING"
-            )
-        correlation_id, found = value, True
-    for name, flag in (("sequence_start", SEQUENCE_START), ("sequence_end", SEQUENCE_END)):
-        if name in parameters:
-            if not isinstance(parameters[name], bool):
-                raise InvalidArgument(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL")
-            flags |= flag if parameters[name] else 0
-            found = True
-    return (correlation_id, flags) if found else None

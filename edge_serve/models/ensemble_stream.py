@@ -15,17 +15,8 @@ from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.models.driver import OnResponse, SharedLease, Ticket
-from edge_serve.models.ensemble_flight import (
-    DEADLOCK,
-    Ensemble,
-    Leases,
-    fitted,
-    mark_parameters,
-    member_input,
-    override,
-    record_answer,
-    record_refusal,
-)
+from edge_serve.models.ensemble_flight import DEADLOCK, Ensemble, Leases, record_answer, record_refusal
+from edge_serve.models.ensemble_member import fitted, mark_parameters, member_input, override
 from edge_serve.models.ensemble_shared import share
 from edge_serve.models.served import Served
 from edge_serve.protocol.validate import validate

@@ -23,7 +23,6 @@ from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.models.driver import OnResponse
 from edge_serve.models.ensemble import EnsembleRunner, member_labels
-from edge_serve.models.ensemble_flight import fitted
 from edge_serve.models.served import Served
 from edge_serve.models.statistics import new_statistics
 from edge_serve.protocol.validate import validate
@@ -457,26 +456,16 @@ def test_the_body_of_the_request_is_kept_for_an_output_that_is_an_input(outputs:
 # ---- shapes and labels ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("shape", "dims", "batching", "rows", "expected"),
-    [
-        ((2, 3), (3,), True, 2, (2, 3)),
-        ((3,), (3,), False, 0, (3,)),
-        ((3,), (-1,), True, 0, (1, 3)),
-        ((1, 3), (3,), True, 0, (1, 3)),
-        ((1, 3), (3,), False, 1, (3,)),
-        ((1, 3), (1, -1), False, 1, (1, 3)),
-        ((2, 3), (3,), False, 2, (2, 3)),
-    ],
-    ids=[
-        "both batch", "neither", "a batch of one is made", "it is a batch already", "a batch of one is undone",
-        "the batch is a dimension", "a larger batch is left to the check",
-    ],
-)  # fmt: skip
-def test_a_batch_dimension_comes_and_goes_where_only_one_side_has_it(
-    shape: Shape, dims: Shape, batching: bool, rows: int, expected: Shape
-) -> None:
-    assert fitted(shape, dims, batching, rows) == expected
+def test_a_member_that_was_loaded_again_is_asked_as_it_is_now() -> None:
+    scene = Scene(CHAIN)
+    scene.send(int32("X", 1, 2))
+    scene.job("p").answer(int32("C", 3))
+    scene.job("q").answer(int32("C", 4))
+    assert scene.answers.pop().error is None
+    scene.models["q"] = Model("q", dims=(5,))
+    scene.send(int32("X", 1, 2))
+    scene.job("p").answer(int32("C", 3))
+    assert "unexpected shape for input 'A' for model 'q'" in scene.error.message
 
 
 def test_members_that_batch_serve_an_ensemble_that_does_not() -> None:

@@ -1,0 +1,156 @@
+"""A member of an ensemble: how its requests are made of ensemble tensors, and what its responses say of sequences.
+
+What is worked out for one request of a step (shapes, the batch size, whether all of it fits the model) is remembered,
+and holds for the next one that looks alike: members are asked by the server itself, again and again, with the same
+shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from edge_serve.errors import InvalidArgument
+from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter
+from edge_serve.messages.signature import Signature
+from edge_serve.protocol.validate import validate
+from edge_serve.scheduling.ensemble import Step
+from edge_serve.tensors import Handle, Shape, Tensor
+
+#: of each step; beyond that shapes change all the time, and memory is not free
+_REMEMBERED = 64
+
+
+class Member:
+    """The version that a step means now, as the step's requests need it.
+
+    Args:
+        writers: ensemble tensor -> the step that writes it.
+
+    Attributes:
+        inputs: (name, ensemble tensor, its writer; None = the client), in the order of the configuration.
+        marked_by: the step whose outputs say which sequence the request is of; None = the client.
+    """
+
+    __slots__ = ("_known", "_lookalikes", "batching", "inputs", "marked_by", "signature")
+
+    def __init__(self, step: Step, signature: Signature, writers: Mapping[str, int]) -> None:
+        self.signature = signature
+        self.batching = signature.max_batch_size > 0
+        self.inputs = [(name, outer, writers.get(outer)) for name, outer in step.inputs.items()]
+        self.marked_by = next((writer for _, _, writer in self.inputs if writer is not None), None)
+        #: how inputs look -> their shapes for this model, and the batch size of the request
+        self._known: dict[tuple[object, ...], tuple[list[Shape], int]] = {}
+        #: only numbers can be judged by their looks, and only where a sequence's id need not be looked at
+        self._lookalikes = signature.correlation_id_type is None and all(
+            spec.datatype.size for spec in signature.inputs.values()
+        )
+
+    def fill(self, request: InferRequest, tensors: Mapping[str, Tensor], rows: Mapping[int | None, int]) -> None:
+        """Give a request its inputs, and check it as the model's clients are checked.
+
+        Args:
+            tensors: those that are there.
+            rows: by writer, as in `fitted`.
+
+        Raises:
+            InvalidArgument: with Triton's text.
+        """
+        found: list[tuple[str, Tensor]] = []
+        looks: list[object] = []
+        for name, outer, writer in self.inputs:
+            tensor = tensors.get(outer)
+            if tensor is None:
+                looks.append(None)
+            else:
+                found.append((name, tensor))
+                looks += (tensor.shape, tensor.datatype._value_, len(tensor.data), rows[writer])
+        key = tuple(looks)
+        known = self._known.get(key)
+        if known is None:
+            self._work_out(request, key, found, rows)
+            return
+        shapes, request.rows = known
+        request.validated = self.signature
+        request.inputs = [
+            Tensor(name, tensor.datatype, shape, tensor.data)
+            if type(tensor) is Tensor
+            else Handle.renamed(tensor, name, shape)
+            for (name, tensor), shape in zip(found, shapes, strict=True)
+        ]
+
+    def _work_out(
+        self,
+        request: InferRequest,
+        key: tuple[object, ...],
+        found: list[tuple[str, Tensor]],
+        rows: Mapping[int | None, int],
+    ) -> None:
+        writers = {name: writer for name, _, writer in self.inputs}
+        request.inputs = [member_input(name, tensor, self.signature, rows[writers[name]]) for name, tensor in found]
+        shapes = [tensor.shape for tensor in request.inputs]
+        validate(request, self.signature)
+        if self._lookalikes:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[key] = shapes, request.rows
+
+
+def member_input(name: str, tensor: Tensor, signature: Signature, rows: int) -> Tensor:
+    """An ensemble tensor as the input `name` of a member; `rows` as in `fitted`."""
+    shape, spec = tensor.shape, signature.inputs.get(name)
+    if spec is not None:
+        shape = fitted(shape, spec.dims, signature.max_batch_size > 0, rows)
+    return Handle.renamed(tensor, name, shape)
+
+
+def fitted(shape: Shape, dims: Shape, batching: bool, rows: int) -> Shape:
+    """`shape` for a model whose configuration says `dims`, when only one side of the wire has a batch dimension.
+
+    Args:
+        batching: the reader has one.
+        rows: the writer's batch size; 0 = it has no batch dimension.
+    """
+    if batching == (rows > 0):
+        return shape
+    if batching:
+        return (1, *shape) if _follows(shape, dims) else shape
+    return shape[1:] if rows == 1 and not _follows(shape, dims) else shape
+
+
+def _follows(shape: Shape, dims: Shape) -> bool:
+    return len(shape) == len(dims) and all(
+        size == dim or -1 in (size, dim) for size, dim in zip(shape, dims, strict=True)
+    )
+
+
+def mark_parameters(correlation_id: int | str, flags: int) -> dict[str, Parameter]:
+    """What Triton tells of the sequence that an answer belongs to."""
+    return {
+        "sequence_id": correlation_id,
+        "sequence_start": bool(flags & SEQUENCE_START),
+        "sequence_end": bool(flags & SEQUENCE_END),
+    }
+
+
+def override(correlation_id: int | str, parameters: dict[str, Parameter]) -> tuple[int | str, int] | None:
+    """The correlation id and flags that a member set in its response parameters; None when it set none of them.
+
+    Raises:
+        InvalidArgument: one of them has the wrong type.
+    """
+    found = False
+    flags = 0
+    if "sequence_id" in parameters:
+        value = parameters["sequence_id"]
+        if isinstance(value, (bool, float)):
+            raise InvalidArgument(
+                "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING"
+            )
+        correlation_id, found = value, True
+    for name, flag in (("sequence_start", SEQUENCE_START), ("sequence_end", SEQUENCE_END)):
+        if name in parameters:
+            if not isinstance(parameters[name], bool):
+                raise InvalidArgument(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL")
+            flags |= flag if parameters[name] else 0
+            found = True
+    return (correlation_id, flags) if found else None
