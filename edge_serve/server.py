@@ -42,6 +42,8 @@ from edge_serve.models.response_cache import ResponseCache
 from edge_serve.protocol.routes import Group
 from edge_serve.scheduling.rate_limiter import RateLimiter
 from edge_serve.service import LogControl, Service, ServiceOptions
+from edge_serve.systemd import notify
+from edge_serve.systemd.supervisor import Supervisor, Watched
 from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.grpc_door import open_grpc
 from edge_serve.transport.http import HttpServer
@@ -146,9 +148,14 @@ class Server:
         calls = Calls(self._registry.lookup, self.service)
         hooks.infer, hooks.control = calls.infer, calls.control
         self._source = Source(self._registry, custom, self._budget, self._doors)
+        watched = Watched(self.service, self._registry, self._workers, config.required_model)
+        self._supervisor = Supervisor(watched, notify.Notifier(notify.quiet), self._clock)
+        if self._poller is not None:
+            self._poller.on_settled = self._supervisor.reload_ends
 
     async def run(self) -> int:
         """Serve until a signal; the exit status."""
+        self._supervisor.obey(os.environ)
         self._watch_signals()
         raise_file_limit()
         try:
@@ -159,11 +166,15 @@ class Server:
                 log.error(
                     "exiting because %d model(s) failed to load; --exit-on-error=false serves the others", len(failures)
                 )
+                self._supervisor.fails(f"{len(failures)} model(s) failed to load: {failures[0].strip()}")
                 await self._shut_down(FAILED)
                 return FAILED
             gc.freeze()  # what is there now stays: later collections need not look at it
             await self._stop.wait()
             return await self._shut_down(CLEAN)
+        except (EdgeServeError, OSError) as error:
+            self._supervisor.fails(str(error), error.errno if isinstance(error, OSError) else None)
+            raise
         finally:
             await self.close()
 
@@ -176,6 +187,7 @@ class Server:
         started = time.monotonic()
         await self._open_doors()
         self._background.append(asyncio.create_task(self._keep_house(), name="housekeeping"))
+        self._background.append(asyncio.create_task(self._supervisor.run(), name="supervision"))
         failures = await self._load(started)
         if self._poller is not None:
             self._background.append(asyncio.create_task(self._poller.run(), name="polling"))
@@ -209,11 +221,13 @@ class Server:
 
     def _on_hang_up(self) -> None:
         """Look for changes now."""
+        self._supervisor.reload_begins()
         if self._poller is not None:
             self._poller.ask()
         else:
             log.warning("SIGHUP: nothing to do, because models are loaded and unloaded on request here "
                         "(--model-control-mode=explicit)")  # fmt: skip
+            self._supervisor.reload_ends()
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
@@ -221,6 +235,7 @@ class Server:
             self._force.set()
         else:
             log.info("%s: draining, at most %d s", signal.Signals(number).name, self._config.exit_timeout_secs)
+            self._supervisor.stop_begins(self._config.exit_timeout_secs)
             self.service.stop()
             self._stop.set()
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.models.polling import Watch
@@ -23,6 +24,9 @@ class Poller:
 
     Args:
         interval: seconds between looks, and how long a change must have stayed the same; None = only when asked.
+
+    Attributes:
+        on_settled: called when what was asked for is done: nothing changes any more, and what had changed is loaded.
     """
 
     def __init__(self, repository: Repository, registry: Registry, interval: float | None) -> None:
@@ -33,6 +37,7 @@ class Poller:
         self._wake = asyncio.Event()
         self._trouble = ""
         self._unloading: set[asyncio.Task[None]] = set()
+        self.on_settled: Callable[[], None] = lambda: None
 
     async def begin(self) -> None:
         """Remember what lies there now; what changes from here on is a change. Call it before the first load."""
@@ -45,13 +50,18 @@ class Poller:
     async def run(self) -> None:
         """Look until cancelled."""
         due, settle = self._next(), self._interval or SETTLE_WHEN_ASKED
+        asked = False
         while True:
             if await self._asked(due):
                 log.info("looking for changes in the model repositories")
                 settle = min(settle, SETTLE_WHEN_ASKED)
+                asked = True
             again = await self._look(settle)
             if again is None:
                 settle = self._interval or SETTLE_WHEN_ASKED
+                if asked:
+                    asked = False
+                    self.on_settled()
             due = min((moment for moment in (self._next(), again) if moment is not None), default=None)
 
     def _next(self) -> float | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.models.lifecycle import Event, State, after
 from edge_serve.models.loading import Plan
+from edge_serve.models.repository import plain_name
 from edge_serve.models.served import Served
 
 
@@ -33,11 +34,27 @@ class VersionRecord:
         return self.state is State.GONE and self.reason == "unloaded"
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A model in a word, for people: `ready`, `loading`, `restarting` (it has no worker, or says that it is not well),
+    `failed`, `unloading` or `unloaded`."""
+
+    name: str
+    word: str
+    reason: str = ""
+
+
+_WORDS = {State.LOADING: "loading", State.CANDIDATE: "loading", State.READY: "ready", State.DRAINING: "unloading"}
+#: of several versions the first of these tells most
+_FIRST = ("failed", "restarting", "loading", "ready", "unloading", "unloaded")
+
+
 @dataclass(slots=True)
 class ModelRecord:
     """A model that was asked for at least once.
 
     Attributes:
+        name: what the registry calls it.
         plan: what the serving versions were loaded from; an ensemble that waits for a member has one too.
         explicit: it was asked for by its own name, not only as a member of an ensemble.
     """
@@ -55,7 +72,23 @@ class ModelRecord:
     def index_entries(self, *, ready_only: bool) -> list[IndexEntry]:
         """Its lines of the repository index."""
         return [
-            IndexEntry(self.name, str(version.version), version.state.index_word, version.reason)
+            IndexEntry(plain_name(self.name), str(version.version), version.state.index_word, version.reason)
             for _, version in sorted(self.versions.items())
             if not ready_only or version.state is State.READY
         ]
+
+    def standing(self) -> Standing:
+        """How the whole model is."""
+        found = [(_word(version), version.reason) for version in self.versions.values()]
+        if not found:  # it waits for its turn, or an ensemble for a member
+            found = [("loading" if self.lock.locked() else "failed", "")]
+        word, reason = min(found, key=lambda pair: _FIRST.index(pair[0]))
+        return Standing(plain_name(self.name), word, reason)
+
+
+def _word(version: VersionRecord) -> str:
+    if version.state is State.READY and not version.settled:
+        return "restarting"
+    if version.state is State.GONE:
+        return "unloaded" if version.settled else "failed"
+    return _WORDS[version.state]

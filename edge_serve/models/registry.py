@@ -35,7 +35,7 @@ from edge_serve.models.loading import Loader, Plan
 from edge_serve.models.memory import Memory
 from edge_serve.models.names import check_name, parse_version
 from edge_serve.models.override import Override
-from edge_serve.models.records import ModelRecord
+from edge_serve.models.records import ModelRecord, Standing
 from edge_serve.models.repository import Repository
 from edge_serve.models.served import Served
 from edge_serve.models.turnover import Turnover, settled
@@ -147,6 +147,10 @@ class Registry:
             return False
         counted = (record for name, record in self._models.items() if not self._required or name in self._required)
         return all(version.settled for record in counted for version in record.versions.values())
+
+    def standings(self) -> list[Standing]:
+        """Every model that was asked for, in a word each."""
+        return [record.standing() for _, record in sorted(self._models.items())]
 
     def index(self, *, ready_only: bool) -> list[IndexEntry]:
         """The repository index: what is on disk and what was loaded, by name."""

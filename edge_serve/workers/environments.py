@@ -43,6 +43,8 @@ print(json.dumps([list(sys.version_info[:2])] + found))
 """
 #: what a virtual environment of the server's own would lead astray
 _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
+#: the service manager's words to the front end alone (sd_notify(3), sd_listen_fds(3)); no child speaks in its name
+OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Environment:
 
 def own_interpreter(python: str = "") -> Interpreter:
     """The server's own, or `python` in its place; it finds this package also when that is not installed."""
-    variables = dict(os.environ)
+    variables = {name: value for name, value in os.environ.items() if name not in OURS}
     home = Path(edge_serve.__file__).resolve().parent.parent
     if home.name not in ("site-packages", "dist-packages"):
         known = variables.get("PYTHONPATH")
@@ -88,7 +90,7 @@ def interpreter_of(root: Path) -> Interpreter:
         raise InvalidArgument(
             f"found no bin/python in '{root}', expected a virtual environment, a conda environment or an archive of one"
         )
-    variables = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+    variables = {name: value for name, value in os.environ.items() if name not in (*_FOREIGN, *OURS)}
     variables |= {"PYTHONNOUSERSITE": "1", "PATH": f"{root / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     if (root / "conda-meta").is_dir():
         libraries = os.environ.get("LD_LIBRARY_PATH")

@@ -17,9 +17,10 @@ from edge_serve.workers.desk import Hooks
 from edge_serve.workers.environments import Environment, Environments
 from edge_serve.workers.layout import Layout
 from edge_serve.workers.link import Link, ModelListener, PartialListener
+from edge_serve.workers.part import Part
 from edge_serve.workers.process import Limits
 from edge_serve.workers.reply import BatchReply
-from edge_serve.workers.worker import Part, Worker
+from edge_serve.workers.worker import Worker
 
 __all__ = ["BatchReply", "Hooks", "Limits", "ModelListener", "OpenedModel", "PartialListener", "Workers"]
 
@@ -141,12 +142,16 @@ class Workers:
         self._hooks = hooks or Hooks()
         self._groups: dict[str, Worker] = {}
         self._all: set[Worker] = set()
-        self._reserved: dict[tuple[str, int], tuple[Worker, asyncio.TimerHandle]] = {}
+        self._reserved: dict[tuple[Path, int], tuple[Worker, asyncio.TimerHandle]] = {}
         self._forgetting: set[asyncio.Task[None]] = set()
 
     def workers(self) -> int:
         """How many there are."""
         return len(self._all)
+
+    def cpu_seconds(self) -> float:
+        """What their processes have computed: it grows while models load."""
+        return sum(worker.cpu_seconds() for worker in self._all)
 
     async def describe(self, spec: ModelSpec, backend: str, *, own_worker: bool = False) -> dict[str, Any]:
         """The configuration completed by the model itself, in the worker that `open` will then use.
@@ -162,7 +167,7 @@ class Workers:
             await self.release(worker)
             raise
         timer = asyncio.get_running_loop().call_later(RESERVED_SECONDS, self._expire, spec)
-        self._reserved[spec.name, spec.version] = (worker, timer)
+        self._reserved[spec.directory, spec.version] = (worker, timer)
         return completed
 
     async def forget(self, spec: ModelSpec) -> None:
@@ -177,7 +182,7 @@ class Workers:
         task.add_done_callback(self._forgetting.discard)
 
     def _take_reserved(self, spec: ModelSpec) -> Worker | None:
-        reserved = self._reserved.pop((spec.name, spec.version), None)
+        reserved = self._reserved.pop((spec.directory, spec.version), None)
         if reserved is None:
             return None
         reserved[1].cancel()

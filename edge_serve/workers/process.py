@@ -26,6 +26,7 @@ from edge_serve.workers.output import Output
 log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 64 * 1024
+_TICKS = os.sysconf("SC_CLK_TCK")
 #: how long a process that has closed a channel may take to end by itself
 GRACE = 1.0
 #: what a worker sends of its own accord: the id is its own
@@ -313,6 +314,15 @@ class Process:
                 return int(statm.read().split()[1]) * PAGE
         except (OSError, IndexError):
             return 0
+
+    def cpu_seconds(self) -> float:
+        """What it has computed so far, in user and kernel mode; 0 when it is gone."""
+        try:
+            with open(f"/proc/{self._popen.pid}/stat", "rb") as stat:
+                fields = stat.read().rpartition(b")")[2].split()  # the name in front may hold anything
+                return (int(fields[11]) + int(fields[12])) / _TICKS
+        except (OSError, IndexError):
+            return 0.0
 
 
 _HINTS = {

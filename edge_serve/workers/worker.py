@@ -6,19 +6,17 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import socket
-from dataclasses import dataclass
 from typing import Any
 
-from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.backends.base import ModelSpec
 from edge_serve.clock import Clock
-from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.workers.channel import Channel
 from edge_serve.workers.desk import Caller, Desk, Hooks
 from edge_serve.workers.environments import Environment
 from edge_serve.workers.frames import Frame, FrameError, Kind
-from edge_serve.workers.link import Link
 from edge_serve.workers.output import Rate
+from edge_serve.workers.part import Part, as_json, lost_text, socket_pairs
 from edge_serve.workers.process import Limits, Process, ProcessLost
 from edge_serve.workers.restart import RestartPolicy
 
@@ -30,25 +28,6 @@ _ANSWERS = (Kind.HEALTH_REPLY, Kind.FAILED, Kind.OPENED, Kind.DESCRIBED, Kind.CL
 _REOPEN_FIRST, _REOPEN_LONGEST = 0.25, 5.0
 #: the kernel passes at most 253 descriptors at once (SCM_MAX_FD), and one is the arena
 MOST_INSTANCES = 252
-
-
-@dataclass(slots=True, eq=False)
-class Part:
-    """The instances of an opened model that live in one worker.
-
-    Attributes:
-        instances: their numbers within the model; `specs` belong to them.
-        channels: by instance number; empty while the worker is away.
-    """
-
-    spec: ModelSpec
-    backend: str
-    link: Link
-    instances: list[int]
-    specs: list[InstanceSpec]
-    channels: dict[int, Channel]
-    number: int = 0
-    lost: bool = False
 
 
 class Worker:
@@ -107,6 +86,10 @@ class Worker:
         """Resident memory of its process."""
         return self._process.memory_bytes()
 
+    def cpu_seconds(self) -> float:
+        """What its process has computed."""
+        return self._process.cpu_seconds()
+
     def shares(self) -> int:
         """How many models live in it."""
         return max(1, len(self._parts))
@@ -130,7 +113,7 @@ class Worker:
         Raises:
             EdgeServeError: why there is none.
         """
-        question = {"spec": _as_json(spec), "backend": backend, "in_main": self._in_main}
+        question = {"spec": as_json(spec), "backend": backend, "in_main": self._in_main}
         answer = await self._ask_to_load(Kind.DESCRIBE, question, spec.name)
         try:
             config: dict[str, Any] = answer.json()["config"]
@@ -155,11 +138,11 @@ class Worker:
                 f"model '{part.spec.name}' is closed, or has more than {MOST_INSTANCES} instances in a worker"
             )
         part.number = next(self._numbers)
-        pairs = _socket_pairs(len(part.instances))
+        pairs = socket_pairs(len(part.instances))
         numbers = [next(self._numbers) for _ in part.instances]
         question = {
             "model": part.number,
-            "spec": _as_json(part.spec),
+            "spec": as_json(part.spec),
             "backend": part.backend,
             "in_main": self._in_main,
             "instances": [
@@ -300,7 +283,7 @@ class Worker:
             for channel in channels:
                 channel.close()
                 name = part.specs[part.instances.index(channel.instance)].name
-                part.link.listener.on_lost(channel.instance, Internal(_lost_text(part.backend, name, reason)))
+                part.link.listener.on_lost(channel.instance, Internal(lost_text(part.backend, name, reason)))
 
     async def _revive(self, process: Process) -> None:
         for part in list(self._parts):
@@ -356,37 +339,3 @@ class Worker:
         level = value.get("level")
         known = level if isinstance(level, int) else logging.INFO
         logging.getLogger("edge_serve.model").log(known, "%s: %s", self.label, value.get("text"))
-
-
-def _socket_pairs(count: int) -> list[tuple[socket.socket, socket.socket]]:
-    pairs: list[tuple[socket.socket, socket.socket]] = []
-    try:
-        while len(pairs) < count:
-            pairs.append(socket.socketpair())
-    except OSError as error:
-        for pair in pairs:
-            for end in pair:
-                end.close()
-        raise Unavailable(f"no descriptors for {count} instances: {error.strerror}") from error
-    return pairs
-
-
-def _lost_text(backend: str, instance: str, reason: str) -> str:
-    """Triton's words for a python model (python_backend src/python_be.cc, stub_launcher.cc), and the reason."""
-    if backend != "python":
-        return f"the worker of '{instance}' {reason}; it is being restarted"
-    return (
-        f"Failed to process the request(s) for model instance '{instance}', message: Stub process '{instance}' is not "
-        f"healthy. Its worker {reason}; it is being restarted."
-    )
-
-
-def _as_json(spec: ModelSpec) -> dict[str, Any]:
-    return {
-        "name": spec.name,
-        "version": spec.version,
-        "model_directory": str(spec.model_directory),
-        "version_directory": str(spec.version_directory),
-        "config": spec.config,
-        "backend_config": spec.backend_config,
-    }

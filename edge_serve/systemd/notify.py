@@ -1,0 +1,124 @@
+"""Messages to the service manager (sd_notify(3)): what they say, and the socket that they go to."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import socket
+from collections.abc import Callable, Mapping
+
+log = logging.getLogger(__name__)
+
+#: messages that wait for a manager that does not read
+_MOST_UNSENT = 32
+
+#: sends one message; False = try again later
+Send = Callable[[str], bool]
+
+
+def ready(status: str, pid: int) -> str:
+    """The service has started, or is done with reloading. A wrapper that started us learns who the main process is."""
+    return _message("READY=1", f"MAINPID={pid}", f"STATUS={_line(status)}")
+
+
+def status(text: str) -> str:
+    """The line that `systemctl status` shows."""
+    return _message(f"STATUS={_line(text)}")
+
+
+def extend(seconds: float) -> str:
+    """The start, stop or reload under way goes on for at most so long until the next message."""
+    return _message(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
+
+
+def reloading(now_ns: int) -> str:
+    """A reload begins; `now_ns` is CLOCK_MONOTONIC, by which the manager tells this message from earlier ones."""
+    return _message("RELOADING=1", f"MONOTONIC_USEC={now_ns // 1000}", "STATUS=looking for changed models")
+
+
+def stopping(text: str) -> str:
+    """The service is on its way out."""
+    return _message("STOPPING=1", f"STATUS={_line(text)}")
+
+
+def failed(text: str, errno: int | None = None) -> str:
+    """Why the process is about to end."""
+    return _message(f"STATUS={_line(text)}", *([f"ERRNO={errno}"] if errno else []))
+
+
+def watchdog() -> str:
+    """All is well."""
+    return _message("WATCHDOG=1")
+
+
+def trigger(reason: str) -> str:
+    """Nothing but a restart helps: the manager need not wait until it misses us."""
+    return _message(f"STATUS={_line(reason)}", "WATCHDOG=trigger")
+
+
+def _message(*assignments: str) -> str:
+    return "\n".join(assignments)
+
+
+def _line(text: str) -> str:
+    """Values end with the line."""
+    return " ".join(text.split())
+
+
+class Notifier:
+    """Sends messages in order, without blocking the loop; a message that finds the socket full goes with the next."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._unsent: list[str] = []
+
+    def tell(self, message: str) -> None:
+        """Send a message, after those that could not be sent before. Messages that only repeat themselves go once."""
+        if not self._unsent or self._unsent[-1] != message:
+            self._unsent.append(message)
+        del self._unsent[:-_MOST_UNSENT]
+        while self._unsent and self._send(self._unsent[0]):
+            del self._unsent[0]
+
+
+def quiet(message: str) -> bool:
+    """For a process that nobody supervises."""
+    return True
+
+
+def sender(environ: Mapping[str, str]) -> Send:
+    """Through the library `systemd` (python3-systemd, systemd-python) where it is installed, else a socket of ours."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return quiet
+    try:
+        notify = importlib.import_module("systemd.daemon").notify
+    except (ImportError, AttributeError):
+        return socket_sender(address)
+
+    def send(message: str) -> bool:
+        with contextlib.suppress(OSError):
+            notify(message)
+            return True
+        return False
+
+    return send
+
+
+def socket_sender(address: str) -> Send:
+    """To the datagram socket at a path, or at an abstract address, which is written with `@` in front."""
+    if address[0] not in "/@":
+        log.warning("NOTIFY_SOCKET is '%s', expected a path or an abstract address: the service manager hears nothing; "
+                    "python3-systemd knows more kinds", address)  # fmt: skip
+        return quiet
+    path = "\0" + address[1:] if address[0] == "@" else address
+
+    def send(message: str) -> bool:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.sendto(message.encode(errors="replace"), path)
+            return True
+        return False  # full, or not there while the manager executes itself anew
+
+    return send

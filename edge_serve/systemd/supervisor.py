@@ -1,0 +1,136 @@
+"""The shell between the server and its service manager: looks once a second, and tells what it sees.
+
+Everything runs on the event loop, on purpose: a loop that is blocked feeds no watchdog. What is decided comes from pure
+files (`standing`, `watchdog`); this one reads the facts and acts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from edge_serve.clock import Clock
+from edge_serve.models.registry import Registry
+from edge_serve.service import Service
+from edge_serve.systemd import notify
+from edge_serve.systemd.standing import Phase, has_started, status_line
+from edge_serve.workers.pool import Workers
+
+log = logging.getLogger(__name__)
+
+#: between looks, seconds; shorter while models load, so that READY is not late
+TICK, TICK_LOADING = 1.0, 0.1
+#: a load that moves is given so much longer, told so often; seconds
+EXTENSION, EXTEND_EVERY = 60.0, 5.0
+#: beyond the time for draining, for closing models and ending workers
+STOP_EXTRA = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is looked at.
+
+    Attributes:
+        required: names of the models without which the service has not started.
+    """
+
+    service: Service
+    registry: Registry
+    workers: Workers
+    required: Collection[str] = ()
+
+
+class Supervisor:
+    """Tells the service manager of one server. `run` is a task from the opening of the doors to the end."""
+
+    def __init__(self, watched: Watched, notifier: notify.Notifier, clock: Clock) -> None:
+        self._watched = watched
+        self._notifier = notifier
+        self._clock = clock
+        self._started = False
+        self._reloading = False
+        self._stopping = False
+        self._status = ""
+        #: what grows while models load, when it last grew, and when the manager was last told
+        self._progress: object = None
+        self._extended_ns = 0
+
+    def obey(self, environ: Mapping[str, str]) -> None:
+        """This process is the service: speak to the manager that `environ` names, if it names one."""
+        self._notifier = notify.Notifier(notify.sender(environ))
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            try:
+                self.look()
+            except Exception:  # one bad look must not be the last
+                log.exception("looking after the service failed")
+            await asyncio.sleep(TICK if self._watched.service.started else TICK_LOADING)
+
+    def look(self) -> None:
+        """Tell what has changed."""
+        now = self._clock.now_ns()
+        if not self._stopping:
+            self._tell_standing()
+        if not self._started or self._reloading:
+            self._extend(now)
+
+    # ---- what happens to the server -----------------------------------------------------------------------------
+
+    def reload_begins(self) -> None:
+        """SIGHUP: changes of the models are looked for."""
+        self._reloading = True
+        self._progress = None
+        self._notifier.tell(notify.reloading(self._clock.now_ns()))
+
+    def reload_ends(self) -> None:
+        """What had changed is loaded, or failed to."""
+        if self._reloading:
+            self._reloading = False
+            self._notifier.tell(notify.ready(self._line(), os.getpid()))
+
+    def stop_begins(self, seconds: float) -> None:
+        """The server drains, for at most `seconds`."""
+        if not self._stopping:
+            self._stopping = True
+            self._notifier.tell(notify.stopping(f"answering the requests that it has, at most {seconds:g} s"))
+            self._notifier.tell(notify.extend(seconds + STOP_EXTRA))
+
+    def fails(self, text: str, errno: int | None = None) -> None:
+        """The process ends because of `text`."""
+        self._stopping = True
+        self._notifier.tell(notify.failed(text, errno))
+
+    # ---- inside -------------------------------------------------------------------------------------------------
+
+    def _phase(self) -> Phase:
+        service = self._watched.service
+        return Phase(service.started, service.ready())
+
+    def _line(self) -> str:
+        return status_line(self._phase(), self._watched.registry.standings())
+
+    def _tell_standing(self) -> None:
+        line = self._line()
+        if not self._started and has_started(self._phase(), self._watched.required):
+            self._started = True
+            self._status = line
+            self._notifier.tell(notify.ready(line, os.getpid()))
+        elif line != self._status:
+            self._status = line
+            self._notifier.tell(notify.status(line))
+
+    def _extend(self, now: int) -> None:
+        """More time for loads that move: a model more is there, or a worker computes."""
+        if now - self._extended_ns < EXTEND_EVERY * 1e9:
+            return
+        self._extended_ns = now
+        done = sum(one.word != "loading" for one in self._watched.registry.standings())
+        progress = (done, self._watched.workers.workers(), round(self._watched.workers.cpu_seconds(), 1))
+        if progress != self._progress:
+            self._progress = progress
+            self._notifier.tell(notify.extend(EXTENSION))

@@ -1,0 +1,69 @@
+"""Messages, and how they get to a real datagram socket."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from edge_serve.systemd import notify
+from tests.systemd.manager import mailbox
+
+
+def test_messages_say_what_systemd_reads() -> None:
+    assert notify.ready("5 models ready", 7).split("\n") == ["READY=1", "MAINPID=7", "STATUS=5 models ready"]
+    assert notify.reloading(5_000_123_999).startswith("RELOADING=1\nMONOTONIC_USEC=5000123\n")
+    assert notify.extend(1.5) == "EXTEND_TIMEOUT_USEC=1500000"
+    assert notify.stopping("bye").split("\n") == ["STOPPING=1", "STATUS=bye"]
+    assert notify.failed("in use", 98).split("\n") == ["STATUS=in use", "ERRNO=98"]
+    assert notify.failed("no errno") == "STATUS=no errno"
+    assert notify.trigger("stuck").split("\n") == ["STATUS=stuck", "WATCHDOG=trigger"]
+
+
+def test_a_name_with_a_line_break_cannot_add_an_assignment() -> None:
+    assert notify.status("loading a\nREADY=1") == "STATUS=loading a READY=1"
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_paths_and_abstract_addresses(tmp_path: Path, abstract: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "systemd.daemon", None)  # not installed
+    place = Path(f"@edge-serve-test-{tmp_path.name}") if abstract else tmp_path / "notify"
+    with mailbox(place) as box:
+        notify.Notifier(notify.sender({"NOTIFY_SOCKET": str(place)})).tell(notify.ready("1 model ready", 1))
+        assert box.next(5) == {"READY": "1", "MAINPID": "1", "STATUS": "1 model ready"}
+
+
+def test_the_library_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    library = types.ModuleType("systemd.daemon")
+    library.notify = sent.append  # type: ignore[attr-defined]  # what the real one has
+    monkeypatch.setitem(sys.modules, "systemd", types.ModuleType("systemd"))
+    monkeypatch.setitem(sys.modules, "systemd.daemon", library)
+
+    assert notify.sender({"NOTIFY_SOCKET": "/nowhere"})("WATCHDOG=1")
+    assert sent == ["WATCHDOG=1"]
+
+
+def test_nobody_listens_without_a_manager_or_behind_an_unknown_kind_of_address() -> None:
+    assert notify.sender({}) is notify.quiet
+    assert notify.socket_sender("vsock:2:1234") is notify.quiet
+
+
+def test_a_message_that_cannot_be_sent_goes_with_the_next_in_order(tmp_path: Path) -> None:
+    notifier = notify.Notifier(notify.socket_sender(str(tmp_path / "notify")))
+    notifier.tell("READY=1")
+    notifier.tell("WATCHDOG=1")
+    notifier.tell("WATCHDOG=1")
+    with mailbox(tmp_path / "notify") as box:
+        notifier.tell("STATUS=back")
+        assert [box.next(5) for _ in range(3)] == [{"READY": "1"}, {"WATCHDOG": "1"}, {"STATUS": "back"}]
+        assert box.next(0.01) is None
+
+
+def test_a_manager_that_never_reads_costs_no_memory() -> None:
+    notifier = notify.Notifier(lambda _: False)
+    for number in range(1000):
+        notifier.tell(f"STATUS={number}")
+    assert len(notifier._unsent) <= 33

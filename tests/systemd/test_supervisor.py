@@ -1,0 +1,106 @@
+"""A real server that tells a manager of its life."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.server.running import ADD_SUB, PATIENCE, python_model
+from tests.systemd.manager import Message, find_ports, mailbox, ready, supervised
+
+#: loads only when a file is there, and computes meanwhile
+WAITS = (
+    "import os, time\n"
+    + ADD_SUB
+    + """
+    def initialize(self, args):
+        while not os.path.exists(GATE):
+            sum(range(10000))
+"""
+)
+
+
+def gated(gate: Path) -> str:
+    return WAITS.replace("GATE", repr(str(gate)))
+
+
+def test_ready_comes_with_the_last_required_model(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "quick")
+    python_model(tmp_path / "models", "slow", gated(tmp_path / "gate"))
+    with mailbox(tmp_path / "notify") as box, supervised(box, f"--model-repository={tmp_path}/models") as server:
+        box.wait_for(lambda message: message.get("STATUS") == "1 of 2 models ready, loading slow")
+        find_ports(server)
+        assert server.get("/v2/health/live")[0] == 200
+        box.wait_for(lambda message: "EXTEND_TIMEOUT_USEC" in message)
+        assert not any(map(ready, box.drain()))
+
+        (tmp_path / "gate").touch()
+
+        told = box.wait_for(ready)
+        assert told == {"READY": "1", "MAINPID": str(server.process.pid), "STATUS": "2 models ready"}
+        assert server.get("/v2/health/ready")[0] == 200
+        server.process.send_signal(signal.SIGTERM)
+        box.wait_for(lambda message: message.get("STOPPING") == "1")
+        assert server.process.wait(PATIENCE) == 0
+
+
+def test_a_required_model_that_fails_keeps_the_service_from_having_started(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "good")
+    python_model(tmp_path / "models", "bad", "raise RuntimeError('no licence')\n")
+    flags = [f"--model-repository={tmp_path}/models", "--exit-on-error=false"]
+    with mailbox(tmp_path / "notify") as box:
+        with supervised(box, *flags, "--required-model=bad") as server:
+            box.wait_for(lambda message: message.get("STATUS") == "1 of 2 models ready, failed bad")
+            server.wait_for_log("ready in")
+            assert not any(map(ready, box.drain()))
+        with supervised(box, *flags):
+            assert box.wait_for(ready)["STATUS"] == "1 of 2 models ready, failed bad"
+
+
+def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "bad", "raise RuntimeError('no licence')\n")
+    with mailbox(tmp_path / "notify") as box, supervised(box, f"--model-repository={tmp_path}/models") as server:
+        told = box.wait_for(lambda message: message.get("STATUS", "").startswith("1 model(s) failed to load"))
+        assert "no licence" in told["STATUS"]
+        assert server.process.wait(PATIENCE) == 1
+
+    python_model(tmp_path / "models", "bad")
+    with socket.create_server(("127.0.0.1", 0)) as taken, mailbox(tmp_path / "again") as box:
+        port = taken.getsockname()[1]
+        with supervised(box, f"--model-repository={tmp_path}/models", f"--http-port={port}") as server:
+            assert box.wait_for(lambda message: "ERRNO" in message)["ERRNO"] == "98"
+            assert server.process.wait(PATIENCE) == 1
+
+
+@pytest.mark.parametrize("mode", ["none", "explicit"])
+def test_a_reload_begins_and_ends(tmp_path: Path, mode: str) -> None:
+    python_model(tmp_path / "models", "first")
+    flags = [f"--model-repository={tmp_path}/models", f"--model-control-mode={mode}"]
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags) as server:
+        box.wait_for(ready)
+        before = time.monotonic_ns() // 1000
+        (tmp_path / "aside").mkdir()
+        python_model(tmp_path / "aside", "second").rename(tmp_path / "models/second")
+        server.process.send_signal(signal.SIGHUP)
+
+        begins = box.wait_for(lambda message: message.get("RELOADING") == "1")
+        assert before <= int(begins["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
+        ends: Message = box.wait_for(ready)
+        assert ends["STATUS"] == ("2 models ready" if mode == "none" else "0 models ready")
+
+
+def test_workers_do_not_speak_in_the_service_s_name(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "quick")
+    flag = f"--model-repository={tmp_path}/models"
+    with mailbox(tmp_path / "notify") as box, supervised(box, flag, watchdog=60.0) as server:
+        box.wait_for(ready)
+        workers = server.workers()
+        assert workers
+        for pid in workers:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            assert b"NOTIFY_SOCKET" not in environment
+            assert b"WATCHDOG_USEC" not in environment
