@@ -10,10 +10,11 @@ FLAGS ?=
 # more arguments for pytest, e.g. make test TESTS=tests/config
 TESTS ?= tests
 
-.PHONY: help serve test slow check conformance bench models docs proto clean
+.PHONY: help serve test slow check conformance bench models docs proto clean \
+	install install-system deb test-system test-vm test-powercut
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 # ready once these serve: the real models may not be fetched yet
 READY := simple simple_identity simple_int8 simple_string
@@ -55,6 +56,49 @@ proto: .venv/test  ## write what is made from the .proto files again
 clean:  ## remove .venv, caches and build output; fetched models stay
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- a service of the system: docs/service.md ---
+
+# the tree to install into, for packages; nothing = this system
+DESTDIR ?=
+# which systemd the units are for: drop-ins of newer ones are left out, because they would warn
+SYSTEMD ?= $(or $(shell systemctl --version 2>/dev/null | awk 'NR == 1 { print int($$2) }'),249)
+MACHINE ?= $(shell uname -m)
+# more arguments for `make deb`, e.g. make deb DEB='--release trixie --arch arm64'
+DEB ?=
+UNITDIR := $(DESTDIR)/usr/lib/systemd/system
+
+install: .venv/serve install-system  ## install the service and its program into DESTDIR (default: this system)
+	$(BIN)/python -m deploy.program '$(DESTDIR)/'
+
+# units, configuration, pages: all but the program
+install-system:
+	install -d '$(UNITDIR)/edge-serve.service.d' '$(DESTDIR)/usr/bin' '$(DESTDIR)/etc/edge-serve' '$(DESTDIR)/usr/share/doc/edge-serve'
+	install -m 644 systemd/*.service systemd/*.socket '$(UNITDIR)'
+	install -m 644 systemd/edge-serve.service.d/10-nvidia.conf '$(UNITDIR)/edge-serve.service.d'
+	if [ '$(MACHINE)' = aarch64 ]; then \
+	  install -m 644 systemd/edge-serve.service.d/11-tegra.conf '$(UNITDIR)/edge-serve.service.d'; fi
+	for file in systemd/edge-serve.service.d/50-systemd-*.conf; do version=$${file##*-}; \
+	  if [ $${version%.conf} -le $(SYSTEMD) ]; then install -m 644 $$file '$(UNITDIR)/edge-serve.service.d'; fi; done
+	install -D -m 644 systemd/edge-serve.sysusers '$(DESTDIR)/usr/lib/sysusers.d/edge-serve.conf'
+	install -D -m 644 systemd/edge-serve.tmpfiles '$(DESTDIR)/usr/lib/tmpfiles.d/edge-serve.conf'
+	install -D -m 644 systemd/edge-serve.preset '$(DESTDIR)/usr/lib/systemd/system-preset/80-edge-serve.preset'
+	test -e '$(DESTDIR)/etc/edge-serve/edge-serve.conf' || install -m 644 systemd/edge-serve.conf '$(DESTDIR)/etc/edge-serve'
+	install -d -m 700 '$(DESTDIR)/etc/edge-serve/credentials'
+	install -m 644 docs/*.md '$(DESTDIR)/usr/share/doc/edge-serve'
+	ln -sf /opt/edge-serve/bin/edge-serve '$(DESTDIR)/usr/bin/edge-serve'
+
+deb: .venv/serve  ## edge-serve_*.deb for this release of Debian or Ubuntu, into dist/ (DEB='--release trixie' for another)
+	$(BIN)/python -m deploy.debian $(DEB)
+
+test-system: .venv/test  ## boot Debian in systemd-nspawn, install the package, break it (root; under 6 minutes)
+	$(BIN)/python -m pytest -q -m system tests/system --machine nspawn
+
+test-vm: .venv/test  ## the same in QEMU, Debian 12 and 13 (emulated, tens of minutes)
+	$(BIN)/python -m pytest -q -m system tests/system --machine vm
+
+test-powercut: .venv/test  ## cut a virtual machine's power 20 times while models load (by hand; long)
+	$(BIN)/python -m pytest -q -m powercut tests/system --machine vm
 
 # --- the virtual environment, made again when the requirements change ---
 

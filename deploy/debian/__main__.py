@@ -1,0 +1,40 @@
+"""`make deb`: packages for releases of Debian and Ubuntu, into dist/."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.debian.package import build
+from deploy.debian.releases import MACHINES, RELEASES, this_release
+from deploy.program import this_machine
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status."""
+    here = this_release()
+    arch = next((name for name, machine in MACHINES.items() if machine == this_machine().machine), None)
+    parser = argparse.ArgumentParser(prog="python -m deploy.debian", description="build edge-serve_*.deb")
+    parser.add_argument("--release", action="append", choices=RELEASES, help=f"several times; this machine's: {here}")
+    parser.add_argument("--arch", choices=MACHINES, default=arch)
+    parser.add_argument("--out", type=Path, default=Path("dist"))
+    options = parser.parse_args(argv)
+    releases = options.release or ([here] if here else [])
+    if not releases or options.arch is None:
+        known = f"--release {', '.join(RELEASES)}; --arch {', '.join(MACHINES)}"
+        print(f"deb: this machine is none that a package is made for; say which: {known}", file=sys.stderr)
+        return 2
+    for release in releases:
+        try:
+            print(build(release, options.arch, options.out))
+        except subprocess.CalledProcessError as error:
+            print(f"deb: {release}: {' '.join(map(str, error.cmd[:4]))} ... failed, see above", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

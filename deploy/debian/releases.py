@@ -1,0 +1,50 @@
+"""What each release brings, as far as the package depends on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.program import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One release of Debian or Ubuntu.
+
+    Attributes:
+        tag: goes into the package's version; a later release's sorts after it, so upgrading the system upgrades this.
+        python: its python3
+        systemd: which drop-ins its systemd understands
+        glibc: the minor number of glibc 2
+        tested: `make test-system` and `make test-vm` boot it; the others have guards only (docs/service.md)
+    """
+
+    tag: str
+    python: str
+    systemd: int
+    glibc: int
+    tested: bool
+
+
+RELEASES = {
+    "bookworm": Release("deb12", "3.11", 252, 36, tested=True),
+    "trixie": Release("deb13", "3.13", 257, 41, tested=True),
+    "jammy": Release("ubuntu22.04", "3.10", 249, 35, tested=False),
+    "noble": Release("ubuntu24.04", "3.12", 255, 39, tested=False),
+}
+
+#: dpkg's name of a processor, and everybody else's
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+def target(release: Release, arch: str) -> Target:
+    """What the program in the package runs on."""
+    return Target(release.python, MACHINES[arch], release.glibc, f"/usr/bin/python{release.python}")
+
+
+def this_release(os_release: Path = Path("/etc/os-release")) -> str | None:
+    """The release that this machine runs; None when it is not in the table."""
+    fields = dict(line.split("=", 1) for line in os_release.read_text().splitlines() if "=" in line)
+    name = fields.get("VERSION_CODENAME", "").strip('"')
+    return name if name in RELEASES else None

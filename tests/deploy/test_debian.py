@@ -1,0 +1,100 @@
+"""The package's texts and the units of each release; the package itself is built and installed by tests/system."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deploy.debian.package import SCRIPTS, control, version
+from deploy.debian.releases import MACHINES, RELEASES, target, this_release
+from deploy.program import CHECKOUT
+from edge_serve.config.server import SETTINGS, parse_argv
+from edge_serve.config.settings import variable_of
+
+UNITS = "usr/lib/systemd/system"
+
+
+def installed(root: Path, systemd: int, machine: str = "x86_64") -> Path:
+    """Units and configuration as `make install` lays them."""
+    arguments = [f"DESTDIR={root}", f"SYSTEMD={systemd}", f"MACHINE={machine}"]
+    subprocess.run(["make", "--silent", "install-system", *arguments], cwd=CHECKOUT, check=True)
+    return root
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_release_s_systemd_knows_every_drop_in(name: str, tmp_path: Path) -> None:
+    systemd = RELEASES[name].systemd
+    root = installed(tmp_path, systemd)
+    asked = [int(path.stem.rpartition("-")[2]) for path in (root / UNITS).glob("*.d/50-systemd-*.conf")]
+    offered = [int(path.stem.rpartition("-")[2]) for path in (CHECKOUT / "systemd").glob("*.d/50-systemd-*.conf")]
+
+    assert sorted(asked) == sorted(number for number in offered if number <= systemd)
+
+
+def test_tegra_s_devices_are_for_arm_only(tmp_path: Path) -> None:
+    tegra = f"{UNITS}/edge-serve.service.d/11-tegra.conf"
+
+    assert not (installed(tmp_path / "pc", 252) / tegra).exists()
+    assert (installed(tmp_path / "jetson", 249, "aarch64") / tegra).exists()
+
+
+def test_installing_again_keeps_the_configuration(tmp_path: Path) -> None:
+    settings = installed(tmp_path, 252) / "etc/edge-serve/edge-serve.conf"
+    settings.write_text("EDGE_SERVE_HTTP_PORT=9000\n")
+
+    assert (installed(tmp_path, 252) / "etc/edge-serve/edge-serve.conf").read_text() == "EDGE_SERVE_HTTP_PORT=9000\n"
+
+
+def test_credentials_are_for_root_alone(tmp_path: Path) -> None:
+    assert (installed(tmp_path, 252) / "etc/edge-serve/credentials").stat().st_mode & 0o777 == 0o700
+
+
+def test_control_names_the_release_s_python() -> None:
+    text = control(RELEASES["trixie"], "arm64", 1234)
+
+    assert f"Version: {version()}-1+deb13\n" in text
+    assert "Architecture: arm64\n" in text
+    assert "Depends: python3.13, libc6 (>= 2.41)" in text
+    assert text.endswith("service.\n"), "dpkg wants a newline at the end"
+
+
+def test_wheels_are_chosen_for_the_target_and_not_for_this_machine() -> None:
+    arguments = target(RELEASES["jammy"], "arm64").wheels()
+
+    assert "--python-version=3.10" in arguments
+    assert "--platform=manylinux_2_35_aarch64" in arguments
+    assert "--platform=manylinux_2_36_aarch64" not in arguments, "Ubuntu 22.04 has glibc 2.35"
+    assert set(MACHINES.values()) == {"x86_64", "aarch64"}
+
+
+def test_this_release_is_read_from_os_release(tmp_path: Path) -> None:
+    file = tmp_path / "os-release"
+    file.write_text('NAME="Debian GNU/Linux"\nVERSION_CODENAME=trixie\n')
+    assert this_release(file) == "trixie"
+    file.write_text("NAME=Other\nVERSION_CODENAME=whatever\n")
+    assert this_release(file) is None
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_maintainer_scripts_parse(name: str) -> None:
+    subprocess.run(["dash" if shutil.which("dash") else "sh", "-n", CHECKOUT / "deploy/debian" / name], check=True)
+
+
+def test_the_configuration_has_settings_of_the_server_only() -> None:
+    text = (CHECKOUT / "systemd/edge-serve.conf").read_text()
+    known = {variable_of(name) for name in SETTINGS}
+
+    assert set(re.findall(r"\bEDGE_SERVE_\w+", text)) <= known
+
+
+def test_the_configuration_is_accepted_as_it_is_and_with_all_of_its_examples() -> None:
+    lines = (CHECKOUT / "systemd/edge-serve.conf").read_text().splitlines()
+    for pattern in (r"(EDGE_SERVE_\w+)=(.*)", r"#?(EDGE_SERVE_\w+)=(.+)"):
+        given = dict(match.groups() for line in lines if (match := re.fullmatch(pattern, line)))
+        config = parse_argv([], given)
+        assert config.http_address == "0.0.0.0"
+        assert config.grpc_address == "127.0.0.1"
