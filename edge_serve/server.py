@@ -25,6 +25,8 @@ from edge_serve.clock import MonotonicClock
 from edge_serve.config.json_form import model_config_to_json
 from edge_serve.config.server import ServerConfig
 from edge_serve.errors import EdgeServeError
+from edge_serve.log import LogControl
+from edge_serve.messages.about import DISPLAY, about
 from edge_serve.messages.settings import TRACE_LEVELS, TraceSettings
 from edge_serve.metrics.custom import CustomMetrics
 from edge_serve.metrics.gpu import find_gpus
@@ -41,7 +43,9 @@ from edge_serve.models.repository import Repository
 from edge_serve.models.response_cache import ResponseCache
 from edge_serve.protocol.routes import Group
 from edge_serve.scheduling.rate_limiter import RateLimiter
-from edge_serve.service import LogControl, Service, ServiceOptions
+from edge_serve.service import Service, ServiceOptions
+from edge_serve.status.collect import Collector, Rooms
+from edge_serve.status.probe import Probe
 from edge_serve.systemd import notify
 from edge_serve.systemd.supervisor import Supervisor, Watched
 from edge_serve.tracing.tracing import Tracing
@@ -148,10 +152,26 @@ class Server:
         calls = Calls(self._registry.lookup, self.service)
         hooks.infer, hooks.control = calls.infer, calls.control
         self._source = Source(self._registry, custom, self._budget, self._doors)
+        self._log_control = log_control
+        self.service.status_source = self._collector(repository).read
         watched = Watched(self.service, self._registry, self._workers, config.required_model)
         self._supervisor = Supervisor(watched, notify.Notifier(notify.quiet), self._clock)
         if self._poller is not None:
             self._poller.on_settled = self._supervisor.reload_ends
+
+    def _collector(self, repository: Repository) -> Collector:
+        config, log_control = self._config, self._log_control
+        rooms = Rooms(
+            self.service,
+            self._registry,
+            self._source,
+            lambda: [*self._workers.facts(), *self._codec.facts()],
+            self.addresses,
+            self._budget.limit,
+            config.required_model,
+            log_control.events if log_control is not None else None,
+        )
+        return Collector(rooms, Probe(repository.scan, gpu=config.allow_gpu_metrics), self._clock)
 
     async def run(self) -> int:
         """Serve until a signal; the exit status."""
@@ -298,9 +318,10 @@ class Server:
             (entry.name, entry.version, entry.state, entry.reason) for entry in self._registry.index(ready_only=False)
         ]
         width = max([5, *(len(row[0]) for row in rows)])
-        log.info("%-*s  %7s  %s", width, "MODEL", "VERSION", "STATE")
+        log.info("%-*s  %7s  %s", width, "MODEL", "VERSION", "STATE", extra={DISPLAY: True})
         for name, version, state, reason in rows:
-            log.info("%-*s  %7s  %s%s", width, name, version or "-", state or "-", f": {reason}" if reason else "")
+            text, extra = f": {reason}" if reason else "", {DISPLAY: True, **about(name, version)}
+            log.info("%-*s  %7s  %s%s", width, name, version or "-", state or "-", text, extra=extra)
         seconds = time.monotonic() - started
         log.info("edge-serve %s ready in %.2f s with %d models", __version__, seconds, len(self._registry.served()))
 
@@ -310,6 +331,8 @@ class Server:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             try:
+                if self._log_control is not None:
+                    self._log_control.tick()
                 self._codec.trim()
                 await self._registry.keep_house()
             except Exception:  # one bad round must not be the last
@@ -397,6 +420,7 @@ def _v2_settings(config: ServerConfig) -> V2Settings:
     return V2Settings(
         max_input_size=config.http_max_input_size,
         header_forward_pattern=pattern.pattern if pattern is not None else "",
+        ui=config.allow_ui,
         restricted={
             Group(api): (restriction.header, restriction.value)
             for restriction in config.http_restricted_api

@@ -168,6 +168,7 @@ class ServerConfig:
     http_idle_timeout_secs: Annotated[
         float, _http(SECONDS, "Seconds that a connection may stay open without a request; 0 = for ever.")
     ] = 300.0
+    allow_ui: Annotated[bool, _http(BOOLEAN, "Show the status page at /ui, and lead browsers there from /.")] = True
     http_restricted_api: Annotated[
         tuple[values.Restriction, ...],
         _http(

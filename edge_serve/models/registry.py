@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from edge_serve.config import model_config_pb2 as pb
@@ -36,7 +36,7 @@ from edge_serve.models.memory import Memory
 from edge_serve.models.names import check_name, parse_version
 from edge_serve.models.override import Override
 from edge_serve.models.records import ModelRecord, Standing
-from edge_serve.models.repository import Repository
+from edge_serve.models.repository import Found, Repository
 from edge_serve.models.served import Served
 from edge_serve.models.turnover import Turnover, settled
 
@@ -152,9 +152,10 @@ class Registry:
         """Every model that was asked for, in a word each."""
         return [record.standing() for _, record in sorted(self._models.items())]
 
-    def index(self, *, ready_only: bool) -> list[IndexEntry]:
-        """The repository index: what is on disk and what was loaded, by name."""
-        found = {} if ready_only else self._repository.scan()
+    def index(self, *, ready_only: bool, found: Mapping[str, Found] | None = None) -> list[IndexEntry]:
+        """The repository index: what is on disk (`found`, or looked up now) and what was loaded, by name."""
+        if found is None:
+            found = {} if ready_only else self._repository.scan()
         entries: list[IndexEntry] = []
         for name in sorted(found.keys() | self._models.keys()):
             if name in found and found[name].ambiguous:

@@ -53,6 +53,7 @@ class Group(Enum):
     STATISTICS = "statistics"
     TRACE = "trace"
     LOGGING = "logging"
+    PAGE = "page"  # the status page itself, which shows nothing by itself; what it shows is in STATISTICS
 
 
 class Operation(Enum):
@@ -79,6 +80,10 @@ class Operation(Enum):
     CUDA_SHM_STATUS = ("CUDA shared memory status", Group.SHARED_MEMORY, ("GET",))
     CUDA_SHM_REGISTER = ("CUDA shared memory register", Group.SHARED_MEMORY, ("POST",))
     CUDA_SHM_UNREGISTER = ("CUDA shared memory unregister", Group.SHARED_MEMORY, ("POST",))
+    # ours: every path of Triton begins with /v2, so these never collide with one
+    STATUS = ("status", Group.STATISTICS, ("GET",))
+    PAGE = ("status page", Group.PAGE, ("GET",))
+    ROOT = ("root", Group.PAGE, ("GET",))
 
     def __init__(self, title: str, group: Group, methods: tuple[str, ...]) -> None:
         self.title = title
@@ -132,6 +137,8 @@ _FIXED = {
     "/v2/logging": Operation.LOGGING,
     "/v2/trace/setting": Operation.TRACE_SETTING,
 }
+#: for GET only; with other methods these paths do not exist
+_PAGES = {"/edge-serve/status": Operation.STATUS, "/ui": Operation.PAGE, "/": Operation.ROOT}
 _REPOSITORY_OPERATIONS = {"load": Operation.MODEL_LOAD, "unload": Operation.MODEL_UNLOAD}
 _SHARED_MEMORY_OPERATIONS = {
     ("system", "status"): Operation.SYSTEM_SHM_STATUS,
@@ -159,6 +166,8 @@ def _match(method: str, path: str) -> Route | None:
     fixed = _FIXED.get(path)
     if fixed is not None:
         return Route(fixed, method in fixed.methods)
+    if method == "GET" and path in _PAGES:
+        return Route(_PAGES[path], allowed=True)
     for attempt in (_match_model, _match_repository, _match_shared_memory):
         route = attempt(method, path)
         if route is not None:

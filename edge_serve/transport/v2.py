@@ -22,6 +22,7 @@ from edge_serve.transport.call_service import CallService
 from edge_serve.transport.exchange import Exchange
 from edge_serve.transport.generate import Answer, Single, Stream, check_encoding
 from edge_serve.transport.replies import refuse
+from edge_serve.transport.v2_edge import Edge, StatusService
 from edge_serve.transport.v2_head import JSON, PLAIN, HeadReader, V2Settings
 from edge_serve.transport.v2_infer import Codec, Inference, InferService
 from edge_serve.transport.v2_settings import Settings
@@ -30,7 +31,7 @@ from edge_serve.transport.v2_shared_memory import SharedMemory
 log = logging.getLogger(__name__)
 
 
-class Service(InferService, CallService, Protocol):
+class Service(InferService, CallService, StatusService, Protocol):
     """What this door needs of service.Service."""
 
 
@@ -58,6 +59,7 @@ class V2Application:
         self._inference = Inference(service, settings.max_input_size, clock or MonotonicClock(), codec)
         runtime = Settings(service)
         memory = SharedMemory(service)
+        edge = Edge(service, settings.ui)
         self._handlers: dict[Operation, Callable[[Exchange, Route], None]] = {
             Operation.SERVER_LIVE: self._live,
             Operation.SERVER_READY: self._ready,
@@ -77,6 +79,9 @@ class V2Application:
             Operation.CUDA_SHM_STATUS: memory.cuda_status,
             Operation.CUDA_SHM_REGISTER: memory.register_cuda,
             Operation.CUDA_SHM_UNREGISTER: memory.unregister_cuda,
+            Operation.STATUS: edge.status,
+            Operation.PAGE: edge.page,
+            Operation.ROOT: edge.root,
         }
 
     # ---- the seam to the connection -----------------------------------------------------------------------------

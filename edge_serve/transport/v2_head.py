@@ -18,7 +18,12 @@ JSON = "application/json"
 PLAIN = "text/plain"
 
 #: operations whose errors Triton sends before it has set a content type
-_PLAIN_ERRORS = frozenset((Operation.INFER, Operation.MODEL_READY, Operation.SERVER_LIVE, Operation.SERVER_READY))
+_PLAIN_ERRORS = frozenset(
+    (
+        Operation.INFER, Operation.MODEL_READY, Operation.SERVER_LIVE, Operation.SERVER_READY,
+        Operation.PAGE, Operation.ROOT,  # which may not be there
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +34,13 @@ class V2Settings:
         max_input_size: --http-max-input-size.
         header_forward_pattern: --http-header-forward-pattern; "" = none.
         restricted: --http-restricted-api, group -> (header, value).
+        ui: --allow-ui.
     """
 
     max_input_size: int = MAX_INPUT_SIZE
     header_forward_pattern: str = ""
     restricted: Mapping[Group, tuple[str, str]] = field(default_factory=dict)
+    ui: bool = False
 
 
 @dataclass(slots=True)

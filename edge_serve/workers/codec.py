@@ -16,6 +16,7 @@ from collections.abc import Callable
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.arena import Arena, Budget
 from edge_serve.workers.codec_job import Body, CodecJob, DecodeJob, Encoded, EncodeJob, Refused
 from edge_serve.workers.coding import response_value, signature_text
@@ -198,6 +199,10 @@ class Codec:
         with contextlib.suppress(ValueError):
             self._queue.remove(job)
             job.fail(Cancelled(""))
+
+    def facts(self) -> list[WorkerFacts]:
+        """Each process, for the status document."""
+        return [WorkerFacts("codec", member.process.pid) for member in self._members]
 
     def _text_of(self, signature: Signature) -> bytes:
         known = self._texts.get(id(signature))

@@ -12,6 +12,7 @@ from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.arena import Arena
 from edge_serve.workers.desk import Hooks
 from edge_serve.workers.environments import Environment, Environments
@@ -152,6 +153,10 @@ class Workers:
     def cpu_seconds(self) -> float:
         """What their processes have computed: it grows while models load."""
         return sum(worker.cpu_seconds() for worker in self._all)
+
+    def facts(self) -> list[WorkerFacts]:
+        """Each of them, for the status document."""
+        return sorted((worker.facts() for worker in self._all), key=lambda one: (one.label, one.pid))
 
     async def describe(self, spec: ModelSpec, backend: str, *, own_worker: bool = False) -> dict[str, Any]:
         """The configuration completed by the model itself, in the worker that `open` will then use.

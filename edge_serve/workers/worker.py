@@ -11,6 +11,7 @@ from typing import Any
 from edge_serve.backends.base import ModelSpec
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.channel import Channel
 from edge_serve.workers.desk import Caller, Desk, Hooks
 from edge_serve.workers.environments import Environment
@@ -89,6 +90,11 @@ class Worker:
     def cpu_seconds(self) -> float:
         """What its process has computed."""
         return self._process.cpu_seconds()
+
+    def facts(self) -> WorkerFacts:
+        """For the status document."""
+        models = sorted({(part.spec.name, str(part.spec.version)) for part in self._parts})
+        return WorkerFacts(self.label, self.pid, self.restarts, tuple(models), self._process.exited.done())
 
     def shares(self) -> int:
         """How many models live in it."""
