@@ -16,6 +16,7 @@ _COMMANDS = """Usage:
   edge-serve --model-repository=<path> [options]    serve models (`edge-serve serve ...` is the same)
   edge-serve check <repository>...                  load every model without serving it; say what is wrong and where
   edge-serve doctor                                 what this machine has, what is missing, how to get it
+  edge-serve token <file> <role> [<name>]           add a bearer token to a --token-file, and print it
 
 """
 
@@ -31,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _check(rest)
         case ["doctor", *rest]:
             return _doctor(rest)
+        case ["token", *rest]:
+            return _token(rest)
         case ["serve", *rest]:
             return _serve(rest)
     return _serve(arguments)
@@ -60,7 +63,12 @@ def _configure_log(config: ServerConfig) -> log.LogControl:
     stream = None
     if config.log_file:  # file names that are no UTF-8 may be in a line, and must not keep it out of the log
         stream = open(config.log_file, "a", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  # open as long as the process
-    control = log.configure(config.log_format, levels, stream, file=config.log_file)
+    journal = None
+    if "JOURNAL_STREAM" in os.environ and not config.given & {"log_file", "log_format"}:
+        from edge_serve.journal.handler import find_journal
+
+        journal = find_journal(os.environ)
+    control = log.configure(config.log_format, levels, stream, file=config.log_file, journal=journal)
     for note in config.notes:
         logging.getLogger(__name__).warning("%s", note)
     return control
@@ -92,3 +100,25 @@ def _doctor(arguments: Sequence[str]) -> int:
     text, good = doctor.report(doctor.examine())
     print(text)
     return 0 if good else 1
+
+
+def _token(arguments: Sequence[str]) -> int:
+    from edge_serve.access.roles import parse_role
+    from edge_serve.access.tokens import new_token
+    from edge_serve.errors import EdgeServeError
+
+    if len(arguments) not in (2, 3):
+        print("edge-serve: expected edge-serve token <file> <role> [<name>]", file=sys.stderr)
+        return 1
+    path, role, name = Path(arguments[0]), arguments[1], "".join(arguments[2:])
+    try:
+        print(new_token(path, parse_role(role), name))
+    except EdgeServeError as error:
+        print(f"edge-serve: {error.message}", file=sys.stderr)
+    except ValueError as error:
+        print(f"edge-serve: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"edge-serve: cannot write '{path}': {error.strerror}", file=sys.stderr)
+    else:
+        return 0
+    return 1

@@ -1,6 +1,7 @@
 """The server's log: one readable line per event, in Triton's layout, ISO 8601 or JSON.
 
-Control characters are escaped, so nothing that a client sends can start a line of its own.
+Control characters are escaped, so nothing that a client sends can start a line of its own. Under systemd the journal
+takes the place of the text (journal/handler.py).
 """
 
 from __future__ import annotations
@@ -10,9 +11,14 @@ import logging
 import sys
 import time
 from dataclasses import replace
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
+from edge_serve.messages.about import FIELDS
 from edge_serve.messages.settings import LogSettings
+from edge_serve.status.events import EventRing
+
+if TYPE_CHECKING:
+    from edge_serve.journal.handler import JournalHandler
 
 _LETTERS = {logging.DEBUG: "V", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "E"}
 #: C0, DEL and C1: a terminal obeys all of them
@@ -45,7 +51,7 @@ class Iso8601Formatter(TritonFormatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, pid, source, message."""
+    """One JSON object a line: time, level, pid, source, message, and what it is about (messages/about.py)."""
 
     def format(self, record: logging.LogRecord) -> str:
         return json.dumps(
@@ -55,6 +61,7 @@ class JsonFormatter(logging.Formatter):
                 "pid": record.process,
                 "source": f"{record.filename}:{record.lineno}",
                 "message": _text(self, record),
+                **{name: getattr(record, name) for name in FIELDS if hasattr(record, name)},
             }
         )
 
@@ -91,15 +98,24 @@ class LevelFilter(logging.Filter):
 
 
 class LogControl:
-    """The log while the server runs: implements `service.LogControl`."""
+    """The log while the server runs: implements `service.LogControl`.
 
-    def __init__(self, settings: LogSettings, stream: TextIO) -> None:
+    Args:
+        journal: takes the lines in place of `stream`.
+
+    Attributes:
+        events: the newest lines, for the status document.
+    """
+
+    def __init__(self, settings: LogSettings, stream: TextIO, journal: JournalHandler | None = None) -> None:
         self._settings = settings
         self._levels = LevelFilter()
-        self._handler = logging.StreamHandler(stream)
+        self._journal = journal
+        self._handler: logging.Handler = journal or logging.StreamHandler(stream)
         self._handler.addFilter(self._levels)
+        self.events = EventRing()
         root = logging.getLogger("edge_serve")
-        root.handlers[:] = [self._handler]
+        root.handlers[:] = [self._handler, self.events]
         root.propagate = False
         self.update(settings)
 
@@ -116,8 +132,21 @@ class LogControl:
         logging.getLogger("edge_serve").setLevel(logging.DEBUG if settings.verbose_level else logging.INFO)
         self._settings = replace(settings, file=self._settings.file)
 
+    def tick(self) -> None:
+        """What is due now and then; called about once a second."""
+        if self._journal is not None:
+            self._journal.tick()
 
-def configure(format_name: str, levels: LevelFilter, stream: TextIO | None = None, *, file: str = "") -> LogControl:
-    """Send the log of every room to `stream` (standard error when None), which is `file` when that has a name."""
+
+def configure(
+    format_name: str,
+    levels: LevelFilter,
+    stream: TextIO | None = None,
+    *,
+    file: str = "",
+    journal: JournalHandler | None = None,
+) -> LogControl:
+    """Send the log of every room to the `journal`, or to `stream` (standard error when None), which is `file` when that
+    has a name."""
     settings = LogSettings(file, levels.info, levels.warning, levels.error, levels.verbose, format_name)
-    return LogControl(settings, stream or sys.stderr)
+    return LogControl(settings, stream or sys.stderr, journal)

@@ -10,13 +10,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from edge_serve.config.model_config_pb2 import ModelConfig
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata, TensorMetadata
-from edge_serve.messages.settings import LogSettings, TraceChanges, TraceSettings
+from edge_serve.messages.settings import LogControl, LogSettings, TraceChanges, TraceSettings
 from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.signature import TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
@@ -42,6 +42,8 @@ EXTENSIONS = (
 TRITON_VERSION = "2.51.0"
 
 Done = Callable[["EdgeServeError | None"], None]
+#: called with the status document (status/collect.py)
+OnStatus = Callable[[dict[str, Any]], None]
 Parameter = "str | int | bool | float | bytes"
 
 
@@ -57,14 +59,6 @@ class Answered:
 
 
 _ANSWERED = Answered()
-
-
-class LogControl(Protocol):
-    """The server's log."""
-
-    def settings(self) -> LogSettings: ...
-
-    def update(self, settings: LogSettings) -> None: ...
 
 
 @dataclass(slots=True)
@@ -86,6 +80,7 @@ class Service:
         stopping: SIGTERM came; nothing new is accepted.
         regions: shared memory of clients; decoders look up there what a request names.
         log_control: None when there is no log of our own, as in another program.
+        status_source: calls back with the status document, now or soon; None when nobody collects it.
     """
 
     registry: Registry
@@ -93,6 +88,7 @@ class Service:
     log_control: LogControl | None = None
     tracing: Tracing = field(default_factory=Tracing)
     regions: Regions = field(default_factory=Regions)
+    status_source: Callable[[OnStatus], None] | None = None
     started: bool = False
     stopping: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -180,6 +176,16 @@ class Service:
         """POST /v2/repository/index"""
         self._check_running()
         return self.registry.index(ready_only=ready_only)
+
+    def status(self, done: OnStatus) -> None:
+        """GET /edge-serve/status, in every state of the server.
+
+        Raises:
+            Unavailable: nobody collects it.
+        """
+        if self.status_source is None:
+            raise Unavailable("this server collects no status")
+        self.status_source(done)
 
     # ---- settings -----------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 #: what `log_format` may be; Triton has the first two
 LOG_FORMATS = ("default", "ISO8601", "json")
@@ -23,6 +24,14 @@ class LogSettings:
     error: bool = True
     verbose_level: int = 0
     format: str = "default"
+
+
+class LogControl(Protocol):
+    """The server's log."""
+
+    def settings(self) -> LogSettings: ...
+
+    def update(self, settings: LogSettings) -> None: ...
 
 
 #: what `trace_level` may hold, beside OFF alone

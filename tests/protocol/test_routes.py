@@ -51,7 +51,7 @@ def test_paths_that_exist(method: str, path: str, expected: Route) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "", "/", "/v2/", "/v3", "/v2/health", "/v2/health/live/", "/v2/health/nope", "/v2/models", "/v2/models/",
+        "", "/v2/", "/v3", "/v2/health", "/v2/health/live/", "/v2/health/nope", "/v2/models", "/v2/models/",
         "/v2/models//infer", "/v2/models//versions/1", "/v2/models/m/", "/v2/models/m/infer/", "/v2/models/m/Infer",
         "/v2/models/m/inferx", "/v2/models/m/versions/abc", "/v2/models/m/versions/1/infer/x",
         "/v2/models/m/versions/-1",
@@ -62,6 +62,16 @@ def test_paths_that_exist(method: str, path: str, expected: Route) -> None:
 )  # fmt: skip
 def test_paths_that_do_not_exist(path: str) -> None:
     assert match("GET", path) is None
+
+
+def test_our_own_paths_exist_for_get_only() -> None:
+    for path, operation in (
+        ("/", Operation.ROOT),
+        ("/ui", Operation.PAGE),
+        ("/edge-serve/status?x=1", Operation.STATUS),
+    ):
+        assert match("GET", path) == Route(operation, allowed=True)
+        assert match("POST", path) is None
 
 
 def test_a_version_beyond_64_bits_is_refused_with_tritons_words() -> None:

@@ -112,6 +112,9 @@ class FakeService:
     def unregister_cuda_shm(self, name: str) -> None:
         self.check_shm()
 
+    def status(self, done: Callable[[dict[str, Any]], None]) -> None:
+        done({"server": {"state": "ready"}})
+
     def live(self) -> bool:
         return self.alive
 

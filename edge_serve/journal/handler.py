@@ -1,0 +1,120 @@
+"""The handler of `logging` that writes to the journal, and when it is used."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Protocol
+
+from edge_serve.journal.fields import Fields, fields_of
+from edge_serve.journal.limit import Limiter
+from edge_serve.journal.native import NativeSender
+from edge_serve.messages.about import FIELDS
+
+
+class Sender(Protocol):
+    """Takes entries to journald."""
+
+    def send(self, fields: Mapping[str, str]) -> bool:
+        """False when it could not be sent."""
+
+    def flush(self) -> bool:
+        """Send what was kept."""
+
+    def close(self) -> None: ...
+
+
+class LibrarySender:
+    """Sends through the library systemd-python.
+
+    Args:
+        journal: its module `systemd.journal`, handed in so that tests can stand in for it.
+    """
+
+    def __init__(self, journal: Any) -> None:
+        self._journal = journal
+
+    def send(self, fields: Mapping[str, str]) -> bool:
+        try:
+            self._journal.sendv(*(f"{name}={value}".encode("utf-8", "replace") for name, value in fields.items()))
+        except OSError:
+            return False
+        return True
+
+    def flush(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing is kept open here."""
+
+
+class JournalHandler(logging.Handler):
+    """One entry per record; of like records (`kind_of`) only as many as the limiter lets pass."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        limiter: Limiter[Fields] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._sender = sender
+        self._limiter = limiter or Limiter()
+        self._clock = clock
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            fields = fields_of(record)
+            if self._limiter.take(kind_of(record), fields, self._clock()):
+                self._send(fields)
+        except Exception:  # as every handler of `logging`: a line that fails must not fail its caller
+            self.handleError(record)
+
+    def tick(self, *, all: bool = False) -> None:
+        """Tell what did not pass; called about once a second."""
+        with self.lock or contextlib.nullcontext():
+            for count, fields in self._limiter.due(self._clock(), all=all):
+                self._send({**fields, "MESSAGE": f"{count} more like this suppressed: {fields['MESSAGE']}"})
+            self._sender.flush()
+
+    def close(self) -> None:
+        self.tick(all=True)
+        self._sender.close()
+        super().close()
+
+    def _send(self, fields: Fields) -> None:
+        if not self._sender.send(fields):  # no journald: standard error may still lead somewhere
+            sys.stderr.write(f"<{fields['PRIORITY']}>{fields['MESSAGE']}\n")
+
+
+def kind_of(record: logging.LogRecord) -> Hashable:
+    """What makes records alike: the same line of our code, about the same model, equally severe."""
+    return (record.pathname, record.lineno, record.levelno, *(getattr(record, name, "") for name in FIELDS[:2]))
+
+
+def is_journal(fd: int, journal_stream: str) -> bool:
+    """Whether `fd` is the connection to journald that `$JOURNAL_STREAM` names: `<device>:<inode>` (systemd.exec(5))."""
+    try:
+        device, inode = map(int, journal_stream.split(":"))
+        found = os.fstat(fd)
+    except (ValueError, OSError):
+        return False
+    return (found.st_dev, found.st_ino) == (device, inode)
+
+
+def find_journal(environ: Mapping[str, str], fd: int = 2) -> JournalHandler | None:
+    """The journal when `fd` (standard error) leads there, None when it does not or journald cannot be reached."""
+    if not is_journal(fd, environ.get("JOURNAL_STREAM", "")):
+        return None
+    try:
+        journal = importlib.import_module("systemd.journal")
+    except ImportError:
+        with contextlib.suppress(OSError):
+            return JournalHandler(NativeSender())
+        return None
+    return JournalHandler(LibrarySender(journal))

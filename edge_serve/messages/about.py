@@ -1,0 +1,18 @@
+"""What a line of the log is about, as fields of its record: `log.info("...", extra=about(name, version))`.
+
+The journal (journal/fields.py), the JSON format (log.py) and the status document (status/events.py) show them.
+"""
+
+from __future__ import annotations
+
+#: the fields, as attributes of a `logging.LogRecord`
+FIELDS = ("model", "version", "request_id")
+
+#: marks lines that show something to a reader of the log and are no event: `extra={DISPLAY: True}`
+DISPLAY = "display"
+
+
+def about(model: str, version: str | int = "", request_id: str = "") -> dict[str, str]:
+    """For `extra` of a log call; what is not known is left out."""
+    values = (model, str(version), request_id)
+    return {name: value for name, value in zip(FIELDS, values, strict=True) if value}

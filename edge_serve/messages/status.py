@@ -1,0 +1,94 @@
+"""What the status document is made of: plain values that the rooms of the server hand over (status/document.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edge_serve.messages.statistics import ModelStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """A worker process.
+
+    Attributes:
+        models: (name, version) of what lives in it.
+        lost: its process has died and the next one is not there yet.
+    """
+
+    label: str
+    pid: int
+    restarts: int = 0
+    models: tuple[tuple[str, str], ...] = ()
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A version that serves.
+
+    Attributes:
+        complete: every instance has its worker; healthy: and the model says that it is ready.
+        instances: how many executors; 0 = an ensemble.
+        in_flight: requests accepted and not yet answered.
+    """
+
+    name: str
+    version: str
+    backend: str
+    statistics: ModelStatistics
+    load_seconds: float
+    memory_bytes: int
+    pids: tuple[int, ...] = ()
+    instances: int = 0
+    max_batch_size: int = 0
+    decoupled: bool = False
+    complete: bool = True
+    healthy: bool = True
+    in_flight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """A sensor of the machine, degrees Celsius."""
+
+    name: str
+    celsius: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReading:
+    """Memory and age of a process; None: could not be read.
+
+    Attributes:
+        pss_bytes: resident memory with what is shared divided among those who share it.
+    """
+
+    rss_bytes: int | None = None
+    pss_bytes: int | None = None
+    uptime_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """The process as a whole.
+
+    Attributes:
+        required: names of the models without which the server is not ready; none = all that were asked for.
+        safe_mode: why models were left out; "" = they were not.
+        versions: name -> version of edge-serve, Python and the libraries.
+        doors: name -> where it listens.
+    """
+
+    name: str
+    started: bool
+    stopping: bool
+    ready: bool
+    uptime_seconds: float
+    pid: int
+    host: str
+    protocol: str
+    required: tuple[str, ...] = ()
+    safe_mode: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    doors: dict[str, list[str]] = field(default_factory=dict)

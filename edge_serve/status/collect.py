@@ -1,0 +1,176 @@
+"""Collects what the status document tells: on the event loop what the rooms know, in a thread what the machine says.
+
+While nobody asks, nothing is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from edge_serve.clock import Clock, MonotonicClock
+from edge_serve.messages.status import ModelFacts, ServerFacts, WorkerFacts
+from edge_serve.metrics.source import StatisticsSource
+from edge_serve.models.registry import Registry
+from edge_serve.models.served import Served
+from edge_serve.service import TRITON_VERSION, Service
+from edge_serve.status.document import Document, Facts, build
+from edge_serve.status.events import EventRing
+from edge_serve.status.probe import Probe, Readings
+
+log = logging.getLogger(__name__)
+
+#: how old what the machine said may be; several readers a second share one look
+FRESH_NS = 800_000_000
+#: how long a reader waits for a look at the machine; a sensor or a disk that hangs must not hide the rest
+PATIENCE_SECONDS = 2.0
+
+Done = Callable[[Document], None]
+
+
+@dataclass(slots=True)
+class Rooms:
+    """Whom the collector asks.
+
+    Attributes:
+        workers: every worker process, the codec's too.
+        doors: name -> where it listens; filled when they open.
+        memory_limit: of tensors, bytes.
+        required: names of `--required-model`; none = all models count.
+        safe_mode: why models were left out; "" = they were not.
+    """
+
+    service: Service
+    registry: Registry
+    source: StatisticsSource
+    workers: Callable[[], list[WorkerFacts]]
+    doors: Mapping[str, list[str]]
+    memory_limit: int
+    required: Sequence[str] = ()
+    events: EventRing | None = None
+    safe_mode: Callable[[], str] = lambda: ""
+
+
+class Collector:
+    """Implements `service.StatusSource`.
+
+    Args:
+        probe: looks at the machine, in a thread.
+    """
+
+    def __init__(self, rooms: Rooms, probe: Probe, clock: Clock | None = None) -> None:
+        self._rooms = rooms
+        self._probe = probe
+        self._clock = clock or MonotonicClock()
+        self._started_ns = self._clock.now_ns()
+        self._readings = Readings()
+        self._read_ns: int | None = None
+        self._waiting: list[Done] = []
+        self._looking = self._late = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def read(self, done: Done) -> None:
+        """Call `done` with the document: at once when the machine was looked at just now, else soon."""
+        fresh = self._read_ns is not None and self._clock.now_ns() - self._read_ns < FRESH_NS
+        if fresh or self._late:
+            done(self.document())
+            return
+        self._waiting.append(done)
+        if not self._looking:
+            self._looking = True
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(PATIENCE_SECONDS, self._on_late)
+            pids = [os.getpid(), *(worker.pid for worker in self._rooms.workers())]
+            threading.Thread(target=self._look, args=(loop, pids), name="status", daemon=True).start()
+
+    def _look(self, loop: asyncio.AbstractEventLoop, pids: list[int]) -> None:
+        readings = None
+        try:
+            readings = self._probe.read(pids)
+        except Exception:  # the rest of the document is worth having without it
+            log.exception("the machine could not be looked at")
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(self._looked, readings)
+
+    def _on_late(self) -> None:
+        log.warning("looking at the machine takes longer than %g s: its figures are old", PATIENCE_SECONDS)
+        self._late = True
+        self._answer()
+
+    def _looked(self, readings: Readings | None) -> None:
+        self._looking = self._late = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if readings is not None:
+            self._readings = readings
+            self._read_ns = self._clock.now_ns()
+        self._answer()
+
+    def _answer(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            document = self.document()
+            for done in waiting:
+                done(document)
+
+    def document(self) -> Document:
+        """With what the machine said when it was last looked at."""
+        rooms = self._rooms
+        return build(
+            Facts(
+                round(time.time() * 1000),
+                self._clock.now_ns(),
+                self._server(),
+                rooms.registry.index(ready_only=False, found=self._readings.found or {}),
+                [model_facts(served) for served in rooms.registry.served()],
+                rooms.workers(),
+                self._readings,
+                rooms.source.http(),
+                (rooms.source.tensor_memory(), rooms.memory_limit),
+                rooms.events.newest() if rooms.events else (),
+                rooms.events.newest_errors() if rooms.events else (),
+            )
+        )
+
+    def _server(self) -> ServerFacts:
+        service = self._rooms.service
+        return ServerFacts(
+            name=service.options.server_id,
+            started=service.started,
+            stopping=service.stopping,
+            ready=service.ready(),
+            uptime_seconds=(self._clock.now_ns() - self._started_ns) / 1e9,
+            pid=os.getpid(),
+            host=platform.node(),
+            protocol=TRITON_VERSION,
+            required=tuple(self._rooms.required),
+            safe_mode=self._rooms.safe_mode(),
+            doors=dict(self._rooms.doors),
+        )
+
+
+def model_facts(served: Served) -> ModelFacts:
+    """What a version that serves tells about itself."""
+    opened, signature = served.opened, served.signature
+    return ModelFacts(
+        served.name,
+        served.version,
+        served.config.backend or signature.platform,
+        served.statistics,
+        served.load_seconds,
+        opened.memory_bytes() if opened else 0,
+        tuple(dict.fromkeys(opened.pids())) if opened else (),
+        opened.instances if opened else 0,
+        signature.max_batch_size,
+        signature.decoupled,
+        opened.complete if opened else True,
+        served.healthy or served.exchanging,
+        served.runner.in_flight(),
+    )

@@ -1,0 +1,209 @@
+"""The status document: values of the server in, JSON-able values out. Pure. docs/status.md describes its members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from edge_serve.messages.metadata import IndexEntry
+from edge_serve.messages.statistics import LATENCY_BUCKETS, ModelStatistics
+from edge_serve.messages.status import ModelFacts, ProcessReading, ServerFacts, WorkerFacts
+from edge_serve.metrics.source import HttpSeries
+from edge_serve.status.events import Event
+from edge_serve.status.probe import Readings
+
+#: raised when a member changes its meaning or goes; new ones may come at any time
+SCHEMA = 1
+
+Document = dict[str, Any]
+
+#: conditions of a model that keep the server from being ready
+_TROUBLE = frozenset(("loading", "restarting", "failed"))
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that the document tells.
+
+    Attributes:
+        time_ms: milliseconds since the epoch; clock_ns: of the monotonic clock, for differences between two documents.
+        tensor_memory: (bytes in use, bytes there may be).
+    """
+
+    time_ms: int
+    clock_ns: int
+    server: ServerFacts
+    index: Sequence[IndexEntry] = ()
+    models: Sequence[ModelFacts] = ()
+    workers: Sequence[WorkerFacts] = ()
+    readings: Readings = field(default_factory=Readings)
+    http: HttpSeries = field(default_factory=HttpSeries)
+    tensor_memory: tuple[int, int] = (0, 0)
+    events: Iterable[Event] = ()
+    errors: Iterable[Event] = ()
+
+
+def build(facts: Facts) -> Document:
+    """The document."""
+    processes = facts.readings.processes
+    models = _models(facts.index, facts.models)
+    waiting = waiting_for(facts.server.required, [(row["name"], row["condition"]) for row in models])
+    return {
+        "schema": SCHEMA,
+        "time_ms": facts.time_ms,
+        "clock_ns": facts.clock_ns,
+        "server": _server(facts.server, waiting, processes.get(facts.server.pid, ProcessReading())),
+        "versions": dict(facts.readings.versions),
+        "models": models,
+        "duration_bounds_seconds": list(LATENCY_BUCKETS),
+        "workers": [_worker(worker, processes.get(worker.pid, ProcessReading())) for worker in facts.workers],
+        "http": {
+            "connections": facts.http.connections,
+            "requests": {str(code): count for code, count in sorted(facts.http.requests.items())},
+        },
+        "tensor_memory": {"used_bytes": facts.tensor_memory[0], "limit_bytes": facts.tensor_memory[1]},
+        "device": _device(facts.readings),
+        "events": [asdict(event) for event in facts.events],
+        "errors": [asdict(event) for event in facts.errors],
+    }
+
+
+def _server(server: ServerFacts, waiting: Sequence[str], reading: ProcessReading) -> Document:
+    state, reason = standing(server, waiting)
+    return {
+        "name": server.name,
+        "host": server.host,
+        "pid": server.pid,
+        "state": state,
+        "reason": reason,
+        "ready": server.ready,
+        "protocol": server.protocol,
+        "uptime_seconds": round(server.uptime_seconds, 1),
+        "waiting_for": list(waiting),
+        "safe_mode": server.safe_mode,
+        "rss_bytes": reading.rss_bytes,
+        "pss_bytes": reading.pss_bytes,
+        "doors": {name: list(addresses) for name, addresses in server.doors.items()},
+    }
+
+
+def waiting_for(required: Sequence[str], rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Names of the models that keep the server from being ready, of (name, condition) of every version."""
+    conditions: dict[str, set[str]] = {name: set() for name in required}
+    for name, condition in rows:
+        conditions.setdefault(name, set()).add(condition)
+    if required:
+        return [name for name in required if "ready" not in conditions[name] or conditions[name] & _TROUBLE]
+    return [name for name, found in conditions.items() if found & _TROUBLE]
+
+
+def standing(server: ServerFacts, waiting: Sequence[str] = ()) -> tuple[str, str]:
+    """The state of the whole server in a word, and why: starting, ready, not ready, safe mode, stopping.
+
+    Args:
+        waiting: what `waiting_for` says.
+    """
+    if server.stopping:
+        return "stopping", "requests that were accepted are answered"
+    if server.safe_mode:
+        return "safe mode", server.safe_mode
+    names = ", ".join(waiting)
+    if not server.started:
+        return "starting", f"loading {names}" if names else "looking for models"
+    if server.ready:
+        return "ready", ""
+    return "not ready", f"waiting for {names}" if names else "a model that counts is not ready"
+
+
+def _models(index: Iterable[IndexEntry], served: Iterable[ModelFacts]) -> list[Document]:
+    """Every version of the index, those that serve with their figures; what serves and is in no index comes last."""
+    known = {(model.name, model.version): model for model in served}
+    rows = [_model(entry, known.pop((entry.name, entry.version), None)) for entry in index]
+    return rows + [_model(IndexEntry(name, version, "READY"), model) for (name, version), model in known.items()]
+
+
+def _model(entry: IndexEntry, model: ModelFacts | None) -> Document:
+    condition, reason = condition_of(entry, model)
+    row: Document = {
+        "name": entry.name,
+        "version": entry.version,
+        "state": entry.state,
+        "condition": condition,
+        "reason": reason,
+    }
+    if model is not None and condition in ("ready", "restarting"):
+        row |= {
+            "backend": model.backend,
+            "instances": model.instances,
+            "max_batch_size": model.max_batch_size,
+            "decoupled": model.decoupled,
+            "load_seconds": round(model.load_seconds, 3),
+            "memory_bytes": model.memory_bytes,
+            "workers": list(model.pids),
+            "pending": model.statistics.pending,
+            "in_flight": model.in_flight,
+            "last_inference_ms": model.statistics.last_inference_ms,
+            "totals": _totals(model.statistics),
+        }
+    return row
+
+
+def condition_of(entry: IndexEntry, model: ModelFacts | None) -> tuple[str, str]:
+    """A version in a word for people (ready, restarting, loading, failed, unloading, unloaded), and why."""
+    if entry.state == "READY":
+        if model is None or model.healthy:
+            return "ready", ""
+        return "restarting", "the model says that it is not ready" if model.complete else "its worker is started again"
+    if entry.state in ("LOADING", "UNLOADING"):
+        return entry.state.lower(), entry.reason
+    if not entry.state or entry.reason == "unloaded":
+        return "unloaded", "" if entry.state else "never loaded"
+    return "failed", entry.reason
+
+
+def _totals(of: ModelStatistics) -> Document:
+    """Counters since the version was loaded, durations in nanoseconds."""
+    return {
+        "requests": of.success.count,
+        "failures": dict(of.failures),
+        "inferences": of.inference_count,
+        "executions": of.execution_count,
+        "request_ns": of.success.ns,
+        "queue_ns": of.queue.ns,
+        "compute_input_ns": of.compute_input.ns,
+        "compute_infer_ns": of.compute_infer.ns,
+        "compute_output_ns": of.compute_output.ns,
+        "cache_hits": of.cache_hit.count,
+        "cache_misses": of.cache_miss.count,
+        "duration_counts": list(of.request_seconds.counts),
+    }
+
+
+def _worker(worker: WorkerFacts, reading: ProcessReading) -> Document:
+    return {
+        "label": worker.label,
+        "pid": worker.pid,
+        "lost": worker.lost,
+        "restarts": worker.restarts,
+        "models": [f"{name}:{version}" for name, version in worker.models],
+        "rss_bytes": reading.rss_bytes,
+        "pss_bytes": reading.pss_bytes,
+        "uptime_seconds": reading.uptime_seconds,
+    }
+
+
+def _device(readings: Readings) -> Document:
+    return {
+        "cores": readings.cores,
+        "cpu_utilization": _rounded(readings.machine.cpu_utilization),
+        "load": list(readings.load),
+        "memory_total_bytes": readings.machine.memory_total,
+        "memory_used_bytes": readings.machine.memory_used,
+        "temperatures": [asdict(one) for one in readings.temperatures],
+        "gpus": [asdict(gpu) for gpu in readings.gpus],
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
