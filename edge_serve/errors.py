@@ -75,6 +75,34 @@ class Cancelled(EdgeServeError):
     http_status, grpc_code, triton_name = 400, "CANCELLED", "Cancelled"
 
 
+class Unauthenticated(EdgeServeError):
+    """The client must say who it is (RFC 9110 15.5.2).
+
+    Attributes:
+        invalid: it did, and is not known.
+    """
+
+    http_status, grpc_code, triton_name = 401, "UNAUTHENTICATED", "Unauthenticated"
+
+    def __init__(self, message: str, *, invalid: bool = False) -> None:
+        super().__init__(message)
+        self.invalid = invalid
+
+
+class PermissionDenied(EdgeServeError):
+    """Whoever it is, this client may not do this (RFC 9110 15.5.4)."""
+
+    http_status, grpc_code, triton_name = 403, "PERMISSION_DENIED", "Permission denied"
+
+
+class Overloaded(Unavailable):
+    """A limit of this server is reached; it may pass after `retry_after` seconds (RFC 9110 10.2.3)."""
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 #: Triton's numeric error codes (TRITONSERVER_Error_Code in core include/triton/core/tritonserver.h), as the Python
 #: backend's `TritonError` and the worker channel carry them.
 BY_TRITON_CODE: dict[int, type[EdgeServeError]] = {

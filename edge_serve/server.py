@@ -24,6 +24,7 @@ from edge_serve import __version__
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.json_form import model_config_to_json
 from edge_serve.config.server import ServerConfig
+from edge_serve.doors import Guards
 from edge_serve.errors import EdgeServeError
 from edge_serve.log import LogControl
 from edge_serve.messages.about import DISPLAY, about
@@ -52,7 +53,7 @@ from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.grpc_door import open_grpc
 from edge_serve.transport.http import HttpServer
 from edge_serve.transport.http_limits import HttpLimits
-from edge_serve.transport.listeners import Listener, listen_tcp, listen_unix
+from edge_serve.transport.listeners import Listener, listen_admin, listen_tcp, listen_unix
 from edge_serve.transport.metrics import MetricsApplication
 from edge_serve.transport.v2 import V2Application
 from edge_serve.transport.v2_head import V2Settings
@@ -151,6 +152,7 @@ class Server:
         self.service = Service(self._registry, options, log_control, Tracing(_trace_settings(config)))
         calls = Calls(self._registry.lookup, self.service)
         hooks.infer, hooks.control = calls.infer, calls.control
+        self._guards = Guards(config)
         self._source = Source(self._registry, custom, self._budget, self._doors)
         self._log_control = log_control
         self.service.status_source = self._collector(repository).read
@@ -261,18 +263,24 @@ class Server:
 
     async def _open_doors(self) -> None:
         config = self._config
+        guards, limits = self._guards, _http_limits(config)
+        application = V2Application(
+            self.service,
+            _v2_settings(config),
+            config_to_json=model_config_to_json,
+            clock=self._clock,
+            codec=self._codec,
+            access=guards.access,
+        )
+        if config.admin_socket:
+            admin = HttpServer(application, limits, self._clock, choose=application.for_peer)
+            await self._open("admin", admin, [listen_admin(config.admin_socket, config.admin_socket_group)])
         if config.allow_http:
             listeners = listen_tcp(config.http_address, config.http_port, reuse_port=config.reuse_http_port)
             if config.http_unix_socket:
                 listeners.append(listen_unix(config.http_unix_socket))
-            application = V2Application(
-                self.service,
-                _v2_settings(config),
-                config_to_json=model_config_to_json,
-                clock=self._clock,
-                codec=self._codec,
-            )
-            await self._open("HTTP", HttpServer(application, _http_limits(config), self._clock), listeners)
+            door = HttpServer(application, limits, self._clock, choose=application.for_peer, tls=guards.http_tls)
+            await self._open("HTTP", door, listeners)
         if config.allow_grpc:
             self._grpc = await open_grpc(self.service, config, self._clock)
             if self._grpc is not None:
@@ -284,7 +292,9 @@ class Server:
             )  # fmt: skip
             page = Page(self._source, options, find_gpus() if options.gpu else None, self._clock)
             listeners = listen_tcp(config.metrics_address or config.http_address, config.metrics_port)
-            await self._open("metrics", HttpServer(MetricsApplication(page.render), clock=self._clock), listeners)
+            metrics = MetricsApplication(page.render, guards.access)
+            door = HttpServer(metrics, clock=self._clock, choose=metrics.for_peer, tls=guards.metrics_tls)
+            await self._open("metrics", door, listeners)
 
     async def _open(self, name: str, door: HttpServer, listeners: list[Listener]) -> None:
         await door.start(listeners)
@@ -333,6 +343,7 @@ class Server:
             try:
                 if self._log_control is not None:
                     self._log_control.tick()
+                self._guards.look()
                 self._codec.trim()
                 await self._registry.keep_house()
             except Exception:  # one bad round must not be the last

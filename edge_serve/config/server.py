@@ -14,6 +14,7 @@ from functools import partial
 from typing import Annotated, Any, get_type_hints
 
 from edge_serve.config import server_values as values
+from edge_serve.config.door_settings import DoorSettings
 from edge_serve.config.setting_kinds import (
     BOOLEAN,
     COUNT,
@@ -56,7 +57,7 @@ _NO_LIBRARIES = "backends are Python packages, not shared libraries"
 
 
 @dataclass(frozen=True, slots=True)
-class ServerConfig:
+class ServerConfig(DoorSettings):
     """What the server is told to do. Fields that are accepted and ignored are here too, for `--help` and the docs.
 
     Attributes:
@@ -329,7 +330,8 @@ class ServerConfig:
 
 def _table() -> dict[str, Setting]:
     hints = get_type_hints(ServerConfig, include_extras=True)
-    metadata = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    names = sorted(hints, key=DoorSettings.__annotations__.__contains__)  # those of the base class last
+    metadata = {name: getattr(hints[name], "__metadata__", ()) for name in names}
     return {name: found[0] for name, found in metadata.items() if found}
 
 

@@ -21,7 +21,7 @@ from edge_serve.tensors import Buffer
 from edge_serve.transport.exchange import Application
 from edge_serve.transport.http_exchange import HttpExchange, Progress
 from edge_serve.transport.http_shared import Phase, Shared, Wait
-from edge_serve.transport.replies import error_body
+from edge_serve.transport.replies import refuse
 from edge_serve.transport.send_queue import SendQueue
 from edge_serve.transport.wire import Wire
 
@@ -299,15 +299,14 @@ class HttpConnection:
         exchange = HttpExchange(self, NO_HEAD, b"", None)
         self._exchanges.append(exchange)
         busy, self._busy = self._busy, True
-        exchange.reply(error.http_status, (error_body(error.message),))
+        refuse(exchange, error, "application/json")
         self._busy = busy
 
     def _fail(self, exchange: HttpExchange) -> None:
         """The application broke its promise never to raise."""
         _log.exception("%s %s failed", exchange.head.method, exchange.head.path)
         if exchange.progress is Progress.WAITING:
-            error = Internal(_FAILED)
-            exchange.reply(error.http_status, (error_body(error.message),))
+            refuse(exchange, Internal(_FAILED), "application/json")
         elif exchange.progress is Progress.STREAMING:
             self.close()
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_serve.messages.peer import Peer
@@ -77,23 +78,42 @@ def listen_tcp(host: str, port: int, *, reuse_port: bool = False, backlog: int =
     return listeners
 
 
-def listen_unix(path: str, *, mode: int = 0o660, backlog: int = _BACKLOG) -> Listener:
+def listen_unix(path: str, *, mode: int = 0o660, group: str = "", backlog: int = _BACKLOG) -> Listener:
     """Listen on a UNIX socket. A socket file that nobody listens on any more is replaced.
 
+    Args:
+        group: who may connect beside the owner; "" = the process's own group.
+
     Raises:
-        OSError: another process listens there, or the path holds something else.
+        OSError: another process listens there, the path holds something else, or there is no such group.
     """
     _remove_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.fchmod(sock.fileno(), mode)  # on Linux the file is made with the mode of the socket: no moment too open
+        # on Linux the file is made with the mode of the socket: no moment too open
+        os.fchmod(sock.fileno(), mode & 0o700 if group else mode)
         sock.bind(path)
+        if group:
+            shutil.chown(path, group=group)
         os.chmod(path, mode)  # whatever the umask took away
         _listen(sock, backlog)
+    except LookupError as error:
+        sock.close()
+        os.unlink(path)
+        raise OSError(None, f"{path}: there is no group '{group}'") from error
     except OSError:
         sock.close()
         raise
     return Listener(sock, path)
+
+
+def listen_admin(path: str, group: str = "") -> Listener:
+    """The same for administrators: whoever the file's mode lets in may do everything.
+
+    Raises:
+        OSError: see `listen_unix`.
+    """
+    return replace(listen_unix(path, group=group), administrators=True)
 
 
 def adopt(fd: int) -> Listener:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from edge_serve.access.roles import Role
 from edge_serve.messages.infer import Lease
+from edge_serve.messages.peer import Peer
 from edge_serve.metrics.exposition import CONTENT_TYPE
 from edge_serve.protocol.http1 import Head
+from edge_serve.transport.access import Access, Gate
 from edge_serve.transport.exchange import Exchange
-from edge_serve.transport.replies import error_body
+from edge_serve.transport.replies import error_body, refuse
 
 log = logging.getLogger(__name__)
 
@@ -19,10 +22,19 @@ class MetricsApplication:
 
     Args:
         render: the page, `metrics.page.Page.render`; read anew for each scrape.
+        access: who may see it; None = everybody. See `for_peer`.
     """
 
-    def __init__(self, render: Callable[[], bytes]) -> None:
+    def __init__(self, render: Callable[[], bytes], access: Access | None = None, gate: Gate | None = None) -> None:
         self._render = render
+        self._access = access
+        self._gate = gate
+
+    def for_peer(self, peer: Peer) -> MetricsApplication:
+        """The same for one client, with what it may do."""
+        if self._access is None:
+            return self
+        return MetricsApplication(self._render, self._access, self._access.gate(peer))
 
     def place(self, head: Head, length: int) -> Lease | None:
         """Nothing here reads a body: ordinary memory, within the connection's own limit."""
@@ -30,7 +42,12 @@ class MetricsApplication:
 
     def handle(self, exchange: Exchange) -> None:
         """405 for other methods, the page for its path, and 200 with nothing for any other path, as Triton does."""
-        if exchange.head.method != "GET":
+        refusal = None if self._gate is None else self._gate.refusal(Role.READ, exchange.head.get)
+        if refusal is not None:
+            if self._access is not None:
+                self._access.denied += 1
+            refuse(exchange, refusal, "application/json")
+        elif exchange.head.method != "GET":
             exchange.reply(405, (error_body("Method Not Allowed"),), content_type="text/plain")
         elif exchange.head.path in ("/metrics", "/metrics/"):
             self._scrape(exchange)

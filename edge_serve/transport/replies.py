@@ -6,10 +6,13 @@ import json
 
 import orjson
 
-from edge_serve.errors import EdgeServeError
+from edge_serve.errors import EdgeServeError, Overloaded, Unauthenticated
 from edge_serve.protocol.compression import UnsupportedEncoding
 from edge_serve.protocol.routes import MethodNotAllowed
 from edge_serve.transport.exchange import Exchange
+
+#: RFC 6750 3
+_CHALLENGE, _INVALID = 'Bearer realm="edge-serve"', ', error="invalid_token"'
 
 
 def error_body(text: str) -> bytes:
@@ -21,10 +24,14 @@ def error_body(text: str) -> bytes:
 
 
 def refuse(exchange: Exchange, error: EdgeServeError, content_type: str) -> None:
-    """The one place where an error becomes a reply to a v2 request."""
+    """The one place where an error becomes a reply."""
     headers: tuple[tuple[str, str], ...] = ()
     if isinstance(error, UnsupportedEncoding):
         headers = (("Accept-Encoding", "gzip, deflate"),)
     elif isinstance(error, MethodNotAllowed):
         headers = (("Allow", ", ".join(error.allowed)),)
+    elif isinstance(error, Unauthenticated):
+        headers = (("WWW-Authenticate", _CHALLENGE + (_INVALID if error.invalid else "")),)
+    elif isinstance(error, Overloaded):
+        headers = (("Retry-After", str(error.retry_after)),)
     exchange.reply(error.http_status, (error_body(error.message),), content_type=content_type, headers=headers)

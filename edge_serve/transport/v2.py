@@ -6,8 +6,10 @@ repeat theirs. Errors become replies in `replies.refuse`.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import orjson
@@ -15,9 +17,11 @@ import orjson
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
 from edge_serve.messages.infer import Lease
+from edge_serve.messages.peer import Peer
 from edge_serve.protocol import bodies, generate
 from edge_serve.protocol.http1 import Head
 from edge_serve.protocol.routes import Operation, Route
+from edge_serve.transport.access import Access
 from edge_serve.transport.call_service import CallService
 from edge_serve.transport.exchange import Exchange
 from edge_serve.transport.generate import Answer, Single, Stream, check_encoding
@@ -30,6 +34,10 @@ from edge_serve.transport.v2_shared_memory import SharedMemory
 
 log = logging.getLogger(__name__)
 
+#: kinds of clients that are remembered: local ones, others, and those with certificates one by one
+_PEERS = 64
+_FEW_HEADS = 16
+
 
 class Service(InferService, CallService, StatusService, Protocol):
     """What this door needs of service.Service."""
@@ -41,6 +49,7 @@ class V2Application:
     Args:
         config_to_json: a completed configuration as Triton's JSON (config/json_form.py).
         codec: does what the loop has no time for; None = the loop does it.
+        access: who may do what; None = everybody everything. See `for_peer`.
     """
 
     def __init__(
@@ -51,10 +60,13 @@ class V2Application:
         config_to_json: Callable[[Any], Any],
         clock: Clock | None = None,
         codec: Codec | None = None,
+        access: Access | None = None,
     ) -> None:
         self._service = service
         self._settings = settings
         self._config_to_json = config_to_json
+        self._access = access
+        self._for_peers: dict[Peer, V2Application] = {}
         self._heads = HeadReader(settings)
         self._inference = Inference(service, settings.max_input_size, clock or MonotonicClock(), codec)
         runtime = Settings(service)
@@ -84,17 +96,47 @@ class V2Application:
             Operation.ROOT: edge.root,
         }
 
+    def for_peer(self, peer: Peer) -> V2Application:
+        """The same for one client, or for all that are alike: with what it may do, and its own remembered heads."""
+        known = self._for_peers.get(peer)
+        if known is None:
+            known = copy.copy(self)
+            known._heads = self._heads_of(peer)
+            if len(self._for_peers) >= _PEERS:
+                self._for_peers.clear()
+            self._for_peers[peer] = known
+        return known
+
+    def _heads_of(self, peer: Peer) -> HeadReader:
+        settings = replace(self._settings, restricted={}) if peer.administrator else self._settings
+        if self._access is None:
+            return HeadReader(settings)
+        # of clients with certificates there may be many, each with a reader of its own
+        heads = HeadReader(settings, self._access.gate(peer), *(() if peer.certificate is None else (_FEW_HEADS,)))
+        self._access.tell(heads)
+        return heads
+
     # ---- the seam to the connection -----------------------------------------------------------------------------
 
     def place(self, head: Head, length: int) -> Lease | None:
         """Tensor memory for the body of an inference request."""
-        return self._inference.place(self._heads.read(head), length)
+        request = self._heads.read(head)
+        if request.denied and request.refusal is not None:
+            self._count_denied()
+            raise request.refusal  # without reading the body
+        return self._inference.place(request, length)
+
+    def _count_denied(self) -> None:
+        if self._access is not None:
+            self._access.denied += 1
 
     def handle(self, exchange: Exchange) -> None:
         """Answer, now or later."""
         request = self._heads.read(exchange.head)
         try:
             if request.refusal is not None:
+                if request.denied:
+                    self._count_denied()
                 refuse(exchange, request.refusal, request.refusal_type)
             elif request.route.operation is Operation.INFER:
                 self._inference.handle(exchange, request)

@@ -13,6 +13,7 @@ from edge_serve.protocol import compression, forwarding
 from edge_serve.protocol.http1 import Head
 from edge_serve.protocol.infer import MAX_INPUT_SIZE
 from edge_serve.protocol.routes import Group, MethodNotAllowed, Operation, PathNotFound, Restricted, Route, match
+from edge_serve.transport.access import Gate, role_of_operation
 
 JSON = "application/json"
 PLAIN = "text/plain"
@@ -49,6 +50,7 @@ class Request:
 
     Attributes:
         refusal: the answer, when the head alone decides it; `refusal_type` is its content type.
+        denied: this client may not do this.
         error_type: the content type of errors on the way to the operation.
         length_text: `Inference-Header-Content-Length` of an infer request.
         compressed: the body has to be inflated.
@@ -61,6 +63,7 @@ class Request:
     error_type: str = JSON
     refusal: EdgeServeError | None = None
     refusal_type: str = PLAIN
+    denied: bool = False
     length_text: str | None = None
     compressed: bool = False
     accept: str = "identity"
@@ -72,12 +75,18 @@ _NOWHERE = Route(Operation.SERVER_METADATA, allowed=False)
 
 
 class HeadReader:
-    """Reads heads, and remembers those that come again."""
+    """Reads heads, and remembers those that come again.
 
-    _MAX_REMEMBERED = 512
+    Args:
+        gate: stands between these clients and the operations.
+        remembered: how many heads.
+    """
+
     _MAX_REMEMBERED_SIZE = 2048
 
-    def __init__(self, settings: V2Settings) -> None:
+    def __init__(self, settings: V2Settings, gate: Gate | None = None, remembered: int = 512) -> None:
+        self._gate = gate
+        self._most = remembered
         self._restricted = settings.restricted
         self._pattern = forwarding.compile_pattern(settings.header_forward_pattern)
         self._known: dict[Head, Request] = {}
@@ -88,10 +97,14 @@ class HeadReader:
         if request is None:
             request = self._read(head)
             if sum(len(name) + len(value) for name, value in head.headers) <= self._MAX_REMEMBERED_SIZE:
-                if len(self._known) >= self._MAX_REMEMBERED:
+                if len(self._known) >= self._most:
                     self._known.clear()
                 self._known[head] = request
         return request
+
+    def forget(self) -> None:
+        """What the gate has said may be otherwise now."""
+        self._known.clear()
 
     def _read(self, head: Head) -> Request:
         try:
@@ -105,11 +118,17 @@ class HeadReader:
         restriction = self._restricted.get(operation.group)
         if restriction is not None and head.get(restriction[0].lower()) != restriction[1]:
             request.refusal = Restricted(restriction[0])
+        elif self._gate is not None and (refusal := self._refusal(operation, head)) is not None:
+            request.refusal, request.refusal_type, request.denied = refusal, JSON, True
         elif not route.allowed:
             request.refusal, request.refusal_type = MethodNotAllowed(operation.methods), request.error_type
         elif operation is Operation.INFER:
             self._read_infer(head, request)
         return request
+
+    def _refusal(self, operation: Operation, head: Head) -> EdgeServeError | None:
+        assert self._gate is not None, "the caller has looked"
+        return self._gate.refusal(role_of_operation(operation, head.method), head.get)
 
     def _read_infer(self, head: Head, request: Request) -> None:
         try:

@@ -1,0 +1,102 @@
+"""The decision: may this client do what needs this role, and if not, what is it told."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from edge_serve.access.certificates import CertificateRoles
+from edge_serve.access.roles import Role
+from edge_serve.access.tokens import Tokens
+from edge_serve.errors import EdgeServeError, PermissionDenied, Unauthenticated
+from edge_serve.messages.peer import Peer
+
+
+class AdminAccess(enum.Enum):
+    """Where administration may come from (`--admin-access`)."""
+
+    LOOPBACK = "loopback"
+    ANYWHERE = "anywhere"
+    SOCKET = "socket"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request says about who sends it.
+
+    Attributes:
+        authorization: the header's value.
+        forwarded: a proxy says that it passes the request on for somebody else.
+        origin: of the web page that sends it, where that may not read our answers.
+    """
+
+    authorization: str | None = None
+    forwarded: bool = False
+    origin: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is configured.
+
+    Attributes:
+        tokens, certificates: None = there is no file of them. Without both, everybody has every role.
+        anonymous: the role of a client that shows neither.
+    """
+
+    tokens: Tokens | None = None
+    certificates: CertificateRoles | None = None
+    anonymous: Role = Role.NONE
+    admin_access: AdminAccess = AdminAccess.LOOPBACK
+
+    def refusal(self, peer: Peer, needed: Role, asked: Asked) -> EdgeServeError | None:
+        """What a client is told instead of an answer; None: it may."""
+        if peer.administrator or needed is Role.NONE:
+            return None
+        if self.tokens is not None or self.certificates is not None:
+            refusal = self._without_role(peer, needed, asked)
+            if refusal is not None:
+                return refusal
+        return self._out_of_place(peer, asked) if needed is Role.ADMIN else None
+
+    def _without_role(self, peer: Peer, needed: Role, asked: Asked) -> EdgeServeError | None:
+        role = self.anonymous
+        known = False
+        if self.certificates is not None and peer.certificate is not None:
+            role = max(role, self.certificates.role_of(peer.certificate))
+            known = True
+        token = _bearer(asked.authorization)
+        if self.tokens is not None and token is not None:
+            given = self.tokens.role_of(token)
+            if given is None:
+                return Unauthenticated("this token is not known here", invalid=True)
+            role = max(role, given)
+            known = True
+        if role >= needed:
+            return None
+        if known:
+            return PermissionDenied(f"this needs the role {needed.word}, and this client has the role {role.word}")
+        how = "a token (Authorization: Bearer ...)" if self.tokens is not None else "a client certificate"
+        return Unauthenticated(f"this needs the role {needed.word}: show {how} that has it")
+
+    def _out_of_place(self, peer: Peer, asked: Asked) -> EdgeServeError | None:
+        """Administration has a place where it comes from, beside a role."""
+        if asked.origin is not None:
+            return PermissionDenied(f"pages of {asked.origin} may not do this: --http-cors-origin says which may")
+        if self.admin_access is AdminAccess.SOCKET:
+            return PermissionDenied("this is for --admin-socket only here (--admin-access=socket)")
+        if self.admin_access is AdminAccess.LOOPBACK and (not peer.local or asked.forwarded):
+            where = "through a proxy" if peer.local else "from another machine"
+            return PermissionDenied(
+                f"this is for clients on the device itself, and the request came {where}: use --admin-socket there, or "
+                "start the server with --admin-access=anywhere"
+            )
+        return None
+
+
+def _bearer(authorization: str | None) -> str | None:
+    """The token of an `Authorization` field; None if it is of another kind (RFC 6750 2.1)."""
+    if authorization is None:
+        return None
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None

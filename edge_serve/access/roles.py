@@ -1,0 +1,40 @@
+"""What a client may do. Each role includes those before it."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Role(enum.IntEnum):
+    """See docs/security.md."""
+
+    NONE = 0
+    #: whether the server and its models live and are ready
+    HEALTH = 1
+    #: metadata, configurations, statistics, the repository's index, metrics, settings
+    READ = 2
+    #: inference
+    INFER = 3
+    #: loading and unloading, changing settings, registering shared memory
+    ADMIN = 4
+
+    @property
+    def word(self) -> str:
+        """As it is written in files and settings."""
+        return self.name.lower()
+
+
+#: what a file may give
+GIVEN = (Role.HEALTH, Role.READ, Role.INFER, Role.ADMIN)
+
+
+def parse_role(word: str) -> Role:
+    """The role that a file names.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    for role in GIVEN:
+        if role.word == word:
+            return role
+    raise ValueError(f"found role '{word}', expected one of {', '.join(role.word for role in GIVEN)}")

@@ -1,0 +1,132 @@
+"""The file of bearer tokens: a line each, `<role> sha256:<hash> <name>`; what follows # is not read.
+
+Only hashes are kept. A plain SHA-256 is enough for what `new_token` makes, 256 random bits: nobody guesses those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_serve.access.roles import Role, parse_role
+from edge_serve.errors import InvalidArgument
+
+_HASH = re.compile(r"sha256:([0-9a-f]{64})")
+_NAME = re.compile(r"[\w.@:/-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One that may be used.
+
+    Attributes:
+        digest: SHA-256 of its characters, in hexadecimal.
+        name: for people: who has it.
+    """
+
+    role: Role
+    digest: str
+    name: str
+
+
+class Tokens:
+    """All of a file."""
+
+    def __init__(self, entries: Iterable[Token] = ()) -> None:
+        self.entries = tuple(entries)
+
+    def role_of(self, token: str) -> Role | None:
+        """The role of who shows `token`, None if it is unknown. Takes as long for each that is known or unknown."""
+        digest = hashlib.sha256(token.encode("latin-1", "replace")).hexdigest()
+        found: Role | None = None
+        for entry in self.entries:
+            if hmac.compare_digest(entry.digest, digest):
+                found = entry.role
+        return found
+
+
+def parse_tokens(text: str) -> Tokens:
+    """What a file says.
+
+    Raises:
+        ValueError: with the number of the first line that says nothing known. The line is not repeated: it may hold a
+            token that was written down by mistake.
+    """
+    entries: dict[str, Token] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        match = _HASH.fullmatch(words[1]) if len(words) in (2, 3) else None
+        if match is None:
+            raise ValueError(f"line {number} is not '<role> sha256:<64 hexadecimal digits> <name>'")
+        try:
+            role = parse_role(words[0])
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+        if match[1] in entries:
+            raise ValueError(f"line {number} has the same token as another line")
+        entries[match[1]] = Token(role, match[1], words[2] if len(words) == 3 else "")
+    return Tokens(entries.values())
+
+
+def read_tokens(path: str) -> Tokens:
+    """What the file says.
+
+    Raises:
+        InvalidArgument: it cannot be read, or says something that it may not.
+    """
+    try:
+        return parse_tokens(Path(path).read_text())
+    except FileNotFoundError as error:
+        raise InvalidArgument(
+            f"there is no token file '{path}': make one with edge-serve token {path} infer"
+        ) from error
+    except OSError as error:
+        raise InvalidArgument(f"cannot read the token file '{path}': {error.strerror}") from error
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise InvalidArgument(f"the token file '{path}': {error}") from error
+
+
+def new_token(path: Path, role: Role, name: str) -> str:
+    """Make a token and write its hash into the file, which is made if it is not there; the token, told this once.
+
+    Raises:
+        InvalidArgument: the name cannot be one, or the file is none of tokens. OSError: the file cannot be written.
+    """
+    if name and not _NAME.fullmatch(name):
+        raise InvalidArgument(f"found name '{name}', expected up to 128 letters, digits and _ . @ : / -")
+    before = ""
+    if path.exists():
+        read_tokens(str(path))
+        before = path.read_text()
+    token = secrets.token_urlsafe(32)
+    line = f"{role.word} sha256:{hashlib.sha256(token.encode()).hexdigest()} {name}".rstrip() + "\n"
+    _replace(path, before + ("" if before.endswith("\n") or not before else "\n") + line)
+    return token
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write the whole file anew, so that a server never reads half of it; a new one is for its owner alone."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            if path.exists():
+                status = path.stat()
+                os.fchmod(file.fileno(), status.st_mode & 0o777)
+                if os.geteuid() == 0:
+                    os.fchown(file.fileno(), status.st_uid, status.st_gid)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

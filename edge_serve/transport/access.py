@@ -1,0 +1,204 @@
+"""What the doors ask about their clients: which role an operation needs, and whether this client has it."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import urlsplit
+from weakref import WeakSet
+
+from edge_serve.access.certificates import CertificateRoles, read_certificate_roles
+from edge_serve.access.policy import AdminAccess, Asked, Policy
+from edge_serve.access.roles import Role
+from edge_serve.access.tokens import Tokens, read_tokens
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.peer import Peer
+from edge_serve.protocol.routes import Group, Operation
+from edge_serve.transport.reloaded import Reloaded
+
+log = logging.getLogger(__name__)
+
+#: gives the value of a header field, or of metadata, by its lower-case name
+Field = Callable[[str], str | None]
+
+#: proxies say with these for whom they ask (RFC 7239, RFC 9110 7.6.3, and what came before them)
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+
+_ADMIN = frozenset(
+    (
+        Operation.MODEL_LOAD, Operation.MODEL_UNLOAD,
+        Operation.SYSTEM_SHM_REGISTER, Operation.SYSTEM_SHM_UNREGISTER,
+        Operation.CUDA_SHM_REGISTER, Operation.CUDA_SHM_UNREGISTER,
+    )
+)  # fmt: skip
+#: the method is POST, and nothing is changed
+_READ_BY_POST = frozenset((Operation.REPOSITORY_INDEX,))
+_BY_GROUP = {Group.HEALTH: Role.HEALTH, Group.INFERENCE: Role.INFER}
+
+_GRPC = "/inference.GRPCInferenceService/"
+_GRPC_ROLES = {
+    "ServerLive": Role.HEALTH,
+    "ServerReady": Role.HEALTH,
+    "ModelReady": Role.HEALTH,
+    "ServerMetadata": Role.READ,
+    "ModelMetadata": Role.READ,
+    "ModelConfig": Role.READ,
+    "ModelStatistics": Role.READ,
+    "RepositoryIndex": Role.READ,
+    "SystemSharedMemoryStatus": Role.READ,
+    "CudaSharedMemoryStatus": Role.READ,
+    "ModelInfer": Role.INFER,
+    "ModelStreamInfer": Role.INFER,
+    # they change something only when their message says so: see `role_of_message`
+    "TraceSetting": Role.READ,
+    "LogSettings": Role.READ,
+}
+
+
+def role_of_operation(operation: Operation, method: str) -> Role:
+    """What a request over HTTP needs. What nobody has thought of needs the highest, unless it is a GET."""
+    if operation in _ADMIN:
+        return Role.ADMIN
+    if operation.group.value == "page":  # says nothing by itself
+        return Role.NONE
+    role = _BY_GROUP.get(operation.group)
+    if role is None:
+        role = Role.READ if method in ("GET", "HEAD") or operation in _READ_BY_POST else Role.ADMIN
+    return role
+
+
+def role_of_call(path: str) -> Role:
+    """What a call over gRPC needs, by the path of its method. What nobody has thought of needs the highest role."""
+    if path.startswith("/grpc.health."):
+        return Role.HEALTH
+    if path.startswith("/grpc.reflection."):
+        return Role.READ
+    return _GRPC_ROLES.get(path.removeprefix(_GRPC), Role.ADMIN) if path.startswith(_GRPC) else Role.ADMIN
+
+
+def role_of_message(path: str, *, has_settings: bool) -> Role:
+    """The same once the message is known: settings that are to be changed need more than those that are read."""
+    if has_settings and path.removeprefix(_GRPC) in ("TraceSetting", "LogSettings"):
+        return Role.ADMIN
+    return role_of_call(path)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """What is configured; "" = no such file.
+
+    Attributes:
+        origins: of pages that may read answers; "*" = any.
+    """
+
+    token_file: str = ""
+    certificate_file: str = ""
+    anonymous: Role = Role.NONE
+    admin_access: AdminAccess = AdminAccess.LOOPBACK
+    origins: Sequence[str] = ()
+
+
+class Forgetful(Protocol):
+    """Remembers answers of a gate."""
+
+    def forget(self) -> None:
+        """The answers may be others now."""
+
+
+class Access:
+    """The policy as the files have it now.
+
+    Attributes:
+        denied: requests that were refused by it.
+
+    Raises:
+        InvalidArgument: a file is no good at the start.
+    """
+
+    def __init__(self, settings: AccessSettings) -> None:
+        self._settings = settings
+        self.denied = 0
+        self._remembering: WeakSet[Forgetful] = WeakSet()
+        self._tokens: Reloaded[Tokens] | None = None
+        self._certificates: Reloaded[CertificateRoles] | None = None
+        path = settings.token_file
+        if path:
+            self._tokens = Reloaded(path, [path], lambda: read_tokens(settings.token_file), self._changed)
+        path = settings.certificate_file
+        if path:
+            self._certificates = Reloaded(
+                path, [path], lambda: read_certificate_roles(settings.certificate_file), self._changed
+            )
+        self.policy = self._read()
+
+    def look(self) -> None:
+        """Whether a file has changed; to be called once a second."""
+        for file in (self._tokens, self._certificates):
+            if file is not None:
+                file.look()
+
+    def gate(self, peer: Peer) -> Gate | None:
+        """What stands between this client and the operations; None: nothing."""
+        return None if peer.administrator else Gate(self, peer)
+
+    def tell(self, remembering: Forgetful) -> None:
+        """Let `remembering` know of changes, as long as it lives."""
+        self._remembering.add(remembering)
+
+    def is_foreign(self, origin: str, host: str | None) -> bool:
+        """Whether a page of this origin is neither ours nor invited. A name can be made to point here by its owner,
+        so only an address or localhost counts as ours."""
+        if "*" in self._settings.origins or origin in self._settings.origins:
+            return False
+        try:
+            there = urlsplit(origin)
+            return there.netloc != (host or "") or not _is_address(there.hostname or "")
+        except ValueError:
+            return True
+
+    def _read(self) -> Policy:
+        return Policy(
+            self._tokens.value if self._tokens is not None else None,
+            self._certificates.value if self._certificates is not None else None,
+            self._settings.anonymous,
+            self._settings.admin_access,
+        )
+
+    def _changed(self) -> None:
+        self.policy = self._read()
+        for remembering in list(self._remembering):
+            remembering.forget()
+
+
+class Gate:
+    """One client, or all that are alike. Answers may be remembered until `Access` tells of a change."""
+
+    __slots__ = ("_access", "_peer")
+
+    def __init__(self, access: Access, peer: Peer) -> None:
+        self._access = access
+        self._peer = peer
+
+    def refusal(self, needed: Role, field: Field) -> EdgeServeError | None:
+        """What the client is told instead of an answer; None: it may. `field` reads the head or the metadata."""
+        if needed is Role.NONE:
+            return None
+        origin = field("origin")
+        if origin is not None and not self._access.is_foreign(origin, field("host")):
+            origin = None
+        forwarded = any(field(name) is not None for name in _FORWARDED)
+        asked = Asked(field("authorization"), forwarded, origin)
+        return self._access.policy.refusal(self._peer, needed, asked)
+
+
+def _is_address(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

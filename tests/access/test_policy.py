@@ -1,0 +1,114 @@
+"""Who may do what."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from edge_serve.access.certificates import parse_certificate_roles
+from edge_serve.access.policy import AdminAccess, Asked, Policy
+from edge_serve.access.roles import Role
+from edge_serve.access.tokens import parse_tokens
+from edge_serve.errors import PermissionDenied, Unauthenticated
+from edge_serve.messages.peer import LOCAL, Certificate, Peer
+
+FAR = Peer(local=False)
+CAMERA = Certificate("ab" * 32, frozenset({("CN", "camera")}))
+TOKENS = parse_tokens(
+    "".join(
+        f"{role.word} sha256:{hashlib.sha256(role.word.encode()).hexdigest()}\n"
+        for role in (Role.HEALTH, Role.READ, Role.INFER, Role.ADMIN)
+    )
+)
+ROLES = parse_certificate_roles("infer CN=camera")
+
+
+def bearer(token: str) -> Asked:
+    return Asked(f"Bearer {token}")
+
+
+@pytest.mark.parametrize("needed", list(Role))
+def test_nothing_configured_and_on_this_device(needed: Role) -> None:
+    assert Policy().refusal(LOCAL, needed, Asked()) is None
+
+
+def test_administration_from_elsewhere() -> None:
+    assert Policy().refusal(FAR, Role.INFER, Asked()) is None
+    refusal = Policy().refusal(FAR, Role.ADMIN, Asked())
+    assert isinstance(refusal, PermissionDenied)
+    assert "from another machine" in refusal.message
+    assert "--admin-access=anywhere" in refusal.message
+    assert Policy(admin_access=AdminAccess.ANYWHERE).refusal(FAR, Role.ADMIN, Asked()) is None
+
+
+def test_administration_through_a_proxy_on_this_device() -> None:
+    refusal = Policy().refusal(LOCAL, Role.ADMIN, Asked(forwarded=True))
+    assert isinstance(refusal, PermissionDenied)
+    assert "through a proxy" in refusal.message
+
+
+@pytest.mark.parametrize("peer", [LOCAL, FAR])
+def test_administration_through_its_socket_only(peer: Peer) -> None:
+    policy = Policy(TOKENS, admin_access=AdminAccess.SOCKET)
+    assert isinstance(policy.refusal(peer, Role.ADMIN, bearer("admin")), PermissionDenied)
+    assert policy.refusal(Peer(local=True, administrator=True), Role.ADMIN, Asked()) is None
+
+
+def test_a_page_from_elsewhere_may_not_administrate() -> None:
+    for access in AdminAccess:
+        refusal = Policy(admin_access=access).refusal(LOCAL, Role.ADMIN, Asked(origin="http://evil"))
+        assert isinstance(refusal, PermissionDenied)
+    assert Policy().refusal(LOCAL, Role.READ, Asked(origin="http://evil")) is None
+
+
+@pytest.mark.parametrize("given", [Role.HEALTH, Role.READ, Role.INFER, Role.ADMIN])
+@pytest.mark.parametrize("needed", list(Role))
+def test_a_role_includes_the_lesser(given: Role, needed: Role) -> None:
+    refusal = Policy(TOKENS).refusal(LOCAL, needed, bearer(given.word))
+    if needed <= given:
+        assert refusal is None
+    else:
+        assert isinstance(refusal, PermissionDenied)
+        assert needed.word in refusal.message
+        assert given.word in refusal.message
+
+
+@pytest.mark.parametrize(
+    "authorization", [None, "Basic YTpi", "Bearer", "bearer  ", "Token admin", "admin", "Bearer x"]
+)
+def test_without_a_token_that_is_known(authorization: str | None) -> None:
+    refusal = Policy(TOKENS).refusal(LOCAL, Role.READ, Asked(authorization))
+    assert isinstance(refusal, Unauthenticated)
+    assert refusal.invalid is (authorization in ("Bearer x", "Bearer", "bearer  "))
+
+
+def test_the_word_bearer_in_any_case() -> None:
+    assert Policy(TOKENS).refusal(LOCAL, Role.READ, Asked("bEARER read")) is None
+
+
+def test_anonymous_clients_may_have_a_role() -> None:
+    policy = Policy(TOKENS, anonymous=Role.READ)
+    assert policy.refusal(FAR, Role.READ, Asked()) is None
+    assert isinstance(policy.refusal(FAR, Role.INFER, Asked()), Unauthenticated)
+    assert isinstance(policy.refusal(FAR, Role.READ, bearer("wrong")), Unauthenticated)
+
+
+def test_certificates() -> None:
+    known, unknown = Peer(local=False, certificate=CAMERA), Peer(False, False, Certificate("cd" * 32, frozenset()))
+    policy = Policy(certificates=ROLES)
+    assert policy.refusal(known, Role.INFER, Asked()) is None
+    assert isinstance(policy.refusal(known, Role.ADMIN, Asked()), PermissionDenied)
+    assert isinstance(policy.refusal(unknown, Role.READ, Asked()), PermissionDenied)
+    assert isinstance(policy.refusal(FAR, Role.READ, Asked()), Unauthenticated)
+
+
+def test_the_higher_of_token_and_certificate_counts() -> None:
+    policy = Policy(TOKENS, ROLES, admin_access=AdminAccess.ANYWHERE)
+    camera = Peer(local=False, certificate=CAMERA)
+    assert policy.refusal(camera, Role.INFER, bearer("read")) is None
+    assert policy.refusal(camera, Role.ADMIN, bearer("admin")) is None
+
+
+def test_an_admins_token_does_not_open_administration_from_elsewhere() -> None:
+    assert isinstance(Policy(TOKENS).refusal(FAR, Role.ADMIN, bearer("admin")), PermissionDenied)
