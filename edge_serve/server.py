@@ -138,7 +138,7 @@ class Server:
             self._workers, self._budget, self._clock, _loader_options(config), _response_cache(config), _gate(config)
         )
         roots = [Path(path) for path in config.model_repository]
-        repository = Repository(roots)
+        repository = Repository(roots, namespaced=config.model_namespacing)
         self._registry = Registry(
             repository, loader, config.required_model, max(1, config.model_load_thread_count), config.swap_drain_secs,
             config.model_load_retry_count,

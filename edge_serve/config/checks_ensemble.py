@@ -12,6 +12,8 @@ from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import InvalidArgument
 
 ENSEMBLE = "ensemble"
+#: between a namespace and a name, where models go by both (`--model-namespacing`)
+NAMESPACE_END = "::"
 
 
 def check_ensemble(config: pb.ModelConfig) -> None:
@@ -110,7 +112,7 @@ class _Known:
 
 def member_key(step: pb.ModelEnsembling.Step) -> str:
     """How messages, and `members` below, name the model of a step: `name`, or `namespace::name`."""
-    return f"{step.model_namespace}::{step.model_name}" if step.model_namespace else step.model_name
+    return f"{step.model_namespace}{NAMESPACE_END}{step.model_name}" if step.model_namespace else step.model_name
 
 
 def check_ensemble_members(config: pb.ModelConfig, members: Mapping[str, pb.ModelConfig]) -> bool:

@@ -51,7 +51,7 @@ def members_of(config: pb.ModelConfig) -> dict[str, set[int]]:
     """Model -> versions that the steps of an ensemble name (-1: any); empty for other models."""
     members: dict[str, set[int]] = {}
     for step in config.ensemble_scheduling.step:
-        members.setdefault(step.model_name, set()).add(step.model_version)
+        members.setdefault(member_key(step), set()).add(step.model_version)
     return members
 
 
@@ -72,7 +72,7 @@ def check_members(config: pb.ModelConfig, member: Callable[[str], Member]) -> bo
     configs = {
         member_key(step): completed
         for step in config.ensemble_scheduling.step
-        if (completed := members[step.model_name].config) is not None
+        if (completed := members[member_key(step)].config) is not None
     }
     try:
         return check_ensemble_members(config, configs)

@@ -20,18 +20,18 @@ class Elders:
         """Remember a version, if it has open sequences; whether it does."""
         if not open_sequences(served):
             return False
-        known = self._versions.setdefault(served.name, [])
+        known = self._versions.setdefault(served.identity, [])
         if served not in known:
             known.append(served)
         return True
 
     def remove(self, served: Served) -> None:
         """Nothing goes to it any more."""
-        known = self._versions.get(served.name, [])
+        known = self._versions.get(served.identity, [])
         if served in known:
             known.remove(served)
         if not known:
-            self._versions.pop(served.name, None)
+            self._versions.pop(served.identity, None)
 
     def remove_all(self, name: str) -> None:
         """The model is unloaded: nobody may go on, and what drains need not wait for it."""

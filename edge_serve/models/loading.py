@@ -23,6 +23,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.models.caching import TELLS_WHAT_IT_READ, CachedRunner
 from edge_serve.models.controls import Controls
 from edge_serve.models.decoupled import DecoupledDriver
+from edge_serve.models.dependencies import members_of
 from edge_serve.models.driver import Driver, OnResponse
 from edge_serve.models.ensemble import EnsembleRunner, member_labels
 from edge_serve.models.ensemble_flight import Lookup
@@ -30,7 +31,7 @@ from edge_serve.models.gathering import GatheringDriver
 from edge_serve.models.iterative import IterativeDecoupledDriver, IterativeDriver
 from edge_serve.models.override import Override
 from edge_serve.models.rate_limit import Gate, LimitedModel
-from edge_serve.models.repository import Fingerprint, Found, fingerprint, of_version, versions
+from edge_serve.models.repository import Fingerprint, Found, fingerprint, of_version, plain_name, versions
 from edge_serve.models.response_cache import ResponseCache
 from edge_serve.models.served import Served
 from edge_serve.models.statistics import new_statistics
@@ -61,6 +62,7 @@ class Plan:
     """What a load is about to do.
 
     Attributes:
+        name: what the registry calls the model.
         config: as far as it can be told without loading the model.
         directory: where the model's files are; an override's files lie in `kept`.
         print: the state of the model directory when it was read.
@@ -76,7 +78,8 @@ class Plan:
 
     def same_as(self, other: Plan) -> bool:
         """Loading this would serve the same files under the same configuration as `other` does."""
-        return (self.print, self.override, self.directory) == (other.print, other.override, other.directory)
+        members = members_of(self.config) == members_of(other.config)  # by namespaces these may be others now
+        return members and (self.print, self.override, self.directory) == (other.print, other.override, other.directory)
 
     def keeps(self, version: int, before: Plan | None) -> bool:
         """Whether a version that was loaded by `before` is what loading it again would serve."""
@@ -133,8 +136,9 @@ class Loader:
         Raises:
             EdgeServeError: the configuration cannot be read, or cannot be served.
         """
-        kept = override.directory(found.name) if override is not None else None
-        directory = Path(kept.name, found.name) if kept is not None else found.directory
+        own = plain_name(found.name)
+        kept = override.directory(own) if override is not None else None
+        directory = Path(kept.name, own) if kept is not None else found.directory
         config = load_model_config(
             directory,
             auto_complete=self._options.auto_complete,
@@ -172,13 +176,13 @@ class Loader:
         check_inputs_and_outputs(config)
         layout = ensemble_plan(config)
         labels = {**member_labels(layout, lookup), **read_labels(config, plan.directory)}
-        signature = signature_of(config, plan.name, version, labels)
+        signature = signature_of(config, config.name, version, labels)
         statistics = new_statistics(summaries=self._options.summaries, histograms=self._options.histograms)
         most_calls = config.ensemble_scheduling.max_inflight_requests
         runner = EnsembleRunner(layout, signature, statistics, lookup, self._clock, most_calls)
         served = Served(
-            plan.name, str(version), config, signature, runner, statistics, None, None, time.monotonic() - started,
-            shape_key_for(signature), kept=plan.kept,
+            config.name, str(version), config, signature, runner, statistics, None, None, time.monotonic() - started,
+            shape_key_for(signature), kept=plan.kept, identity=plan.name,
         )  # fmt: skip
         self._put_cache_before(served)
         return served
@@ -191,7 +195,7 @@ class Loader:
             document = await self._workers.describe(spec, config.backend, own_worker=own)
             config = settle_instances(merge_completed(config, document))
             spec = self._spec(plan, config, version)
-        signature = signature_of(config, plan.name, version, read_labels(config, plan.directory))
+        signature = signature_of(config, config.name, version, read_labels(config, plan.directory))
         limited = self._gate.admit(config) if self._gate is not None else None
         try:
             served = await self._start(plan, spec, config, signature, arena, own, limited)
@@ -230,8 +234,8 @@ class Loader:
         else:
             limited.join(driver, opened)
         return Served(
-            plan.name, str(spec.version), config, signature, driver, driver.statistics, opened, arena, 0.0,
-            shape_key_for(signature), kept=plan.kept,
+            config.name, str(spec.version), config, signature, driver, driver.statistics, opened, arena, 0.0,
+            shape_key_for(signature), kept=plan.kept, identity=plan.name,
         )  # fmt: skip
 
     def _put_cache_before(self, served: Served) -> None:
@@ -250,7 +254,7 @@ class Loader:
 
     def _spec(self, plan: Plan, config: pb.ModelConfig, version: int) -> ModelSpec:
         return ModelSpec(
-            plan.name,
+            config.name,
             version,
             plan.directory,
             plan.directory / str(version),

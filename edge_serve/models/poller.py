@@ -88,10 +88,11 @@ class Poller:
                 task = asyncio.get_running_loop().create_task(self._registry.unload(name), name=f"unload {name}")
                 self._unloading.add(task)  # it may take as long as its last request: nobody else waits for that
                 task.add_done_callback(self._unloading.discard)
-        if changes.load:
-            log.info("changed in the repository: %s", ", ".join(changes.load))
+        load = list(dict.fromkeys([*changes.load, *self._registry.strayed()]))
+        if load:
+            log.info("changed in the repository: %s", ", ".join(load))
             try:
-                await self._registry.load_all(changes.load, own_worker=True)
+                await self._registry.load_all(load, own_worker=True)
             except Exception:  # a fault of ours must not end the polling
                 log.exception("loading what has changed failed")
         return changes.again

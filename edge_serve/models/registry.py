@@ -36,7 +36,7 @@ from edge_serve.models.memory import Memory
 from edge_serve.models.names import check_name, parse_version
 from edge_serve.models.override import Override
 from edge_serve.models.records import ModelRecord, Standing
-from edge_serve.models.repository import Found, Repository
+from edge_serve.models.repository import Found, Repository, plain_name
 from edge_serve.models.served import Served
 from edge_serve.models.turnover import Turnover, settled
 
@@ -89,6 +89,8 @@ class Registry:
             NotFound: the model or version was never loaded.
             Unavailable: it was, and is not ready.
         """
+        if self._repository.namespaced:
+            name = self._identity(name)
         if self.elders and correlation_id:
             elder = self.elders.find(name, version, correlation_id, flags, self._serving(name, version))
             if elder is not None:
@@ -119,13 +121,31 @@ class Registry:
         known = record.versions.get(parse_version(version)) if record is not None else None
         return known.served if known is not None else None
 
+    def _identity(self, name: str) -> str:
+        """The one model that `name` means, among those that serve.
+
+        Raises:
+            InvalidArgument: it means several, in namespaces of their own.
+        """
+        if name in self._models:
+            return name
+        found = [identity for identity in self._turnover.highest if plain_name(identity) == name]
+        if len(found) > 1:
+            text = f"There are {len(found)} identifiers of model '{name}' in global map, "
+            raise InvalidArgument(f"{text}model namespace must be provided to resolve ambiguity.")
+        return found[0] if found else self._repository.named(name)[0]
+
     def knows(self, name: str) -> bool:
         """It was asked for at least once."""
         return name in self._models
 
     def ready_versions(self, name: str) -> tuple[str, ...]:
-        """Versions that serve, ascending."""
-        record = self._models.get(name)
+        """Versions that serve, ascending.
+
+        Raises:
+            InvalidArgument: as `lookup`, where names are ambiguous.
+        """
+        record = self._models.get(self._identity(name))
         return tuple(str(version.version) for version in record.ready()) if record else ()
 
     def served(self) -> list[Served]:
@@ -143,9 +163,11 @@ class Registry:
 
     def is_ready(self) -> bool:
         """Strict readiness: every version of every model that counts serves and is healthy, or was unloaded."""
-        if any(name not in self._turnover.highest for name in self._required):
+        if not self._required.issubset(map(plain_name, self._turnover.highest)):
             return False
-        counted = (record for name, record in self._models.items() if not self._required or name in self._required)
+        counted = (
+            record for name, record in self._models.items() if not self._required or plain_name(name) in self._required
+        )
         return all(version.settled for record in counted for version in record.versions.values())
 
     def standings(self) -> list[Standing]:
@@ -160,11 +182,13 @@ class Registry:
         for name in sorted(found.keys() | self._models.keys()):
             if name in found and found[name].ambiguous:
                 entries.append(
-                    IndexEntry(name, state="UNAVAILABLE", reason="model appears in two or more repositories")
+                    IndexEntry(
+                        plain_name(name), state="UNAVAILABLE", reason="model appears in two or more repositories"
+                    )
                 )
             elif name not in self._models or not self._models[name].versions:
                 if not ready_only:
-                    entries.append(IndexEntry(name))
+                    entries.append(IndexEntry(plain_name(name)))
             else:
                 entries += self._models[name].index_entries(ready_only=ready_only)
         return entries
@@ -177,7 +201,10 @@ class Registry:
         Returns:
             One text per model that failed.
         """
-        wanted = sorted(self._repository.scan()) if names is None else list(dict.fromkeys(names))
+        if names is None:
+            wanted = sorted(self._repository.scan())
+        else:
+            wanted = list(dict.fromkeys(one for name in names for one in self._repository.named(name)))
         results = await self._load(wanted, None, own_worker=own_worker)
         return [error.message for error in (results[name] for name in wanted) if error is not None]
 
@@ -189,9 +216,11 @@ class Registry:
             Internal: the model or its configuration could not be read.
         """
         check_name(name)
-        error = (await self._load([name], override, own_worker=own_worker))[name]
-        if error is not None:
-            raise error
+        wanted = self._repository.named(name)
+        results = await self._load(wanted, override, own_worker=own_worker)
+        for error in (results[one] for one in wanted):
+            if error is not None:
+                raise error
 
     async def _load(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
         """What became of each model: an error, or None. Ensembles that need one of them are made anew."""
@@ -215,11 +244,12 @@ class Registry:
             if name in plans or name in errors:
                 continue
             try:
-                plans[name] = await self._plan(name, override)
+                plan = plans[name] = await self._plan(name, override)
             except EdgeServeError as error:
                 errors[name] = error
             else:
-                left += members_of(plans[name].config)
+                self._repository.bind(plan.config, name)
+                left += members_of(plan.config)
             override = None  # it is for the model that was asked for
         return plans, errors
 
@@ -237,6 +267,11 @@ class Registry:
         except (EdgeServeError, OSError) as error:
             log.error("failed to load '%s': %s", name, error)
             raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
+
+    def strayed(self) -> list[str]:
+        """The ensembles whose steps would mean other models, if they were loaded now."""
+        plans = [record.plan for record in self._models.values() if record.plan is not None]
+        return [plan.name for plan in plans if not self._repository.bound(plan.config, plan.name)]
 
     def _old_plan(self, name: str) -> Plan:
         plan = self._models[name].plan
@@ -335,8 +370,10 @@ class Registry:
             unload_dependents: unload the members of an ensemble too, as far as nobody else asked for them.
             begun: called once the first of them answers nothing new.
         """
-        if name not in self._models:
-            return
+        for one in [one for one in self._models if name in (one, plain_name(one))]:
+            await self._unload(one, unload_dependents, begun)
+
+    async def _unload(self, name: str, unload_dependents: bool, begun: Callable[[], None] | None) -> None:
         reach = self._reach(name) if unload_dependents else {name}
         async with self._locked(reach):
             needs = self._needs()

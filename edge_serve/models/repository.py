@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.checks_ensemble import NAMESPACE_END
 from edge_serve.errors import InvalidArgument
 
 #: rows of (path, modification time ns, size, inode): two equal ones mean that nothing was touched in between
@@ -19,7 +21,12 @@ Fingerprint = tuple[tuple[str, int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A model directory. `ambiguous` when the same name lies in two repositories."""
+    """A model directory.
+
+    Attributes:
+        name: its directory's, or with namespaces `<repository>::<name>`.
+        ambiguous: the same name lies in two repositories, and there are no namespaces.
+    """
 
     name: str
     directory: Path
@@ -27,13 +34,40 @@ class Found:
 
 
 class Repository:
-    """The model repositories, in the order of `--model-repository`."""
+    """The model repositories, in the order of `--model-repository`.
 
-    def __init__(self, roots: Sequence[Path]) -> None:
+    Args:
+        namespaced: models of one name may lie in several repositories (`--model-namespacing`). Each then goes by
+            `<repository>::<name>`, which is how Triton's src/model.h writes a ModelIdentifier.
+    """
+
+    def __init__(self, roots: Sequence[Path], *, namespaced: bool = False) -> None:
         self.roots = list(roots)
+        self.namespaced = namespaced
+
+    def named(self, name: str) -> list[str]:
+        """What a client may mean by `name`: that itself, or with namespaces the models of this name that lie here."""
+        if not self.namespaced or namespace_of(name):
+            return [name]
+        return [_identity(root, name) for root in self.roots if os.path.isdir(root / name)] or [name]
+
+    def bind(self, config: pb.ModelConfig, ensemble: str) -> None:
+        """Write into the steps of an ensemble which of the models of a name is meant: that beside it before others."""
+        for step in config.ensemble_scheduling.step:
+            step.model_namespace = self._namespace(step.model_name, ensemble)
+
+    def bound(self, config: pb.ModelConfig, ensemble: str) -> bool:
+        """Whether the steps still mean what `bind` wrote into them."""
+        steps = config.ensemble_scheduling.step
+        return all(step.model_namespace == self._namespace(step.model_name, ensemble) for step in steps)
+
+    def _namespace(self, name: str, ensemble: str) -> str:
+        found = [namespace_of(identity) for identity in self.named(name)]
+        own = namespace_of(ensemble)
+        return own if own in found else found[0]
 
     def scan(self) -> dict[str, Found]:
-        """Every model, by name.
+        """Every model, by name, or with namespaces by `<repository>::<name>`.
 
         Raises:
             InvalidArgument: a repository cannot be read.
@@ -41,14 +75,37 @@ class Repository:
         models: dict[str, Found] = {}
         for root in self.roots:
             for directory in _directories(root):
-                twice = directory.name in models
-                models[directory.name] = Found(directory.name, directory.resolve(), ambiguous=twice)
+                name = _identity(root, directory.name) if self.namespaced else directory.name
+                models[name] = Found(name, directory.resolve(), ambiguous=name in models)
         return dict(sorted(models.items()))
 
     def find(self, name: str) -> Found | None:
-        """One model by its directory's name."""
-        places = [root / name for root in self.roots if os.path.isdir(root / name)]  # False also for an endless name
+        """One model, by what `scan` calls it."""
+        roots = [root for root in self.roots if not self.namespaced or namespace_of(name) == str(root.absolute())]
+        own = plain_name(name)
+        places = [root / own for root in roots if os.path.isdir(root / own)]  # False also for an endless name
         return Found(name, places[0].resolve(), ambiguous=len(places) > 1) if places else None
+
+
+def _identity(root: Path, name: str) -> str:
+    return f"{root.absolute()}{NAMESPACE_END}{name}"
+
+
+def plain_name(identity: str) -> str:
+    """The name that clients see."""
+    return _halves(identity)[1]
+
+
+def namespace_of(identity: str) -> str:
+    """The repository that a model goes by; "" without namespaces."""
+    return _halves(identity)[0]
+
+
+def _halves(identity: str) -> tuple[str, str]:
+    """A name may have `::` in it, and a repository that is absolute has a slash, which a name cannot have."""
+    above, slash, last = identity.rpartition("/")
+    directory, _, name = last.partition(NAMESPACE_END)
+    return (f"{above}/{directory}", name) if slash else ("", identity)
 
 
 def _directories(root: Path) -> Iterator[Path]:

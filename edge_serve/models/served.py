@@ -14,6 +14,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.metrics.source import ModelSeries
 from edge_serve.models.driver import OnResponse, Ticket
+from edge_serve.models.repository import namespace_of
 from edge_serve.models.reshape import reshape_inputs, reshape_outputs
 from edge_serve.scheduling.keys import ShapeKey
 from edge_serve.workers.arena import Arena
@@ -41,6 +42,7 @@ class Served:
     """A loaded version.
 
     Attributes:
+        identity: what the registry calls the model: its name, with namespaces after its repository.
         shape_key: requests with equal keys may share a batch.
         kept: the directory with the files of a load request, gone when the version is closed.
         cached: its answers are kept in the response cache.
@@ -60,6 +62,7 @@ class Served:
     kept: TemporaryDirectory[str] | None = None
     cached: bool = False
     on_close: tuple[Callable[[], None], ...] = ()
+    identity: str = ""
     _reshapes_inputs: bool = field(init=False)
     _reshapes_outputs: bool = field(init=False)
     #: it was replaced: it answers what it accepted and lets its sequences end
@@ -72,6 +75,7 @@ class Served:
     _refused_at: int = -1
 
     def __post_init__(self) -> None:
+        self.identity = self.identity or self.name
         self._reshapes_inputs = any(spec.reshape is not None for spec in self.signature.inputs.values())
         self._reshapes_outputs = any(spec.reshape is not None for spec in self.signature.outputs.values())
 
@@ -139,6 +143,7 @@ class Served:
             decoupled=self.signature.decoupled,
             worker_restarts=opened.restarts if opened else 0,
             memory_bytes=opened.memory_bytes() if opened else 0,
+            namespace=namespace_of(self.identity) or None,
         )
 
     def _adopt(self, request: InferRequest) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.checks_ensemble import member_key
 from edge_serve.errors import EdgeServeError
 
 #: routes remembered for each ensemble; clients choose the outputs, so there is a limit
@@ -25,6 +26,7 @@ class Step:
     """One model of the ensemble.
 
     Attributes:
+        model: with its namespace, where models have one.
         version: "" = the highest one that is ready.
         inputs: of the model -> ensemble tensor; outputs: likewise.
     """
@@ -267,7 +269,7 @@ def ensemble_plan(config: pb.ModelConfig) -> EnsemblePlan:
     """The plan of an ensemble's checked configuration."""
     steps = [
         Step(
-            step.model_name,
+            member_key(step),
             str(step.model_version) if step.model_version > 0 else "",
             dict(sorted(step.input_map.items())),
             dict(sorted(step.output_map.items())),

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from edge_serve.backends.base import InstanceSpec, ModelSpec
@@ -143,7 +144,7 @@ class Workers:
         self._hooks = hooks or Hooks()
         self._groups: dict[str, Worker] = {}
         self._all: set[Worker] = set()
-        self._reserved: dict[tuple[Path, int], tuple[Worker, asyncio.TimerHandle]] = {}
+        self._reserved: dict[Path, tuple[Worker, asyncio.TimerHandle]] = {}
         self._forgetting: set[asyncio.Task[None]] = set()
 
     def workers(self) -> int:
@@ -172,7 +173,7 @@ class Workers:
             await self.release(worker)
             raise
         timer = asyncio.get_running_loop().call_later(RESERVED_SECONDS, self._expire, spec)
-        self._reserved[spec.directory, spec.version] = (worker, timer)
+        self._reserved[spec.version_directory] = (worker, timer)
         return completed
 
     async def forget(self, spec: ModelSpec) -> None:
@@ -187,7 +188,7 @@ class Workers:
         task.add_done_callback(self._forgetting.discard)
 
     def _take_reserved(self, spec: ModelSpec) -> Worker | None:
-        reserved = self._reserved.pop((spec.directory, spec.version), None)
+        reserved = self._reserved.pop(spec.version_directory, None)
         if reserved is None:
             return None
         reserved[1].cancel()

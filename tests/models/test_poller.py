@@ -27,6 +27,9 @@ class FakeRegistry:
     def knows(self, name: str) -> bool:
         return name != "stranger"
 
+    def strayed(self) -> list[str]:
+        return []
+
     async def load_all(self, names: Iterable[str], *, own_worker: bool) -> list[str]:
         assert own_worker
         self._tell("load", *names)

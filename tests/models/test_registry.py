@@ -41,7 +41,8 @@ class FakeServed:
     """What the registry needs of a Served."""
 
     def __init__(self, name: str, version: int, busy: bool) -> None:
-        self.name, self.version = name, str(version)
+        self.name = self.identity = name
+        self.version = str(version)
         self.healthy = True
         self.exchanging = False
         self.load_seconds = 0.0

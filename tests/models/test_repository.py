@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.errors import InvalidArgument
-from edge_serve.models.repository import Repository, fingerprint, of_version, versions
+from edge_serve.models.repository import Repository, fingerprint, namespace_of, of_version, plain_name, versions
 
 
 def model(root: Path, name: str, *numbers: str) -> Path:
@@ -82,3 +82,10 @@ def test_a_version_is_its_directory_and_what_all_share(tmp_path: Path) -> None:
     assert of_version(before, 2) != of_version(after, 2)
     (directory / "config.pbtxt").write_text("max_batch_size: 1")
     assert of_version(after, 1) != of_version(fingerprint(directory), 1)
+
+
+def test_names_and_namespaces_of_identities(tmp_path: Path) -> None:
+    (tmp_path / "root" / "a::b").mkdir(parents=True)
+    identity = next(iter(Repository([tmp_path / "root"], namespaced=True).scan()))
+    assert (namespace_of(identity), plain_name(identity)) == (str(tmp_path / "root"), "a::b")
+    assert (namespace_of("a::b"), plain_name("a::b")) == ("", "a::b")

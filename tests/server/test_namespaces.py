@@ -1,0 +1,138 @@
+"""`--model-namespacing`: models of one name in two repositories. As Triton's qa/L0_model_namespacing asks for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, Running, python_model, running
+
+SUB_ADD = ADD_SUB.replace("a + b", "SUM").replace("a - b", "a + b").replace("SUM", "a - b")
+PIPELINE = ADD_SUB_CONFIG.replace('backend: "python"', 'platform: "ensemble"') + (
+    'ensemble_scheduling { step { model_name: "%s" model_version: -1 '
+    'input_map { key: "INPUT0" value: "INPUT0" } input_map { key: "INPUT1" value: "INPUT1" } '
+    'output_map { key: "OUTPUT0" value: "OUTPUT0" } output_map { key: "OUTPUT1" value: "OUTPUT1" } } }\n'
+)
+
+
+def ensemble(root: Path, name: str, member: str) -> None:
+    (root / name / "1").mkdir(parents=True)
+    (root / name / "config.pbtxt").write_text(PIPELINE % member)
+
+
+def houses(root: Path) -> tuple[str, ...]:
+    """Repositories `add` and `sub`: each with an ensemble of its own over a model that both have; the flags."""
+    for name, code in (("add", ADD_SUB), ("sub", SUB_ADD)):
+        python_model(root / name, "member", code)
+        ensemble(root / name, f"pipeline_{name}", "member")
+    return (*(f"--model-repository={root / name}" for name in ("add", "sub")), "--model-namespacing=true")
+
+
+def sums(server: Running, model: str) -> int:
+    """OUTPUT0: 2 where that is the sum of 1 and 1, 0 where it is the difference."""
+    status, answer = server.add_sub(model)
+    assert status == 200, answer
+    return int(next(output["data"][0] for output in answer["outputs"] if output["name"] == "OUTPUT0"))
+
+
+def until_it_sums(server: Running, model: str, expected: int) -> None:
+    end = time.monotonic() + PATIENCE
+    while True:
+        if server.add_sub(model)[0] == 200 and sums(server, model) == expected:
+            return
+        assert time.monotonic() < end, server.log()
+        time.sleep(0.05)
+
+
+def assert_ambiguous(server: Running, model: str) -> None:
+    status, answer = server.add_sub(model)
+    assert status == 400
+    assert answer["error"] == (
+        f"There are 2 identifiers of model '{model}' in global map, model namespace must be provided to resolve "
+        "ambiguity."
+    )
+
+
+def test_each_ensemble_finds_the_member_beside_it(tmp_path: Path) -> None:
+    with running(*houses(tmp_path)) as server:
+        assert (sums(server, "pipeline_add"), sums(server, "pipeline_sub")) == (2, 0)
+        assert_ambiguous(server, "member")
+
+        index = json.loads(server.post("/v2/repository/index")[1])
+        assert sorted(entry["name"] for entry in index) == ["member", "member", "pipeline_add", "pipeline_sub"]
+        assert {entry["state"] for entry in index} == {"READY"}
+        config = json.loads(server.get("/v2/models/pipeline_sub/config")[1])
+        assert config["ensemble_scheduling"]["step"][0]["model_namespace"] == str(tmp_path / "sub")
+        page = server.get("/metrics", server.metrics)[1].decode()
+        for name in ("add", "sub"):
+            assert f'nv_inference_count{{model="member",namespace="{tmp_path / name}",version="1"}} 1' in page
+
+
+def test_without_namespaces_the_same_models_are_ambiguous_for_the_ensembles_too(tmp_path: Path) -> None:
+    flags = houses(tmp_path)[:2]
+    with running(*flags, "--exit-on-error=false", ready=False) as server:
+        server.wait_for_log("edge-serve .* ready in|not ready")
+        index = {entry["name"]: entry for entry in json.loads(server.post("/v2/repository/index")[1])}
+        assert index["member"]["reason"] == "model appears in two or more repositories"
+        assert index["pipeline_add"].get("state") != "READY"
+
+
+def test_a_name_that_only_one_repository_has_is_found_from_both(tmp_path: Path) -> None:
+    flags = houses(tmp_path)
+    shutil.rmtree(tmp_path / "add" / "member")
+    with running(*flags) as server:
+        assert [sums(server, name) for name in ("pipeline_add", "pipeline_sub", "member")] == [0, 0, 0]
+
+
+def test_polling_binds_ensembles_anew_when_members_come_and_go(tmp_path: Path) -> None:
+    flags = (*houses(tmp_path), "--model-control-mode=poll", "--repository-poll-secs=1")
+    with running(*flags) as server:
+        shutil.move(tmp_path / "add" / "member", tmp_path / "away")
+        until_it_sums(server, "pipeline_add", 0)
+        assert (sums(server, "member"), sums(server, "pipeline_sub")) == (0, 0)
+
+        shutil.move(tmp_path / "away", tmp_path / "add" / "member")
+        until_it_sums(server, "pipeline_add", 2)
+        assert sums(server, "pipeline_sub") == 0
+        assert_ambiguous(server, "member")
+
+
+def test_an_explicit_load_means_every_model_of_the_name(tmp_path: Path) -> None:
+    flags = houses(tmp_path)
+    for name in ("add", "sub"):
+        ensemble(tmp_path / name, "same", "member")
+    with running(*flags, "--model-control-mode=explicit") as server:
+        assert server.post("/v2/repository/models/same/load", {})[0] == 200
+        assert_ambiguous(server, "same")
+        assert_ambiguous(server, "member")
+
+        assert server.post("/v2/repository/models/pipeline_sub/load", {})[0] == 200
+        assert sums(server, "pipeline_sub") == 0
+        assert server.post("/v2/repository/models/same/unload", {})[0] == 200
+        assert server.add_sub("same")[0] in (400, 404)
+
+
+def test_an_explicit_load_binds_anew(tmp_path: Path) -> None:
+    flags = houses(tmp_path)
+    shutil.move(tmp_path / "add" / "member", tmp_path / "away")
+    with running(*flags, "--model-control-mode=explicit") as server:
+        assert server.post("/v2/repository/models/pipeline_add/load", {})[0] == 200
+        assert sums(server, "pipeline_add") == 0
+        shutil.move(tmp_path / "away", tmp_path / "add" / "member")
+        assert server.post("/v2/repository/models/pipeline_add/load", {})[0] == 200
+        assert sums(server, "pipeline_add") == 2
+        assert_ambiguous(server, "member")
+
+
+@pytest.mark.parametrize("flag", ["--model-namespacing=true", "--model-namespacing=false"])
+def test_a_directory_with_colons_keeps_its_name(tmp_path: Path, flag: str) -> None:
+    python_model(tmp_path, "a::b")
+    with running(f"--model-repository={tmp_path}", flag) as server:
+        index = json.loads(server.post("/v2/repository/index")[1])
+        assert [entry["state"] for entry in index] == ["READY"]
+        if flag.endswith("false"):
+            assert sums(server, "a::b") == 2
