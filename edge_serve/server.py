@@ -130,7 +130,7 @@ class Server:
         self._loading: asyncio.Task[list[str]] | None = None
         self._background: list[asyncio.Task[None]] = []
         custom = CustomMetrics()
-        limits = WorkerLimits(silence=config.worker_heartbeat_timeout_secs)
+        limits = WorkerLimits(silence=config.worker_heartbeat_timeout_secs, hang=config.hang_timeout_secs)
         hooks = Hooks(metric=custom.apply)
         self._workers = Workers(limits, self._clock, hooks, _environments(config))
         self._codec = Codec(self._budget, limits)

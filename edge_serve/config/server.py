@@ -143,6 +143,14 @@ class ServerConfig(DoorSettings):
     worker_heartbeat_timeout_secs: Annotated[
         float, _worker(number(0.1), "Seconds of silence after which a worker process counts as hung and is restarted.")
     ] = 30.0
+    hang_timeout_secs: Annotated[
+        float,
+        _worker(
+            SECONDS,
+            "Seconds without an answer and without another response after which a model that runs a batch counts as "
+            "hung; its worker is restarted. 0 = the watchdog's time under systemd (WatchdogSec=), else never.",
+        ),
+    ] = 0.0
     execution_env_directory: Annotated[
         str,
         _worker(

@@ -17,9 +17,11 @@ from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models import statistics as record
 from edge_serve.models.controls import Controls
+from edge_serve.models.shared_lease import SharedLease
 from edge_serve.scheduling.core import Entry, Refuse, Run, Scheduler, Wait
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.ordering import ResponseOrder
+from edge_serve.scheduling.queued import QueuedScheduler
 from edge_serve.scheduling.sequences import SequenceScheduler
 from edge_serve.workers.pool import BatchReply, OpenedModel
 
@@ -66,33 +68,6 @@ class Job(Entry):
 
     def hold(self, held: bool) -> bool:
         return self.driver.hold(self, held)
-
-
-class SharedLease:
-    """One output slot that holds the answers of several requests: given back when the last of them is sent."""
-
-    __slots__ = ("_lease", "_shares")
-
-    def __init__(self, lease: Lease, shares: int) -> None:
-        self._lease = lease
-        self._shares = shares
-
-    @property
-    def view(self) -> memoryview:
-        return self._lease.view
-
-    @property
-    def offset(self) -> int:
-        return self._lease.offset
-
-    @property
-    def arena(self) -> object:
-        return self._lease.arena
-
-    def release(self) -> None:
-        self._shares -= 1
-        if self._shares == 0:
-            self._lease.release()
 
 
 class Driver:
@@ -231,6 +206,19 @@ class Driver:
     def in_flight(self) -> int:
         """Requests accepted and not answered."""
         return self.statistics.pending + sum(len(jobs) for _, jobs in self._batches.values())
+
+    def standstill(self) -> int | None:
+        """A marker of requests that wait although an instance is free, nothing runs and no time is waited for; it
+        changes when they move. None = there are none. Those of sequences may wait for each other, and do not count."""
+        queue = self._scheduler if isinstance(self._scheduler, QueuedScheduler) else None
+        if queue is None or not queue.pending() or self._batches or not queue.free():
+            return None
+        is_waiting = self._timer is not None and self._timer_ns > self._clock.now_ns()
+        return None if is_waiting else self._next_batch
+
+    def wake(self) -> None:
+        """Decide once more, in case that nobody did when it was due."""
+        self._pump()
 
     # ---- what the worker says -----------------------------------------------------------------------------------
 

@@ -51,6 +51,10 @@ class QueuedScheduler:
         """See `core.Scheduler`."""
         return len(self._queue)
 
+    def free(self) -> bool:
+        """An instance is idle."""
+        return bool(self._instances.idle)
+
     def _enqueue(self, entry: Entry, level: int, now_ns: int) -> None:
         if self._stopping:
             raise Unavailable(

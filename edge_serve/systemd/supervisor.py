@@ -15,14 +15,18 @@ from dataclasses import dataclass
 from edge_serve.clock import Clock
 from edge_serve.models.registry import Registry
 from edge_serve.service import Service
-from edge_serve.systemd import notify
+from edge_serve.systemd import faults, notify
+from edge_serve.systemd.facts import FactReader
 from edge_serve.systemd.standing import Phase, has_started, status_line
+from edge_serve.systemd.watchdog import Withhold, decide, time_of
 from edge_serve.workers.pool import Workers
 
 log = logging.getLogger(__name__)
 
 #: between looks, seconds; shorter while models load, so that READY is not late
 TICK, TICK_LOADING = 1.0, 0.1
+#: how often the watchdog is fed within its time, at least
+FEEDS = 4
 #: a load that moves is given so much longer, told so often; seconds
 EXTENSION, EXTEND_EVERY = 60.0, 5.0
 #: beyond the time for draining, for closing models and ending workers
@@ -54,6 +58,9 @@ class Supervisor:
         self._reloading = False
         self._stopping = False
         self._status = ""
+        self._facts = FactReader(watched.registry, watched.workers)
+        self._watchdog = 0.0
+        self._hungry = ""
         #: what grows while models load, when it last grew, and when the manager was last told
         self._progress: object = None
         self._extended_ns = 0
@@ -61,6 +68,9 @@ class Supervisor:
     def obey(self, environ: Mapping[str, str]) -> None:
         """This process is the service: speak to the manager that `environ` names, if it names one."""
         self._notifier = notify.Notifier(notify.sender(environ))
+        self._watchdog = time_of(environ, os.getpid())
+        self._watched.workers.default_hang = self._watchdog
+        faults.allow(environ, self._watched.registry)
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -69,7 +79,8 @@ class Supervisor:
                 self.look()
             except Exception:  # one bad look must not be the last
                 log.exception("looking after the service failed")
-            await asyncio.sleep(TICK if self._watched.service.started else TICK_LOADING)
+            pause = TICK if self._watched.service.started else TICK_LOADING
+            await asyncio.sleep(min(pause, self._watchdog / FEEDS) if self._watchdog else pause)
 
     def look(self) -> None:
         """Tell what has changed."""
@@ -78,6 +89,7 @@ class Supervisor:
             self._tell_standing()
         if not self._started or self._reloading:
             self._extend(now)
+        self._feed(now)
 
     # ---- what happens to the server -----------------------------------------------------------------------------
 
@@ -123,6 +135,20 @@ class Supervisor:
         elif line != self._status:
             self._status = line
             self._notifier.tell(notify.status(line))
+
+    def _feed(self, now: int) -> None:
+        """Look at workers and schedulers, also when nobody waits for the watchdog: one that hangs is ended inside."""
+        decision = decide(self._facts.read(now))
+        reason = decision.reason if isinstance(decision, Withhold) else ""
+        if reason and reason != self._hungry:
+            log.critical("the watchdog is not fed: %s", reason)
+        self._hungry = reason
+        if not self._watchdog:
+            return
+        if not isinstance(decision, Withhold):
+            self._notifier.tell(notify.watchdog())
+        elif decision.hopeless:
+            self._notifier.tell(notify.trigger(reason))
 
     def _extend(self, now: int) -> None:
         """More time for loads that move: a model more is there, or a worker computes."""

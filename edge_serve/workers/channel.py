@@ -55,7 +55,7 @@ class Channel:
 
     __slots__ = (
         "_buffer", "_granted", "_link", "_loop", "_pending", "_queue", "_send_control", "_socket", "broken",
-        "instance", "lending", "number", "on_abandoned",
+        "held", "instance", "lending", "number", "on_abandoned", "partials",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +83,8 @@ class Channel:
         self._granted: dict[int, Slot] = {}
         self._queue: deque[memoryview] = deque()
         self._buffer = bytearray()
+        #: responses of a decoupled model so far, and how many of its streams are told to wait now
+        self.partials = self.held = 0
         sock.setblocking(False)
         loop.add_reader(sock.fileno(), self._on_readable)
 
@@ -163,8 +165,7 @@ class Channel:
         pending.release()
         if pending.slot is not None:
             pending.slot.release()
-        refused = pending.refused or {}
-        replies = [Reply(error=refused.get(i, error)) for i in range(pending.count)]
+        replies = [Reply(error=(pending.refused or {}).get(i, error)) for i in range(pending.count)]
         reply = BatchReply(batch_id, 0, 0, 0, 0, replies)
         self._loop.call_soon(self._link.listener.on_reply, self.instance, reply)
 
@@ -193,6 +194,9 @@ class Channel:
         pending = self._pending.get(batch_id)
         if pending is not None and pending.timer is not None:
             pending.timer.hold(held)
+        self.held = max(
+            0, self.held + (1 if held else -1)
+        )  # a stream may have been held in the process before this one
         kind = Kind.HOLD if held else Kind.GO_ON
         self._send_control(frame(kind, batch_id, CANCELLATION.pack(self.number, index)))
 
@@ -353,6 +357,7 @@ class Channel:
         if slot is not None and not in_slot:
             slot.release()
         lease = slot if in_slot else None
+        self.partials += 1
         listener = cast(PartialListener, self._link.listener)
         reply = None if flags & NULL else replies[0]
         listener.on_partial(self.instance, batch_id, index, reply, flags & FINAL != 0, lease)

@@ -273,6 +273,10 @@ class Desk:
         self._kept[token] = lease, model
         return Room(token, lease.offset, len(lease.view))
 
+    def callers(self) -> set[int]:
+        """Numbers of the models that wait for others now."""
+        return {asked.model for asked in self._asked.values()}
+
     def closed(self, number: int) -> None:
         """A call got its last response."""
         self._asked.pop(number, None)

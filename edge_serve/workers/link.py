@@ -47,6 +47,7 @@ class Link:
         large: outputs of one request may exceed INLINE, so slots are handed out with the batch (a decoupled model's
             replies ask for theirs one by one).
         timeout: the model's `execution_timeout_ms`, in seconds; 0 = none.
+        hang: seconds after which a batch that does not move counts as hung; 0 = as for every model.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Link:
     arena: Arena
     listener: ModelListener
     timeout: float = 0.0
+    hang: float = 0.0
     row_bytes: int = field(init=False)
     large: bool = field(init=False)
 

@@ -17,6 +17,7 @@ from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.arena import Arena
 from edge_serve.workers.desk import Hooks
 from edge_serve.workers.environments import Environment, Environments
+from edge_serve.workers.hangs import HANG_PARAMETER
 from edge_serve.workers.layout import Layout
 from edge_serve.workers.link import Link, ModelListener, PartialListener
 from edge_serve.workers.part import Part
@@ -129,7 +130,11 @@ class OpenedModel:
 
 
 class Workers:
-    """All worker processes of the server; lives on one event loop."""
+    """All worker processes of the server; lives on one event loop.
+
+    Attributes:
+        default_hang: takes the place of `Limits.hang` where that is 0.
+    """
 
     def __init__(
         self,
@@ -146,6 +151,7 @@ class Workers:
         self._all: set[Worker] = set()
         self._reserved: dict[Path, tuple[Worker, asyncio.TimerHandle]] = {}
         self._forgetting: set[asyncio.Task[None]] = set()
+        self.default_hang = 0.0
 
     def workers(self) -> int:
         """How many there are."""
@@ -154,6 +160,12 @@ class Workers:
     def cpu_seconds(self) -> float:
         """What their processes have computed: it grows while models load."""
         return sum(worker.cpu_seconds() for worker in self._all)
+
+    def watch(self, now_ns: int) -> dict[str, float]:
+        """Kill what hangs; for each worker the seconds since it should have been killed, at most 0 for those that are
+        well. To be called about once a second."""
+        hang = self._limits.hang or self.default_hang
+        return {f"{worker.label} (pid {worker.pid})": worker.watch(now_ns, hang) for worker in self._all}
 
     def facts(self) -> list[WorkerFacts]:
         """Each of them, for the status document."""
@@ -213,7 +225,8 @@ class Workers:
         Raises:
             EdgeServeError: it does not load; nothing of it is left.
         """
-        link = Link(spec.name, Layout(spec.config), arena, listener, _execution_timeout(spec))
+        timeout = _number(spec, "execution_timeout_ms") / 1000
+        link = Link(spec.name, Layout(spec.config), arena, listener, timeout, _number(spec, HANG_PARAMETER))
         numbers = range(len(instances))
         groups = [[i] for i in numbers] if backend in ALONE else [list(numbers)]
         homes: list[_Home] = []
@@ -289,16 +302,14 @@ def _label(spec: ModelSpec) -> str:
     return f"{spec.name}:{spec.version}"
 
 
-def _execution_timeout(spec: ModelSpec) -> float:
-    """The model parameter `execution_timeout_ms` in seconds; 0 = none.
+def _number(spec: ModelSpec, parameter: str) -> float:
+    """The value of a model parameter; 0 = it is not given.
 
     Raises:
         Internal: it is no number.
     """
-    text = (spec.config.get("parameters") or {}).get("execution_timeout_ms", {}).get("string_value", "0")
+    text = (spec.config.get("parameters") or {}).get(parameter, {}).get("string_value", "0")
     try:
-        return float(text) / 1000
+        return float(text)
     except ValueError:
-        raise Internal(
-            f"parameter execution_timeout_ms of model '{spec.name}' is '{text}', expected a number"
-        ) from None
+        raise Internal(f"parameter {parameter} of model '{spec.name}' is '{text}', expected a number") from None

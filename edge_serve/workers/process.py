@@ -43,6 +43,7 @@ class Limits:
         close: to finalize a model, and then to end.
         silence: without a heartbeat before the interpreter counts as stuck; not while a model loads.
         python: interpreter of the workers; "" = this one.
+        hang: without an answer or another response of a batch; 0 = for ever.
     """
 
     hello: float = 60.0
@@ -50,6 +51,7 @@ class Limits:
     close: float = 30.0
     silence: float = 30.0
     python: str = ""
+    hang: float = 0.0
 
 
 class ProcessLost(Unavailable):
@@ -247,10 +249,15 @@ class Process:
     # ---- life and death -------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        silence = self._loop.time() - self._seen
-        if silence > self._limits.silence and not self._loading and self._hello.done():
+        if (overdue := self.overdue()) > 0:
+            silence = self._limits.silence + overdue
             self.kill(f"was killed: it gave no sign of life for {silence:.0f} s, its interpreter is stuck")
         self._watch = self._loop.call_later(self._limits.silence / 4, self._check)
+
+    def overdue(self) -> float:
+        """For how many seconds it has been silent longer than it may; below 0: it may still be."""
+        idle = self._loading or not self._hello.done() or self.exited.done()
+        return -self._limits.silence if idle else self._loop.time() - self._seen - self._limits.silence
 
     def kill(self, reason: str, grace: float = 0.0) -> None:
         """End it and its children; `exited` follows. The first reason given is the one reported.

@@ -16,6 +16,7 @@ from edge_serve.workers.channel import Channel
 from edge_serve.workers.desk import Caller, Desk, Hooks
 from edge_serve.workers.environments import Environment
 from edge_serve.workers.frames import Frame, FrameError, Kind
+from edge_serve.workers.hangs import HANG_PARAMETER, HangWatch
 from edge_serve.workers.output import Rate
 from edge_serve.workers.part import Part, as_json, lost_text, socket_pairs
 from edge_serve.workers.process import Limits, Process, ProcessLost
@@ -69,6 +70,7 @@ class Worker:
         self._log_rate = Rate(200, 1000)
         self._unlogged = 0
         self._wake = asyncio.Event()
+        self._hangs = HangWatch()
         self._reopening: set[asyncio.Task[None]] = set()
         self._process = self._new_process()
         self._supervisor = self._loop.create_task(self._supervise(), name=f"worker {label}")
@@ -95,6 +97,19 @@ class Worker:
         """For the status document."""
         models = sorted({(part.spec.name, str(part.spec.version)) for part in self._parts})
         return WorkerFacts(self.label, self.pid, self.restarts, tuple(models), self._process.exited.done())
+
+    def watch(self, now_ns: int, hang: float) -> float:
+        """Kill the process when one of its models hangs; seconds since that, or its end for another reason, was due.
+
+        Args:
+            hang: limit of models without one of their own; 0 = none.
+        """
+        process = self._process
+        found = self._hangs.look(now_ns, self._parts, hang, self._limits.load, self._desk.callers())
+        if found is not None:
+            process.kill(f"was killed: model '{found.model}' hangs, nothing has come from it for {found.seconds:.0f} s "
+                         f"(--hang-timeout-secs, or its parameter {HANG_PARAMETER})")  # fmt: skip
+        return max(process.overdue(), found.overdue if found is not None else 0.0)
 
     def shares(self) -> int:
         """How many models live in it."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -78,17 +76,8 @@ def supervised(
     try:
         yield server
     finally:
-        if server.process.poll() is None:
-            for pid in server.workers():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, 18)  # SIGCONT: what a test has stopped must not outlive it
-            server.process.send_signal(18)
-            server.process.terminate()
-            try:
-                server.process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                server.process.kill()
-                server.process.wait()
+        server.process.kill()  # its workers die with it
+        server.process.wait(PATIENCE)
         server.log_path.unlink(missing_ok=True)
 
 

@@ -1,0 +1,60 @@
+"""Finds instances whose model hangs: a batch that is not answered, and of which nothing else comes either.
+
+Heartbeats find an interpreter that is stuck; a model may hang while its interpreter is well. What is watched here costs
+a batch nothing: once a second somebody looks which one runs where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from edge_serve.workers.part import Part
+from edge_serve.workers.stalls import Stalls
+
+#: model parameter: seconds, in place of --hang-timeout-secs
+HANG_PARAMETER = "EDGE_SERVE_HANG_TIMEOUT_SECS"
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """A batch that has not moved for longer than its model may take."""
+
+    model: str
+    seconds: float
+    limit: float
+
+    @property
+    def overdue(self) -> float:
+        """How long ago somebody should have done something about it."""
+        return self.seconds - self.limit
+
+
+class HangWatch:
+    """Watches the parts of one worker."""
+
+    def __init__(self) -> None:
+        self._stalls: Stalls[tuple[int, int]] = Stalls()
+
+    def look(
+        self, now_ns: int, parts: Iterable[Part], limit: float, load_limit: float, callers: Collection[int]
+    ) -> Hang | None:
+        """The worst of them, if any.
+
+        Args:
+            limit: for parts without one of their own; 0 = they may take for ever.
+            load_limit: for warm-up, which is a part of loading.
+            callers: numbers of parts that wait for other models: those are watched themselves.
+        """
+        markers: dict[tuple[int, int], object] = {}
+        limits: dict[tuple[int, int], tuple[str, float]] = {}
+        for part in parts:
+            for instance, channel in part.channels.items():
+                batch = channel.running()
+                allowed = load_limit if batch < 0 else part.link.hang or limit
+                if batch and allowed and not channel.held and part.number not in callers:
+                    key = part.number, instance
+                    markers[key], limits[key] = (batch, channel.partials), (part.spec.name, allowed)
+        ages = self._stalls.look(now_ns, markers)
+        hangs = [Hang(limits[key][0], age, limits[key][1]) for key, age in ages.items() if age > limits[key][1]]
+        return max(hangs, key=lambda hang: hang.overdue, default=None)
