@@ -15,6 +15,8 @@ from edge_serve.config.settings import BadSetting
 _COMMANDS = """Usage:
   edge-serve --model-repository=<path> [options]    serve models (`edge-serve serve ...` is the same)
   edge-serve check <repository>...                  load every model without serving it; say what is wrong and where
+  edge-serve status [--json]                        how the server on this device is (status --help says more)
+  edge-serve top                                    the same, live
   edge-serve doctor                                 what this machine has, what is missing, how to get it
   edge-serve token <file> <role> [<name>]           add a bearer token to a --token-file, and print it
 
@@ -24,6 +26,10 @@ _COMMANDS = """Usage:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in ("status", "top"):
+        from edge_serve.status import command
+
+        return command.status(arguments[1:]) if arguments[0] == "status" else command.top(arguments[1:])
     if "--help" in arguments or "-h" in arguments:
         print(_COMMANDS + usage().partition("\n\n")[2], end="")
         return 0

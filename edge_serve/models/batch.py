@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from edge_serve.errors import EdgeServeError
+from edge_serve.messages.about import about
 from edge_serve.models.dependencies import circles, members_of
 from edge_serve.models.loading import Plan
 
@@ -42,7 +43,7 @@ class Batch:
         """Load all of them with `load`, whose EdgeServeErrors become results."""
         needs = {name: members_of(plan.config) for name, plan in self._plans.items()}
         for name, failure in circles(needs).items():
-            log.error("failed to load '%s': %s", name, failure.reason)
+            log.error("failed to load '%s': %s", name, failure.reason, extra=about(name))
             self.results[name] = failure
         create = asyncio.get_running_loop().create_task
         for name, plan in self._plans.items():

@@ -18,6 +18,7 @@ from struct import Struct
 
 from edge_serve.clock import Clock
 from edge_serve.errors import Cancelled, Unavailable
+from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
@@ -158,7 +159,7 @@ class CachedRunner:
             log.warning(
                 "an answer of model '%s' takes more than %d bytes, the most that the response cache keeps of one "
                 "(--cache-config=local,size=%d); it is not kept, and neither are others like it",
-                self._signature.model_name, self._most_bytes, self._cache.size,
+                self._signature.model_name, self._most_bytes, self._cache.size, extra=about(self._signature.model_name),
             )  # fmt: skip
 
     def _in_turn(self, on_response: OnResponse) -> OnResponse:

@@ -18,6 +18,7 @@ from edge_serve.config.json_form import model_config_to_json
 from edge_serve.config.model import load_model_config, merge_completed, settle_instances
 from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.errors import EdgeServeError
+from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.models.caching import TELLS_WHAT_IT_READ, CachedRunner
@@ -289,7 +290,8 @@ class Loader:
             if served.opened is not None:
                 await served.opened.close()
         except EdgeServeError as error:
-            log.warning("model %s version %s did not close cleanly: %s", served.name, served.version, error.message)
+            text, extra = "model %s version %s did not close cleanly: %s", about(served.name, served.version)
+            log.warning(text, served.name, served.version, error.message, extra=extra)
         finally:
             for give_back in served.on_close:
                 give_back()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from edge_serve.errors import EdgeServeError
+from edge_serve.messages.about import about
 from edge_serve.models.polling import Watch
 from edge_serve.models.registry import Registry
 from edge_serve.models.repository import Repository, Snapshot, snapshot
@@ -84,7 +85,7 @@ class Poller:
         changes = self._watch.look(found, time.monotonic(), settle)
         for name in changes.unload:
             if self._registry.knows(name):
-                log.info("model %s is gone from the repository", name)
+                log.info("model %s is gone from the repository", name, extra=about(name))
                 task = asyncio.get_running_loop().create_task(self._registry.unload(name), name=f"unload {name}")
                 self._unloading.add(task)  # it may take as long as its last request: nobody else waits for that
                 task.add_done_callback(self._unloading.discard)

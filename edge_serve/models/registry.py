@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
+from edge_serve.messages.about import about
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.metrics.source import ModelSeries
 from edge_serve.models.agents import run_agents
@@ -265,7 +266,7 @@ class Registry:
                 await asyncio.to_thread(run_agents, plan.config, plan.directory)
             return plan
         except (EdgeServeError, OSError) as error:
-            log.error("failed to load '%s': %s", name, error)
+            log.error("failed to load '%s': %s", name, error, extra=about(name))
             raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
 
     def strayed(self) -> list[str]:
@@ -308,7 +309,7 @@ class Registry:
             if plan is record.plan:  # nobody asked for it, and what it needs did not change
                 return
             if record.ready():
-                log.info("model %s is unchanged, nothing to load", plan.name)
+                log.info("model %s is unchanged, nothing to load", plan.name, extra=about(plan.name))
                 return
         try:
             if members_of(plan.config):
@@ -321,7 +322,7 @@ class Registry:
             if members_of(plan.config):
                 self._give_up(record, plan, batch.results, error)
             elif not plan.versions:
-                log.error("failed to load '%s': %s", plan.name, error.reason)
+                log.error("failed to load '%s': %s", plan.name, error.reason, extra=about(plan.name))
             raise
         batch.changed.add(plan.name)
 
@@ -348,7 +349,7 @@ class Registry:
 
     def _give_up(self, record: ModelRecord, plan: Plan, results: Results, error: LoadFailure) -> None:
         """An ensemble does not load. What served before goes too if it does not fit its members any more."""
-        log.error("failed to load '%s': %s", record.name, error.reason)
+        log.error("failed to load '%s': %s", record.name, error.reason, extra=about(record.name))
         if record.plan is None:
             record.plan = plan  # it is tried again when a member is loaded
             return

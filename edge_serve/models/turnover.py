@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.messages.about import about
 from edge_serve.models.admission import Way, decide
 from edge_serve.models.caching import CachedRunner
 from edge_serve.models.dependencies import LoadFailure, members_of
@@ -91,7 +92,7 @@ class Turnover:
         try:
             way = decide(plan.name, figures) if figures is not None else Way.BESIDE
         except EdgeServeError as error:
-            log.error("failed to load '%s': %s", plan.name, error.message)
+            log.error("failed to load '%s': %s", plan.name, error.message, extra=about(plan.name))
             return [error for _ in wanted]
         self._memory.promised += needed
         try:
@@ -107,7 +108,8 @@ class Turnover:
 
     async def _send_away(self, record: ModelRecord, going: list[VersionRecord]) -> None:
         """Close versions that serve; requests for them wait until `_take_over` or `_close_rooms`."""
-        log.warning("model %s does not fit beside itself: what serves goes first, requests wait", record.name)
+        text = "model %s does not fit beside itself: what serves goes first, requests wait"
+        log.warning(text, record.name, extra=about(record.name))
         tasks = []
         for known in going:
             old = known.served
@@ -136,19 +138,21 @@ class Turnover:
                 opened = await self._try(plan, version, own_worker)
                 if not isinstance(opened, EdgeServeError) or not left:
                     break
-                log.info("model %s version %d is tried again, at most %d times", plan.name, version, left)
+                text, extra = "model %s version %d is tried again, at most %d times", about(plan.name, version)
+                log.info(text, plan.name, version, left, extra=extra)
             return opened
 
     async def _try(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
+        extra = about(plan.name, version)
         try:
             if members_of(plan.config):
                 return self._loader.open_ensemble(plan, version, self._lookup)
             return await self._loader.open(plan, version, own_worker=own_worker)
         except EdgeServeError as error:
-            log.error("failed to load '%s' version %d: %s", plan.name, version, error.as_triton())
+            log.error("failed to load '%s' version %d: %s", plan.name, version, error.as_triton(), extra=extra)
             return error
         except Exception as error:  # a fault of ours must not look like a model that is still loading
-            log.exception("failed to load '%s' version %d", plan.name, version)
+            log.exception("failed to load '%s' version %d", plan.name, version, extra=extra)
             return Internal(f"{type(error).__name__}: {error}")
 
     async def _abandon(
@@ -173,7 +177,8 @@ class Turnover:
             else:
                 known.move(Event.LOADED)
             known.served = served
-            log.info("model %s version %s ready in %.2f s", served.name, served.version, served.load_seconds)
+            text, extra = "model %s version %s ready in %.2f s", about(served.name, served.version)
+            log.info(text, served.name, served.version, served.load_seconds, extra=extra)
         for known in replaced:
             if known.served is not None and isinstance(known.served.runner, WaitingRoom):
                 known.served.runner.open(fresh[-1])
@@ -226,13 +231,15 @@ class Turnover:
             log.warning(
                 "model %s version %s still has %d requests and %d open sequences after %g s",
                 served.name, served.version, served.runner.in_flight(), open_sequences(served), self._drain_seconds,
+                extra=about(served.name, served.version),
             )  # fmt: skip
         self._elders.remove(served)
         await self._loader.close(served)
         runner = served.runner.runner if isinstance(served.runner, CachedRunner) else served.runner
         if late and isinstance(runner, Driver):
             runner.give_up(_too_late(served, self._drain_seconds))
-        log.info("model %s version %s unloaded in %.2f s", served.name, served.version, time.monotonic() - started)
+        text, extra = "model %s version %s unloaded in %.2f s", about(served.name, served.version)
+        log.info(text, served.name, served.version, time.monotonic() - started, extra=extra)
 
     def _refresh(self, record: ModelRecord) -> None:
         ready = record.ready()

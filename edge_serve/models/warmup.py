@@ -16,6 +16,7 @@ from edge_serve.backends.base import Reply
 from edge_serve.config.model import read_file
 from edge_serve.config.model_config_pb2 import ModelConfig, ModelWarmup
 from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.messages.about import DISPLAY, about
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Tensor, element_count, from_array, join_bytes, split_bytes
 from edge_serve.workers.pool import BatchReply, OpenedModel
@@ -79,8 +80,9 @@ async def warm_up(
 async def _run(
     sample: ModelWarmup, requests: list[InferRequest], opened: OpenedModel, listener: WarmupListener, instance: int
 ) -> None:
+    name, text = requests[0].model_name, "model %s is running warmup sample '%s' on instance %d"
     for _ in range(sample.count or 1):
-        log.info("model %s is running warmup sample '%s' on instance %d", requests[0].model_name, sample.name, instance)
+        log.info(text, name, sample.name, instance, extra={DISPLAY: True, **about(name)})
         reply = listener.expect(instance)
         opened.execute(instance, -1, requests)
         done = await reply

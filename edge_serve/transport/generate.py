@@ -17,6 +17,7 @@ from collections import deque
 from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferResponse
 from edge_serve.protocol import generate
 from edge_serve.transport import backlog
@@ -100,7 +101,8 @@ def _body(response: InferResponse) -> tuple[bytes, bool]:
     except EdgeServeError as error:
         return error_body(error.message), True
     except Exception:
-        log.exception("a response of model %s cannot be encoded", response.model_name)
+        extra = about(response.model_name, response.model_version, response.id)
+        log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
         return error_body("the server failed to encode the response, its log says why"), True
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import json
 import re
 from collections.abc import Callable
 from functools import cached_property
@@ -67,6 +68,13 @@ class StatusPage:
         )
 
 
+def _json(document: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(document)
+    except TypeError:  # lone surrogates: the name of a directory that is no UTF-8
+        return json.dumps(document).encode()
+
+
 def _digest(text: bytes) -> str:
     return base64.b64encode(hashlib.sha256(text).digest()).decode()
 
@@ -84,7 +92,7 @@ class Edge:
 
     def status(self, exchange: Exchange, route: Route) -> None:
         """GET /edge-serve/status"""
-        self._service.status(lambda document: exchange.reply(200, (orjson.dumps(document),), headers=_NO_STORE))
+        self._service.status(lambda document: exchange.reply(200, (_json(document),), headers=_NO_STORE))
 
     def page(self, exchange: Exchange, route: Route) -> None:
         """GET /ui"""

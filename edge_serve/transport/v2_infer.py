@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unsupported
 from edge_serve.messages import shared_memory
+from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol import compression
@@ -229,7 +230,8 @@ class Inference:
         except EdgeServeError as error:
             refuse(exchange, error, PLAIN)
         except Exception:
-            log.exception("a response of model %s cannot be encoded", response.model_name)
+            extra = about(response.model_name, response.model_version, response.id)
+            log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
             refuse(exchange, Internal("the server failed to encode the response, its log says why"), PLAIN)
         if lease is not None:
             lease.release()

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 LONGEST_LINE = 4096
 _READ_BYTES = 64 * 1024
@@ -41,17 +41,25 @@ class Rate:
 class Output:
     """Reads one pipe on the event loop until it ends.
 
+    Args:
+        about: which model prints, as fields of the log's lines (messages/about.py).
+
     Attributes:
         last: the newest lines, for the report when the worker dies.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, fd: int, label: str, write: Callable[[str], None] | None = None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fd: int,
+        label: str,
+        write: Callable[[str], None] | None = None,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         self._loop = loop
         self._fd = fd
         self._label = label
-        self._write = write or (lambda line: log.info("%s: %s", label, line))
+        self._write = write or (lambda line: log.info("%s: %s", label, line, extra=about))
         self._rate = Rate(200, 1000)
         self._rest = b""
         self._dropped = 0

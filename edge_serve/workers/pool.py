@@ -12,6 +12,7 @@ from typing import Any
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.arena import Arena
@@ -260,8 +261,9 @@ class Workers:
         if worker is None or worker.gone:
             try:
                 worker = Worker(
-                    backend if shared else label, backend in ALONE, self._limits, self._clock, self._hooks, environment
-                )
+                    backend if shared else label, backend in ALONE, self._limits, self._clock, self._hooks, environment,
+                    None if shared else about(spec.name, spec.version),
+                )  # fmt: skip
             except BaseException:
                 _release(environment)
                 raise

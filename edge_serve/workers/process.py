@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,7 @@ class Process:
         on_frame: is given every control frame that is no answer to `ask`.
         module: what the child runs.
         interpreter: with which; None = the server's own.
+        about: the model that it is for, as fields of log lines; None = for several.
 
     Raises:
         Unavailable: the machine lets no process start now.
@@ -83,8 +84,10 @@ class Process:
         on_frame: Callable[[Frame], None],
         module: str = "edge_serve.workers.main",
         interpreter: Interpreter | None = None,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         self.label = label
+        self._about = about
         self._module = module
         self._interpreter = interpreter or own_interpreter(limits.python)
         self.exited: asyncio.Future[str] = loop.create_future()
@@ -137,7 +140,7 @@ class Process:
             with self._popen.stdout as stdout:
                 self._pidfd = os.pidfd_open(self._popen.pid)
                 undo.callback(os.close, self._pidfd)
-                self.output = Output(self._loop, os.dup(stdout.fileno()), self.label)
+                self.output = Output(self._loop, os.dup(stdout.fileno()), self.label, about=self._about)
             undo.pop_all()
         self._socket = ours
         ours.setblocking(False)

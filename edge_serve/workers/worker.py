@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import itertools
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from edge_serve.backends.base import ModelSpec
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.about import about
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.channel import Channel
 from edge_serve.workers.desk import Caller, Desk, Hooks
@@ -38,6 +40,7 @@ class Worker:
     Args:
         in_main: models load and their first instance runs in the process's main thread.
         environment: what its processes run with, released by its owner; None = the server's own interpreter.
+        about: the one model that it is for, as fields of log lines; None = for several.
 
     Attributes:
         restarts: how often a process was started in place of one that died.
@@ -52,8 +55,10 @@ class Worker:
         clock: Clock,
         hooks: Hooks,
         environment: Environment | None = None,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         self.label = label
+        self._about = about
         self.environment = environment
         self.restarts = 0
         self.claims = 0
@@ -117,7 +122,9 @@ class Worker:
 
     def _new_process(self) -> Process:
         interpreter = self.environment.interpreter if self.environment is not None else None
-        process = Process(self._loop, self.label, self._limits, self._on_frame, interpreter=interpreter)
+        process = Process(
+            self._loop, self.label, self._limits, self._on_frame, interpreter=interpreter, about=self._about
+        )
         self._desk = Desk(self._loop, process.send, self._caller, self._hooks, self._turning)
         return process
 
@@ -240,7 +247,8 @@ class Worker:
             process.kill(f"was killed: model '{part.spec.name}' did not close within {self._limits.close:g} s")
             await asyncio.shield(process.exited)
         except EdgeServeError as error:
-            log.warning("model %s did not close cleanly: %s", part.spec.name, error.message)
+            extra = about(part.spec.name, part.spec.version)
+            log.warning("model %s did not close cleanly: %s", part.spec.name, error.message, extra=extra)
             if isinstance(error, ProcessLost):
                 await asyncio.shield(process.exited)
         finally:
@@ -282,7 +290,7 @@ class Worker:
             try:
                 self._process = self._new_process()
             except EdgeServeError as error:
-                log.error("worker %s: %s", self.label, error.message)
+                log.error("worker %s: %s", self.label, error.message, extra=self._about)
             else:
                 return
             with contextlib.suppress(asyncio.TimeoutError):
@@ -292,7 +300,8 @@ class Worker:
         """Tell every listener; the process has been reaped, so its slots are free."""
         if not self._ending:
             log.error("worker %s (pid %d) %s%s", self.label, self.pid, reason,
-                      f"; next start in {delay:g} s" if delay and self._parts else "")  # fmt: skip
+                      f"; next start in {delay:g} s" if delay and self._parts else "",
+                      extra=self._about)  # fmt: skip
         self._desk.hang_up()
         self._desk.forget()
         for part in self._parts:
@@ -317,15 +326,17 @@ class Worker:
 
     async def _reopen(self, part: Part, process: Process) -> bool:
         """Whether the part serves again."""
+        extra = about(part.spec.name, part.spec.version)
         try:
             await self._open(part)
         except EdgeServeError as error:
-            log.error("model %s does not open in its restarted worker: %s", part.spec.name, error.message)
+            text = "model %s does not open in its restarted worker: %s"
+            log.error(text, part.spec.name, error.message, extra=extra)
             return False
         if part not in self._parts or process.exited.done():  # closed, or died, meanwhile
             await self.close(part)
             return True
-        log.info("model %s is back in worker %s (pid %d)", part.spec.name, self.label, process.pid)
+        log.info("model %s is back in worker %s (pid %d)", part.spec.name, self.label, process.pid, extra=extra)
         for instance in part.instances:
             part.link.listener.on_back(instance)
         return True
@@ -355,8 +366,10 @@ class Worker:
             self._unlogged += 1
             return
         if self._unlogged:
-            log.warning("%s: %d log lines dropped: the model logs too much", self.label, self._unlogged)
+            text = "%s: %d log lines dropped: the model logs too much"
+            log.warning(text, self.label, self._unlogged, extra=self._about)
             self._unlogged = 0
         level = value.get("level")
         known = level if isinstance(level, int) else logging.INFO
-        logging.getLogger("edge_serve.model").log(known, "%s: %s", self.label, value.get("text"))
+        log_line = logging.getLogger("edge_serve.model").log
+        log_line(known, "%s: %s", self.label, value.get("text"), extra=self._about)

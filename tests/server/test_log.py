@@ -146,5 +146,5 @@ def test_a_name_that_is_no_utf8_does_not_keep_a_line_out_of_the_file(logger: log
     assert first.endswith(r"model m\udcff")
     assert second.endswith("next")
     for handler in logging.getLogger("edge_serve").handlers:
-        assert isinstance(handler, logging.StreamHandler)
-        handler.stream.close()
+        if isinstance(handler, logging.StreamHandler):
+            handler.stream.close()

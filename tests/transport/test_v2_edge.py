@@ -95,3 +95,10 @@ def test_anything_else_gets_tritons_answer(method: str, path: str, headers: dict
 
     assert (exchange.status, exchange.content_type, exchange.content) == (404, PLAIN, b'{"error":"Not Found"}')
     assert (exchange.status, exchange.headers, exchange.content) == (404, nowhere.headers, nowhere.content)
+
+
+def test_a_name_that_is_no_utf8_does_not_break_the_document() -> None:
+    door = Door()
+    door.service.document = {"models": [{"name": "m\udcff"}]}
+
+    assert door.call("GET", "/edge-serve/status").json == door.service.document

@@ -89,6 +89,7 @@ class FakeService:
     trace_changes: list[tuple[str, TraceChanges]] = field(default_factory=list)
     regions: Regions = field(default_factory=Regions)
     allows_shm: bool = True
+    document: dict[str, Any] = field(default_factory=lambda: {"server": {"state": "ready"}})
 
     def check_shm(self) -> None:
         if not self.allows_shm:
@@ -113,7 +114,7 @@ class FakeService:
         self.check_shm()
 
     def status(self, done: Callable[[dict[str, Any]], None]) -> None:
-        done({"server": {"state": "ready"}})
+        done(self.document)
 
     def live(self) -> bool:
         return self.alive

@@ -1,0 +1,146 @@
+"""Fetches the status document of a running server, over its UNIX socket for administration or over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+PATH = "/edge-serve/status"
+
+#: where the packaged service has its socket for administration
+DEFAULT_SOCKET = "/run/edge-serve/admin.sock"
+DEFAULT_URL = "http://127.0.0.1:8000"
+_TIMEOUT_SECONDS = 5.0
+
+#: exit statuses, those of LSB's `status` as systemctl has them: the server is not there; it does not say how it is
+ABSENT, UNKNOWN = 3, 4
+
+
+class Unreachable(Exception):
+    """There is no document; `status` is the program's exit status."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which server to ask.
+
+    Attributes:
+        socket: of administration; "" = ask `url`.
+        token: to be shown to the server; ca: file with the certificates that its own may be signed with.
+    """
+
+    socket: str = ""
+    url: str = DEFAULT_URL
+    token: str = ""
+    ca: str = ""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.socket or self.url
+
+
+def find_target(
+    environ: Mapping[str, str], *, url: str = "", path: str = "", token_file: str = "", ca: str = ""
+) -> Target:
+    """What the options and the environment name, else the service of this device, else Triton's port on it.
+
+    Raises:
+        OSError: the file with the token cannot be read.
+    """
+    token = ""
+    if token_file:
+        with open(token_file, encoding="ascii", errors="replace") as file:
+            token = file.read().strip()
+    if url:
+        return Target("", url if "://" in url else f"http://{url}", token, ca)
+    path = path or environ.get("EDGE_SERVE_ADMIN_SOCKET", "")
+    if path or os.path.exists(DEFAULT_SOCKET):
+        return Target(path or DEFAULT_SOCKET, token=token)
+    return Target(token=token)
+
+
+def fetch(target: Target, timeout: float = _TIMEOUT_SECONDS) -> dict[str, Any]:
+    """The document.
+
+    Raises:
+        Unreachable: with a text for people.
+    """
+    try:
+        with contextlib.closing(_connect(target, timeout)) as connection:
+            headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
+            connection.request("GET", _prefix(target) + PATH, headers=headers)
+            answer = connection.getresponse()
+            body = answer.read()
+    except PermissionError:
+        text = f"you may not use {target.name}: be root or in its group, or ask another door with --url"
+        raise Unreachable(text, UNKNOWN) from None
+    except ssl.SSLError as error:
+        text = f"no trust in the server at {target.name}: {error.reason or error}; --ca-cert names what to trust"
+        raise Unreachable(text, UNKNOWN) from error
+    except TimeoutError:
+        raise Unreachable(f"the server at {target.name} does not answer within {timeout:g} s", ABSENT) from None
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        hint = "--admin-socket or --url says where else to look"
+        raise Unreachable(f"no server answers at {target.name} ({reason}); {hint}", ABSENT) from error
+    return _document(target, answer.status, body)
+
+
+def _document(target: Target, status: int, body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except ValueError:
+        value = None
+    if status == 200 and isinstance(value, dict) and "server" in value:
+        return value
+    if status in (401, 403) and isinstance(value, dict):
+        text = f"{target.name} refuses: {value.get('error')}; --token-file names a file with a token of the role read"
+        raise Unreachable(text, UNKNOWN)
+    raise Unreachable(f"what answers at {target.name} is no edge-serve that tells its status (HTTP {status})", UNKNOWN)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a UNIX socket."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _connect(target: Target, timeout: float) -> http.client.HTTPConnection:
+    if target.socket:
+        return _UnixConnection(target.socket, timeout)
+    parts = urlsplit(target.url)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if parts.scheme not in ("http", "https") or not host:
+        raise Unreachable(f"--url: found '{target.url}', expected http://<host>:<port> or https://...", 2)
+    if parts.scheme == "https":
+        context = ssl.create_default_context(cafile=target.ca or None)
+        return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+    return http.client.HTTPConnection(host, port or 80, timeout=timeout)
+
+
+def _prefix(target: Target) -> str:
+    """A path in the URL: of a proxy in front."""
+    return "" if target.socket else urlsplit(target.url).path.rstrip("/")

@@ -1,0 +1,104 @@
+"""`edge-serve status` and `edge-serve top`: what is said on the command line, and what the exit status means."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from edge_serve.status.client import (
+    ABSENT,
+    DEFAULT_SOCKET,
+    DEFAULT_URL,
+    UNKNOWN,
+    Target,
+    Unreachable,
+    fetch,
+    find_target,
+)
+from edge_serve.status.report import coloured, plain, report
+
+READY, NOT_READY = 0, 1
+
+#: between the two documents that the rates of one report come from
+MEASURED_SECONDS = 1.0
+
+_STATUSES = (
+    f"exit status: {READY} ready, {NOT_READY} not ready (starting, stopping, safe mode), 2 wrong use, "
+    f"{ABSENT} no server, {UNKNOWN} it does not tell"
+)
+
+
+def status(arguments: Sequence[str]) -> int:
+    """`edge-serve status`; its exit status."""
+    parser = _parser("status", "How the server on this device is.")
+    parser.add_argument("--json", action="store_true", help="the whole document as JSON (docs/status.md), at once")
+    options = parser.parse_args(arguments)
+    try:
+        return _once(_target(options), as_json=options.json)
+    except Unreachable as error:
+        print(f"edge-serve: {error}", file=sys.stderr)
+        return error.status
+
+
+def top(arguments: Sequence[str]) -> int:
+    """`edge-serve top`; its exit status."""
+    parser = _parser("top", "The same, live: q or Ctrl-C ends it.")
+    parser.add_argument("--interval", type=_seconds, default=1.0, metavar="S", help="seconds between looks (1)")
+    options = parser.parse_args(arguments)
+    try:
+        target = _target(options)
+        if not sys.stdout.isatty():  # into a file or a pipe: once
+            return _once(target, as_json=False)
+        from edge_serve.status.top import run
+
+        return run(target, options.interval)
+    except Unreachable as error:
+        print(f"edge-serve: {error}", file=sys.stderr)
+        return error.status
+
+
+def _once(target: Target, *, as_json: bool) -> int:
+    document = fetch(target)
+    if as_json:
+        print(json.dumps(document, indent=2))
+    else:
+        time.sleep(MEASURED_SECONDS)
+        before, document = document, fetch(target)
+        paint = coloured if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else plain
+        print("\n".join(report(before, document, paint)))
+    return READY if document["server"]["state"] == "ready" else NOT_READY
+
+
+def _target(options: argparse.Namespace) -> Target:
+    try:
+        return find_target(
+            os.environ, url=options.url, path=options.admin_socket, token_file=options.token_file, ca=options.ca_cert
+        )
+    except OSError as error:
+        raise Unreachable(f"cannot read '{options.token_file}': {error.strerror}", UNKNOWN) from error
+
+
+def _parser(name: str, text: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(f"edge-serve {name}", description=text, epilog=_STATUSES, allow_abbrev=False)
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--admin-socket", default="", metavar="PATH",
+        help=f"the server's UNIX socket for administration ($EDGE_SERVE_ADMIN_SOCKET, {DEFAULT_SOCKET} if it is there)",
+    )  # fmt: skip
+    where.add_argument(
+        "--url", default="", help=f"ask over HTTP instead ({DEFAULT_URL}, where there is no such socket)"
+    )
+    parser.add_argument("--token-file", default="", metavar="PATH", help="file with a bearer token for --url")
+    parser.add_argument("--ca-cert", default="", metavar="PATH", help="certificates (PEM) to trust for an https --url")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.1 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"found {text}, expected 0.1 to 3600 seconds")
+    return value

@@ -1,0 +1,105 @@
+"""Rates and latencies: the differences between two status documents. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+Document = Mapping[str, Any]
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Of one model version, or of all together, over a while.
+
+    Attributes:
+        median, slowest: seconds in which half of the requests, and 99 of 100, were answered; None = of none.
+    """
+
+    requests: float = 0.0
+    failures: float = 0.0
+    median: float | None = None
+    slowest: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counters at one moment."""
+
+    requests: int = 0
+    failures: int = 0
+    counts: Sequence[int] = ()
+
+    def plus(self, other: Totals) -> Totals:
+        """Both together."""
+        counts = [a + b for a, b in zip_longest(self.counts, other.counts, fillvalue=0)]
+        return Totals(self.requests + other.requests, self.failures + other.failures, counts)
+
+    def since(self, before: Totals) -> Totals:
+        """What was added. A counter that is lower than before began anew: its model was loaded again."""
+        if before.requests > self.requests or before.failures > self.failures:
+            return self
+        counts = [after - then for after, then in zip_longest(self.counts, before.counts, fillvalue=0)]
+        return Totals(self.requests - before.requests, self.failures - before.failures, counts)
+
+
+def totals_by_model(document: Document) -> dict[Key, Totals]:
+    """Of every version that serves."""
+    return {
+        (row["name"], row["version"]): Totals(
+            row["totals"]["requests"], sum(row["totals"]["failures"].values()), row["totals"]["duration_counts"]
+        )
+        for row in document["models"]
+        if "totals" in row
+    }
+
+
+def together(totals: Iterable[Totals]) -> Totals:
+    """The sum."""
+    result = Totals()
+    for one in totals:
+        result = result.plus(one)
+    return result
+
+
+def between(before: Document | None, after: Document) -> tuple[Rates, dict[Key, Rates]]:
+    """Of all models together, and of each. All zero where `before` is missing or of another process."""
+    now = totals_by_model(after)
+    seconds = (after["clock_ns"] - before["clock_ns"]) / 1e9 if before is not None else 0.0
+    if before is None or seconds <= 0 or before["server"]["pid"] != after["server"]["pid"]:
+        return Rates(), dict.fromkeys(now, Rates())
+    then = totals_by_model(before)
+    added = {key: totals.since(then.get(key, Totals())) for key, totals in now.items()}
+    bounds = after["duration_bounds_seconds"]
+    each = {key: _rates(totals, seconds, bounds) for key, totals in added.items()}
+    return _rates(together(added.values()), seconds, bounds), each
+
+
+def _rates(added: Totals, seconds: float, bounds: Sequence[float]) -> Rates:
+    return Rates(
+        added.requests / seconds,
+        added.failures / seconds,
+        quantile(0.5, added.counts, bounds),
+        quantile(0.99, added.counts, bounds),
+    )
+
+
+def quantile(q: float, counts: Sequence[int], bounds: Sequence[float]) -> float | None:
+    """The value below which the part `q` lies, interpolated within its bucket; None of nothing.
+
+    Args:
+        counts: per bucket; one more than `bounds`, the upper ones. What lies beyond the last one counts as that.
+    """
+    left = q * sum(counts)
+    if not left:
+        return None
+    for i, count in enumerate(counts):
+        if left <= count:
+            low = bounds[i - 1] if i else 0.0
+            high = bounds[i] if i < len(bounds) else low
+            return float(low + (high - low) * left / count)
+        left -= count
+    return float(bounds[-1])

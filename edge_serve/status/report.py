@@ -1,0 +1,191 @@
+"""The status document as text for a terminal. Pure: a document in, lines out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from edge_serve.log import one_line
+from edge_serve.status.rates import Rates, between
+
+Document = Mapping[str, Any]
+#: (text, style) -> the text in that style
+Paint = Callable[[str, str], str]
+
+NONE = "-"
+_STYLES = {"good": "32", "busy": "33", "bad": "31", "title": "1", "head": "2"}
+_OF_STATE = {"ready": "good", "starting": "busy", "stopping": "busy", "loading": "busy", "restarting": "busy"}
+_OF_LEVEL = {"error": "bad", "warning": "busy"}
+
+
+def plain(text: str, style: str) -> str:
+    """No colours."""
+    return text
+
+
+def coloured(text: str, style: str) -> str:
+    """ANSI colours."""
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style in _STYLES else text
+
+
+def report(
+    before: Document | None, after: Document, paint: Paint = plain, *, events: str = "errors", most_events: int = 5
+) -> list[str]:
+    """The lines of a report.
+
+    Args:
+        before: an earlier document, for rates and latencies; None = without.
+        events: `errors` or `events`, of which the newest are shown.
+    """
+    total, each = between(before, after)
+    lines = [*_head(after, paint), "", *_figures(after, total, measured=before is not None), ""]
+    lines += _models(after, each, paint)
+    lines += ["", *_workers(after, paint)]
+    recent = _events(after[events][:most_events], paint)
+    if recent:
+        lines += ["", paint("LAST PROBLEMS" if events == "errors" else "LAST EVENTS", "head"), *recent]
+    return lines
+
+
+def _head(document: Document, paint: Paint) -> list[str]:
+    server = document["server"]
+    state = paint(server["state"], _OF_STATE.get(server["state"], "bad"))
+    version = document["versions"].get("edge-serve", "")
+    name = paint(" ".join(filter(None, ("edge-serve", version))), "title")
+    up = span(server["uptime_seconds"])
+    line = f"{name} on {_clean(server['host'])}: {state}, up {up}, process {server['pid']}"
+    return [line, f"  {_clean(server['reason'])}"] if server["reason"] else [line]
+
+
+def _figures(document: Document, rates: Rates, *, measured: bool) -> list[str]:
+    device, models = document["device"], [row for row in document["models"] if "totals" in row]
+    requests = sum(row["totals"]["requests"] for row in models)
+    failures = sum(sum(row["totals"]["failures"].values()) for row in models)
+    queue = sum(row["pending"] for row in models)
+    counted = f"{requests:,} in all, {failures:,} failed, {queue:,} queued"
+    now = f"{rate(rates.requests)}/s, median {duration(rates.median)}, 99 % {duration(rates.slowest)}; "
+    load = f", load {device['load'][0]:.2f}" if device["load"] else ""
+    lines = [
+        f"requests  {now if measured else ''}{counted}",
+        f"cpu       {percent(device['cpu_utilization'])} of {device['cores']} cores{load}",
+        f"memory    {size(device['memory_used_bytes'])} of {size(device['memory_total_bytes'])} in use, "
+        f"models {size(sum(row['memory_bytes'] for row in models))}",
+    ]
+    if device["temperatures"]:
+        lines.append(
+            "heat      " + ", ".join(f"{_clean(t['name'])} {t['celsius']:.0f} C" for t in device["temperatures"])
+        )
+    for gpu in device["gpus"]:
+        parts = [percent(gpu["utilization"]), f"memory {size(gpu['memory_used'])} of {size(gpu['memory_total'])}"]
+        parts += [f"{gpu['temperature']:.0f} C"] if gpu["temperature"] is not None else []
+        parts += [f"{gpu['power_usage']:.1f} W"] if gpu["power_usage"] is not None else []
+        lines.append(f"gpu       {', '.join(parts)}")
+    return lines
+
+
+_MODEL_HEAD = ("MODEL", "VERSION", "STATE", "REQ/S", "MEDIAN", "99 %", "QUEUE", "FAILED", "MEMORY")
+
+
+def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Paint) -> list[str]:
+    rows, notes, styles = [], [], []
+    for row in document["models"]:
+        rates = each.get((row["name"], row["version"]), Rates())
+        cells = [_clean(row["name"]), row["version"] or NONE, row["condition"]]
+        if "totals" in row:
+            failed = sum(row["totals"]["failures"].values())
+            cells += [rate(rates.requests), duration(rates.median), duration(rates.slowest)]
+            cells += [f"{row['pending']:,}", f"{failed:,}", size(row["memory_bytes"])]
+        rows.append(cells)
+        notes.append(_clean(row["reason"]) if row["condition"] != "unloaded" else "")
+        styles.append("" if row["condition"] == "unloaded" else _OF_STATE.get(row["condition"], "bad"))
+    if not rows:
+        return ["no models: put one into the repository, or load one over the API"]
+    head, *lines = table([_MODEL_HEAD, *rows], "<><>>>>>>")
+    painted = [
+        line.replace(f" {cells[2]}", f" {paint(cells[2], style)}", 1) + (f"  {note}" if note else "")
+        for line, cells, style, note in zip(lines, rows, styles, notes, strict=True)
+    ]
+    return [paint(head, "head"), *painted]
+
+
+def _workers(document: Document, paint: Paint) -> list[str]:
+    server = {**document["server"], "label": "front end", "models": [], "restarts": 0, "lost": False}
+    rows = [
+        [
+            _clean(worker["label"]),
+            str(worker["pid"]),
+            size(worker["pss_bytes"] if worker["pss_bytes"] is not None else worker["rss_bytes"]),
+            "down" if worker["lost"] else span(worker["uptime_seconds"]),
+            str(worker["restarts"]),
+            _clean(", ".join(worker["models"])),
+        ]
+        for worker in [server, *document["workers"]]
+    ]
+    head, *lines = table([("WORKER", "PROCESS", "MEMORY", "UP", "RESTARTS", "MODELS"), *rows], "<>>>><")
+    return [paint(head, "head"), *lines]
+
+
+def _events(events: Iterable[Mapping[str, Any]], paint: Paint) -> list[str]:
+    lines = []
+    for event in events:
+        when = time.strftime("%m-%d %H:%M:%S", time.localtime(event["time_ms"] / 1000))
+        level = paint(f"{event['level']:<7}", _OF_LEVEL.get(event["level"], ""))
+        again = f" (x {event['count']})" if event["count"] > 1 else ""
+        lines.append(f"{when}  {level}  {_clean(event['text'])}{again}")
+    return lines
+
+
+def table(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Columns as wide as their widest cell, two blanks between them; a row may end early.
+
+    Args:
+        sides: `<` or `>` for each column.
+    """
+    widths = [max(len(row[i]) if i < len(row) else 0 for row in rows) for i in range(len(sides))]
+    return [
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=False)).rstrip()
+        for row in rows
+    ]
+
+
+def _clean(text: str) -> str:
+    """What comes from models and clients must not steer the terminal."""
+    return one_line(text)
+
+
+def rate(value: float) -> str:
+    """`142`, `0.3`"""
+    return "0" if not value else f"{value:,.0f}" if value >= 10 else f"{max(value, 0.1):.1f}"
+
+
+def duration(seconds: float | None) -> str:
+    """`0.41 ms`, `1.20 s`"""
+    if seconds is None:
+        return NONE
+    ms = seconds * 1000
+    return f"{seconds:.2f} s" if ms >= 1000 else f"{ms:.0f} ms" if ms >= 100 else f"{ms:.{1 if ms >= 10 else 2}f} ms"
+
+
+def size(nbytes: int | None) -> str:
+    """`23 MiB`, `1.2 GiB`"""
+    if nbytes is None:
+        return NONE
+    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.0f} MiB"
+
+
+def percent(part: float | None) -> str:
+    """`25 %`"""
+    return NONE if part is None else f"{part * 100:.0f} %"
+
+
+def span(seconds: float | None) -> str:
+    """`3 d 4 h`, `5 min`, `12 s`"""
+    if seconds is None:
+        return NONE
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min" if minutes else f"{int(seconds)} s"
