@@ -81,9 +81,10 @@ def _check_range(value: float, low: float, high: float) -> None:
 
 
 def _parse_pattern(text: str) -> re.Pattern[str]:
+    exact = text.removeprefix("(?-i)")
     try:
-        # header names are case-insensitive; Triton puts (?i) in front, which Python takes only once
-        return re.compile(text, re.IGNORECASE)
+        # header names are case-insensitive; Triton puts (?i) in front, which Python takes only once, and (?-i) never alone
+        return re.compile(text if exact == text else f"(?-i:{exact})", re.IGNORECASE)
     except re.error as error:
         raise ValueError(f"found '{text}', expected a regular expression: {error}") from error
 

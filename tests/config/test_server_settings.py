@@ -124,6 +124,13 @@ def test_header_patterns_match_in_any_case() -> None:
         assert pattern.fullmatch("X-Fwd-A")
 
 
+def test_a_header_pattern_may_ask_for_exact_case() -> None:
+    pattern = _parse("--grpc-header-forward-pattern=(?-i)x-fwd-.*").grpc_header_forward_pattern
+    assert pattern
+    assert pattern.fullmatch("x-fwd-a")
+    assert not pattern.fullmatch("X-Fwd-A")
+
+
 def test_metrics_follow_the_http_address() -> None:
     assert _parse("--http-address=0.0.0.0").metrics_address == "0.0.0.0"
     assert _parse("--http-address=0.0.0.0", "--metrics-address=::1").metrics_address == "::1"

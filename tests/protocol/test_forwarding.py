@@ -14,6 +14,7 @@ HEADERS = (("Host", "h"), ("X-Fwd-One", "1"), ("Other", "2"), ("x-fwd-two", "b")
         ("(?i)x-fwd-.*", {"X-Fwd-One": "1", "x-fwd-two": "b"}),
         ("X-FWD", {"X-Fwd-One": "1", "x-fwd-two": "b"}),
         ("(?-i)x-fwd", {"x-fwd-two": "b"}),
+        ("(?-i:x-fwd)", {"x-fwd-two": "b"}),
         ("^one", {}),
         ("one", {"X-Fwd-One": "1"}),
     ],
