@@ -83,7 +83,7 @@ def _check_range(value: float, low: float, high: float) -> None:
 def _parse_pattern(text: str) -> re.Pattern[str]:
     exact = text.removeprefix("(?-i)")
     try:
-        # header names are case-insensitive; Triton puts (?i) in front, which Python takes only once, and (?-i) never alone
+        # header names are case-insensitive; Triton puts (?i) in front, which Python takes once, and (?-i) never
         return re.compile(text if exact == text else f"(?-i:{exact})", re.IGNORECASE)
     except re.error as error:
         raise ValueError(f"found '{text}', expected a regular expression: {error}") from error
