@@ -38,7 +38,7 @@ def model_config_to_json(config: pb.ModelConfig) -> dict[str, Any]:
     document: dict[str, Any] = json_format.MessageToDict(
         config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    _numbers_in_place(document, _ROOT)
+    _as_triton_prints(document, _ROOT)
     ensemble = document.get("ensemble_scheduling")
     # newer than the Triton releases most clients know: printed only where it says something
     if ensemble and not ensemble["max_inflight_requests"]:
@@ -79,15 +79,21 @@ def _parse_loosely(text: bytes | str) -> Any:
         raise InvalidArgument(f"not JSON: {error}") from error
 
 
-def _numbers_in_place(document: dict[str, Any], message: Descriptor) -> None:
-    """Turn the strings that protobuf prints for 64-bit integers into numbers."""
-    fields = message.fields_by_name
-    for name, value in document.items():
-        field = fields[name]
+def _as_triton_prints(document: dict[str, Any], message: Descriptor) -> None:
+    """The strings that protobuf prints for 64-bit integers become numbers; fields stand as the .proto declares them.
+
+    Protobuf's Python writer puts the fields with default values last; scripts that look for a piece of text in the
+    answer of Triton, whose writer is C++, count on the order.
+    """
+    for field in message.fields:
+        if field.name not in document:
+            continue
+        value = document.pop(field.name)
         if field.message_type is not None:
-            _each_message(field.message_type, value, _numbers_in_place)
+            _each_message(field.message_type, value, _as_triton_prints)
         elif field.type in _LONG and field.full_name not in _STAY_STRINGS:
-            document[name] = [int(item) for item in value] if isinstance(value, list) else int(value)
+            value = [int(item) for item in value] if isinstance(value, list) else int(value)
+        document[field.name] = value
 
 
 def _spell_enums(document: dict[str, Any], message: Descriptor) -> dict[str, Any]:

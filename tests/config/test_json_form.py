@@ -23,6 +23,24 @@ def test_prints_defaults_but_not_absent_messages() -> None:
     assert "dynamic_batching" not in document
 
 
+def test_fields_stand_in_the_order_of_the_proto() -> None:
+    text = """
+    name: "m" backend: "python"
+    input { name: "x" dims: [ 4 ] data_type: TYPE_FP32 optional: true }
+    dynamic_batching { default_queue_policy { max_queue_size: 10 timeout_action: REJECT } }
+    """
+    document = model_config_to_json(parse_model_config(text))
+
+    assert list(document)[:3] == ["name", "platform", "backend"]
+    assert list(document["input"][0])[:4] == ["name", "data_type", "format", "dims"]
+    assert list(document["dynamic_batching"]["default_queue_policy"]) == [
+        "timeout_action",
+        "default_timeout_microseconds",
+        "allow_timeout_override",
+        "max_queue_size",
+    ]
+
+
 def test_long_integers_are_numbers_except_where_triton_forgot_them() -> None:
     text = """
     input { dims: [ 9007199254740993 ] reshape { shape: [ 2 ] } }
