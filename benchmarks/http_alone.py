@@ -31,6 +31,9 @@ class Answering:
     def __init__(self, reply_bytes: int) -> None:
         self._buffers = (b"x" * reply_bytes,)
 
+    def check(self, head: Head, length: int) -> None:
+        pass
+
     def place(self, head: Head, length: int) -> Lease | None:
         """Ordinary memory will do."""
         return None

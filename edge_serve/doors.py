@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import resource
 import ssl
 from collections.abc import Callable
 
@@ -9,9 +12,21 @@ from edge_serve.access.policy import AdminAccess
 from edge_serve.access.roles import Role
 from edge_serve.config.server import ServerConfig
 from edge_serve.errors import InvalidArgument
+from edge_serve.messages.peer import Peer
 from edge_serve.transport.access import Access, AccessSettings
+from edge_serve.transport.body_memory import BodyMemory
+from edge_serve.transport.cors import Cors
+from edge_serve.transport.exchange import Application
+from edge_serve.transport.http_limits import HttpLimits
 from edge_serve.transport.reloaded import Reloaded
+from edge_serve.transport.sharing import Addresses, InFlight, Sharing
 from edge_serve.transport.tls import TlsFiles, make_context
+from edge_serve.transport.v2 import V2Application
+
+log = logging.getLogger(__name__)
+
+#: descriptors that connections leave to workers (five an instance), loads and logs
+_RESERVED_FILES = 128
 
 
 class Guards:
@@ -31,6 +46,12 @@ class Guards:
                 origins=config.http_cors_origin,
             )
         )
+        self.sharing = Sharing(
+            InFlight(config.max_requests_in_flight),
+            Addresses(config.max_connections_per_address),
+            BodyMemory(config.request_memory_bytes or quarter_of_memory()),
+        )
+        self._origins = config.http_cors_origin
         self._contexts: list[Reloaded[ssl.SSLContext]] = []
         self.http_tls = self._tls("HTTP", http_files(config), "http/1.1")
         self.metrics_tls = self.http_tls if config.metrics_use_ssl else None
@@ -41,12 +62,54 @@ class Guards:
         for contexts in self._contexts:
             contexts.look()
 
+    def chooser(self, application: V2Application) -> Callable[[Peer], Application]:
+        """What answers a client: the application as far as this client may, and browsers where pages may read."""
+        origins = self._origins
+        if not origins:
+            return application.for_peer
+        return lambda peer: Cors(application.for_peer(peer), origins)
+
+    def refused(self) -> dict[str, int]:
+        """What was refused so far, by reason; the doors count their own connections and handshakes."""
+        sharing = self.sharing
+        return {
+            "access": self.access.denied,
+            "requests_in_flight": sharing.in_flight.refused,
+            "connections_of_address": sharing.addresses.refused,
+            **{f"body_{reason}": count for reason, count in sharing.memory.refused.items()},
+        }
+
     def _tls(self, door: str, files: TlsFiles | None, protocol: str) -> Callable[[], ssl.SSLContext] | None:
         if files is None:
             return None
         contexts = Reloaded(f"certificate of {door}", files.paths, lambda: make_context(files, (protocol,)))
         self._contexts.append(contexts)
         return lambda: contexts.value
+
+
+def quarter_of_memory() -> int:
+    """Bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+
+
+def http_limits(config: ServerConfig) -> HttpLimits:
+    """The limits of the HTTP door, within what this process may have open."""
+    connections = config.http_max_connections
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files != resource.RLIM_INFINITY and connections > files - _RESERVED_FILES:
+        connections = min(connections, max(files - _RESERVED_FILES, files // 4))
+        log.warning("at most %d HTTP connections: this process may have only %d files open", connections, files)
+    return HttpLimits(
+        connections=connections,
+        pipelined=config.http_max_pipelined,
+        idle_timeout=config.http_idle_timeout_secs or float("inf"),
+        head_timeout=config.http_head_timeout_secs,
+        body_timeout=config.http_body_timeout_secs,
+        body_rate=config.min_body_bytes_per_sec,
+        memory_wait=config.request_memory_wait_secs,
+        write_timeout=config.http_write_timeout_secs,
+        handshake_timeout=config.tls_handshake_timeout_secs,
+    )
 
 
 def http_files(config: ServerConfig) -> TlsFiles | None:

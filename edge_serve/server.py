@@ -24,10 +24,11 @@ from edge_serve import __version__
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.json_form import model_config_to_json
 from edge_serve.config.server import ServerConfig
-from edge_serve.doors import Guards
+from edge_serve.doors import Guards, http_limits, quarter_of_memory
 from edge_serve.errors import EdgeServeError
 from edge_serve.log import LogControl
 from edge_serve.messages.about import DISPLAY, about
+from edge_serve.messages.peer import ADMINISTRATOR
 from edge_serve.messages.settings import TRACE_LEVELS, TraceSettings
 from edge_serve.metrics.custom import CustomMetrics
 from edge_serve.metrics.gpu import find_gpus
@@ -52,8 +53,7 @@ from edge_serve.systemd.supervisor import Supervisor, Watched
 from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.grpc_door import open_grpc
 from edge_serve.transport.http import HttpServer
-from edge_serve.transport.http_limits import HttpLimits
-from edge_serve.transport.listeners import Listener, listen_admin, listen_tcp, listen_unix
+from edge_serve.transport.listeners import Listener, listen_tcp, listen_unix
 from edge_serve.transport.metrics import MetricsApplication
 from edge_serve.transport.v2 import V2Application
 from edge_serve.transport.v2_head import V2Settings
@@ -77,9 +77,6 @@ HOUSEKEEPING_SECONDS = 1.0
 #: how long a worker that is still there when all is over may take to end by itself, seconds
 LAST_GRACE = 1.0
 
-#: descriptors that connections leave to workers (five an instance), loads and logs
-_RESERVED_FILES = 128
-
 
 @dataclass(slots=True)
 class Source:
@@ -89,6 +86,7 @@ class Source:
     custom_metrics: CustomMetrics
     budget: Budget
     doors: list[HttpServer] = field(default_factory=list)
+    guards: Guards | None = None
 
     def models(self) -> Iterable[ModelSeries]:
         """Every served version."""
@@ -99,11 +97,19 @@ class Source:
         requests: Counter[int] = Counter()
         for door in self.doors:
             requests.update(door.counters.requests)
-        return HttpSeries(sum(door.counters.connections for door in self.doors), requests)
+        return HttpSeries(sum(door.counters.connections for door in self.doors), requests, self._refused())
 
     def tensor_memory(self) -> int:
         """Bytes of all slots in all arenas."""
         return self.budget.used
+
+    def _refused(self) -> dict[str, int]:
+        counters = [door.counters for door in self.doors]
+        return {
+            "connections": sum(door.connections_refused for door in counters),
+            "tls_handshake": sum(door.handshakes_failed for door in counters),
+            **(self.guards.refused() if self.guards is not None else {}),
+        }
 
     def custom(self) -> Iterable[CustomFamily]:
         """The models' own metrics."""
@@ -121,7 +127,7 @@ class Server:
     def __init__(self, config: ServerConfig, log_control: LogControl | None = None) -> None:
         self._config = config
         self._clock = MonotonicClock()
-        self._budget = Budget(config.tensor_memory_bytes or _quarter_of_memory())
+        self._budget = Budget(config.tensor_memory_bytes or quarter_of_memory())
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
         self._doors: list[HttpServer] = []
@@ -153,7 +159,7 @@ class Server:
         calls = Calls(self._registry.lookup, self.service)
         hooks.infer, hooks.control = calls.infer, calls.control
         self._guards = Guards(config)
-        self._source = Source(self._registry, custom, self._budget, self._doors)
+        self._source = Source(self._registry, custom, self._budget, self._doors, self._guards)
         self._log_control = log_control
         self.service.status_source = self._collector(repository).read
         watched = Watched(self.service, self._registry, self._workers, config.required_model)
@@ -263,7 +269,7 @@ class Server:
 
     async def _open_doors(self) -> None:
         config = self._config
-        guards, limits = self._guards, _http_limits(config)
+        guards, limits = self._guards, http_limits(config)
         application = V2Application(
             self.service,
             _v2_settings(config),
@@ -273,13 +279,21 @@ class Server:
             access=guards.access,
         )
         if config.admin_socket:
-            admin = HttpServer(application, limits, self._clock, choose=application.for_peer)
-            await self._open("admin", admin, [listen_admin(config.admin_socket, config.admin_socket_group)])
+            administrated = application.for_peer(ADMINISTRATOR)
+            listeners = [listen_unix(config.admin_socket, group=config.admin_socket_group)]
+            await self._open("admin", HttpServer(administrated, limits, self._clock), listeners)
         if config.allow_http:
             listeners = listen_tcp(config.http_address, config.http_port, reuse_port=config.reuse_http_port)
             if config.http_unix_socket:
                 listeners.append(listen_unix(config.http_unix_socket))
-            door = HttpServer(application, limits, self._clock, choose=application.for_peer, tls=guards.http_tls)
+            door = HttpServer(
+                application,
+                limits,
+                self._clock,
+                choose=guards.chooser(application),
+                tls=guards.http_tls,
+                sharing=guards.sharing,
+            )
             await self._open("HTTP", door, listeners)
         if config.allow_grpc:
             self._grpc = await open_grpc(self.service, config, self._clock)
@@ -399,10 +413,6 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _quarter_of_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
-
-
 def _loader_options(config: ServerConfig) -> LoaderOptions:
     metrics = parse_options(config.metrics_config)
     return LoaderOptions(
@@ -438,15 +448,6 @@ def _v2_settings(config: ServerConfig) -> V2Settings:
             for api in restriction.apis
         },
     )
-
-
-def _http_limits(config: ServerConfig) -> HttpLimits:
-    connections = config.http_max_connections
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if files != resource.RLIM_INFINITY and connections > files - _RESERVED_FILES:
-        connections = min(connections, max(files - _RESERVED_FILES, files // 4))
-        log.warning("at most %d HTTP connections: this process may have only %d files open", connections, files)
-    return HttpLimits(connections=connections, idle_timeout=config.http_idle_timeout_secs or float("inf"))
 
 
 def _trace_settings(config: ServerConfig) -> TraceSettings:

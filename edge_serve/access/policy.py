@@ -27,7 +27,7 @@ class Asked:
     Attributes:
         authorization: the header's value.
         forwarded: a proxy says that it passes the request on for somebody else.
-        origin: of the web page that sends it, where that may not read our answers.
+        origin: of the web page that sends it, where that is neither ours nor invited.
     """
 
     authorization: str | None = None

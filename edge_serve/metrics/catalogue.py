@@ -21,6 +21,7 @@ from edge_serve.metrics.readers import (
     latency,
     micros,
     one,
+    refused,
     summary,
 )
 
@@ -142,6 +143,8 @@ CATALOGUE: tuple[Metric, ...] = (
            "Open HTTP connections"),
     Metric("edge_serve_http_requests_total", "counter", ("code",), http_requests,
            "HTTP requests answered, by status code"),
+    Metric("edge_serve_refused_total", "counter", ("reason",), refused,
+           "What the doors refused: connections, handshakes, requests and bodies beyond a limit, and access"),
     Metric("edge_serve_gpu_temperature_celsius", "gauge", _GPU, gpu(lambda g: g.temperature),
            "GPU temperature in degrees Celsius", _NVML),
 )

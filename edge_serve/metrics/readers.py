@@ -169,5 +169,9 @@ def gpu(value: Callable[[GpuReading], float | None]) -> Reader:
     return read
 
 
+def refused(scrape: Scrape) -> list[Sample]:
+    return [Sample(label_text({"reason": reason}), count) for reason, count in scrape.http.refused.items()]
+
+
 def http_requests(scrape: Scrape) -> list[Sample]:
     return [Sample(with_label("", "code", str(code)), count) for code, count in sorted(scrape.http.requests.items())]

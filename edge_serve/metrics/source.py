@@ -54,10 +54,11 @@ class ModelSeries:
 
 @dataclass(slots=True)
 class HttpSeries:
-    """The doors: open connections, and requests answered by status."""
+    """The doors: open connections, requests answered by status, and what was refused, by reason."""
 
     connections: int = 0
     requests: Mapping[int, int] = field(default_factory=dict)
+    refused: Mapping[str, int] = field(default_factory=dict)
 
 
 class StatisticsSource(Protocol):

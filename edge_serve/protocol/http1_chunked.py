@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from edge_serve.protocol.http1 import FIELD, SINGLE, TOKEN, MessageLimits, refuse_field
 from edge_serve.protocol.http1_errors import BadRequest, ContentTooLarge, FieldsTooLarge
@@ -14,6 +15,9 @@ _SIZE_LINE = re.compile(
 
 _NOT_IN_TRAILERS = SINGLE | {"connection", "proxy-connection", "keep-alive", "upgrade", "te", "trailer", "expect"}
 
+#: Bytes that a body may have before anybody is asked for memory.
+UNASKED = 32 * 1024
+
 #: Chunks decoded in one call. A buffer full of one-byte chunks would otherwise hold the loop for tens of milliseconds.
 _CHUNKS_PER_CALL = 1000
 
@@ -21,19 +25,26 @@ _CHUNKS_PER_CALL = 1000
 class ChunkedDecoder:
     """Decodes one body.
 
+    Args:
+        grow: asked before the body grows to so many bytes; says up to where it need not ask again, or raises.
+
     Attributes:
         body: what has been decoded so far.
         done: the last chunk and the trailer section have been read.
         rested: the last call stopped before the end of its data to let others run; call again.
     """
 
-    __slots__ = ("_chunks", "_extensions", "_left", "_limits", "_trailers", "body", "done", "rested")
+    __slots__ = (
+        "_allowed", "_chunks", "_extensions", "_grow", "_left", "_limits", "_trailers", "body", "done", "rested",
+    )  # fmt: skip
 
-    def __init__(self, limits: MessageLimits) -> None:
+    def __init__(self, limits: MessageLimits, grow: Callable[[int], int]) -> None:
         self.body = bytearray()
         self.done = False
         self.rested = False
         self._limits = limits
+        self._grow = grow
+        self._allowed = UNASKED
         self._chunks = 0
         self._extensions = 0
         #: bytes of the present chunk and its CR LF still to come; 0: a size line is next
@@ -77,6 +88,8 @@ class ChunkedDecoder:
         data_left = self._left - 2
         if data_left > 0:
             taken = min(data_left, end - pos)
+            if len(self.body) + taken > self._allowed:
+                self._allowed = self._grow(len(self.body) + taken)
             self.body += view[pos : pos + taken]
             self._left -= taken
             pos += taken

@@ -8,6 +8,7 @@ has said "not yet" must be saved with `keep` before another connection receives.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from edge_serve.messages.infer import Lease
@@ -26,8 +27,20 @@ _FIRST_STEP = 256 * 1024
 _EMPTY_LINES = 4
 
 
+class NotYet(Exception):  # no error: a word of `place`
+    """There is no memory for this body now: it stays unread, and `next` is called again when there is."""
+
+
+def _no_bounds(total: int) -> int:
+    return sys.maxsize
+
+
 class RequestReader:
     """One connection's requests.
+
+    Args:
+        place: memory for a body of known length, or None for ordinary memory; raises NotYet, or an EdgeServeError.
+        grow: asked before a chunked body grows to so many bytes; says up to where it need not ask again, or raises.
 
     Attributes:
         body: of the request that `next` returned last.
@@ -40,6 +53,7 @@ class RequestReader:
         "_data",
         "_end",
         "_filled",
+        "_grow",
         "_head",
         "_lease",
         "_length",
@@ -58,12 +72,18 @@ class RequestReader:
     )
 
     def __init__(
-        self, parser: HeadParser, shared: bytearray, shared_view: memoryview, place: Callable[[Head, int], Lease | None]
+        self,
+        parser: HeadParser,
+        shared: bytearray,
+        shared_view: memoryview,
+        place: Callable[[Head, int], Lease | None],
+        grow: Callable[[int], int] = _no_bounds,
     ) -> None:
         self._parser = parser
         self._shared = shared
         self._shared_view = shared_view
         self._place = place
+        self._grow = grow
         self._data = shared
         self._pos = self._end = self._scanned = 0
         self._own: bytearray | None = None
@@ -150,7 +170,11 @@ class RequestReader:
         head = self._parser.parse(bytes(data[pos : at + 4]))
         self._pos = self._scanned = at + 4
         if head.chunked or head.content_length:
-            return self._begin_body(head)
+            try:
+                return self._begin_body(head)
+            except NotYet:
+                self._pos, self._scanned = pos, at
+                return None
         self.body = b""
         self.lease = None
         self.count += 1
@@ -198,7 +222,7 @@ class RequestReader:
     def _begin_body(self, head: Head) -> Head | None:
         if head.chunked:
             self._head = head
-            self._chunked = ChunkedDecoder(self._parser.limits)
+            self._chunked = ChunkedDecoder(self._parser.limits, self._grow)
             return self._continue_body(head)
         length = head.content_length or 0
         here = self._end - self._pos

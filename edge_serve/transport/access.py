@@ -91,7 +91,7 @@ class AccessSettings:
     """What is configured; "" = no such file.
 
     Attributes:
-        origins: of pages that may read answers; "*" = any.
+        origins: of pages that may administrate, where their user may.
     """
 
     token_file: str = ""
@@ -149,9 +149,9 @@ class Access:
         self._remembering.add(remembering)
 
     def is_foreign(self, origin: str, host: str | None) -> bool:
-        """Whether a page of this origin is neither ours nor invited. A name can be made to point here by its owner,
-        so only an address or localhost counts as ours."""
-        if "*" in self._settings.origins or origin in self._settings.origins:
+        """Whether a page of this origin is neither ours nor invited by name. A name can be made to point here by its
+        owner, so only an address or localhost counts as ours."""
+        if origin in self._settings.origins:
             return False
         try:
             there = urlsplit(origin)

@@ -21,6 +21,8 @@ class Exchange(Protocol):
     body: Buffer
     #: the memory that the application placed the body in; the application owns it from `handle` on
     lease: Lease | None
+    #: header fields of every answer to this request, beside its own (set by an application around the application)
+    extra: Sequence[tuple[str, str]]
     #: called once if the client goes before the answer was given (set by the application)
     on_abandoned: Callable[[], None] | None
 
@@ -54,6 +56,13 @@ class Exchange(Protocol):
 
 class Application(Protocol):
     """Answers requests."""
+
+    def check(self, head: Head, length: int) -> None:
+        """Whether a body of `length` bytes is welcome, asked once before memory is looked for.
+
+        Raises:
+            EdgeServeError: it is not; that is answered at once and the connection closed.
+        """
 
     def place(self, head: Head, length: int) -> Lease | None:
         """Memory for a body of `length` bytes (Content-Length known), or None for ordinary memory.

@@ -15,15 +15,17 @@ from edge_serve.transport.tls import TlsSocket, wrap
 log = logging.getLogger(__name__)
 
 Opened = Callable[[TlsSocket], None]
+Failed = Callable[[], None]
 
 
 class _Handshake:
     """One socket on its way."""
 
-    __slots__ = ("fd", "opened", "sock", "timer")
+    __slots__ = ("failed", "fd", "opened", "sock", "timer")
 
-    def __init__(self, sock: ssl.SSLSocket, opened: Opened) -> None:
+    def __init__(self, sock: ssl.SSLSocket, opened: Opened, failed: Failed | None) -> None:
         self.sock = sock
+        self.failed = failed
         self.fd = sock.fileno()
         self.opened = opened
         self.timer: asyncio.TimerHandle | None = None
@@ -36,9 +38,6 @@ class Handshakes:
         context: the newest one, asked for each connection.
         timeout: seconds from the first step to the last.
         plain_reply: sent to a client that speaks HTTP without TLS.
-
-    Attributes:
-        failed: how many have failed or taken too long.
     """
 
     def __init__(
@@ -55,17 +54,16 @@ class Handshakes:
         self._under_way: set[_Handshake] = set()
         self._ready: deque[_Handshake] = deque()
         self._stepping = False
-        self.failed = 0
 
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def begin(self, sock: socket.socket, opened: Opened) -> None:
-        """Take over an accepted, non-blocking socket; `opened` is called when it can be used, or never."""
+    def begin(self, sock: socket.socket, opened: Opened, failed: Failed | None = None) -> None:
+        """Take over an accepted, non-blocking socket; one of `opened` and `failed` is called, unless `close` is."""
         try:
-            handshake = _Handshake(wrap(sock, self._context()), opened)
+            handshake = _Handshake(wrap(sock, self._context()), opened, failed)
         except OSError as error:
-            self._log_failure(error)
+            _tell(failed, error)
             return
         self._under_way.add(handshake)
         handshake.timer = self._loop.call_later(self._timeout, self._on_timeout, handshake)
@@ -114,11 +112,7 @@ class Handshakes:
         if self._plain_reply and getattr(error, "reason", None) == "HTTP_REQUEST":
             _answer_plainly(handshake.sock, self._plain_reply)
         handshake.sock.close()
-        self._log_failure(error)
-
-    def _log_failure(self, error: OSError) -> None:
-        self.failed += 1
-        log.debug("a TLS handshake failed: %s", error)
+        _tell(handshake.failed, error)
 
     def _end(self, handshake: _Handshake) -> None:
         self._under_way.discard(handshake)
@@ -129,6 +123,12 @@ class Handshakes:
     def _stop_watching(self, handshake: _Handshake) -> None:
         self._loop.remove_reader(handshake.fd)
         self._loop.remove_writer(handshake.fd)
+
+
+def _tell(failed: Failed | None, error: OSError) -> None:
+    log.debug("a TLS handshake failed: %s", error)
+    if failed is not None:
+        failed()
 
 
 def _answer_plainly(sock: ssl.SSLSocket, reply: bytes) -> None:

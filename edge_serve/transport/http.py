@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from edge_serve.clock import Clock, MonotonicClock
-from edge_serve.errors import EdgeServeError, InvalidArgument, Unavailable
+from edge_serve.errors import EdgeServeError, InvalidArgument, Overloaded
 from edge_serve.messages.peer import Peer
 from edge_serve.protocol.http1_response import CLOSE, response_head
 from edge_serve.transport.exchange import Application
@@ -27,6 +27,7 @@ from edge_serve.transport.http_shared import HttpCounters, Shared
 from edge_serve.transport.http_tls import TlsHttpConnection
 from edge_serve.transport.listeners import Listener, peer_of
 from edge_serve.transport.replies import error_body
+from edge_serve.transport.sharing import Sharing
 from edge_serve.transport.tls import TlsSocket
 
 _log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class HttpServer:
         application: answers every client.
         choose: the application for a client, where it is not the same for all.
         tls: the newest context, for doors that speak TLS; None = no TLS.
+        sharing: limits that hold for all doors together; None = none.
     """
 
     def __init__(
@@ -64,9 +66,13 @@ class HttpServer:
         *,
         choose: Callable[[Peer], Application] | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self._choose = choose or (lambda peer: application)
         self._tls = tls
+        self._sharing = sharing or Sharing()
+        #: what a connection is counted under, where they are
+        self._keys: dict[HttpConnection, str] = {}
         self._handshakes: Handshakes | None = None
         self._limits = limits or HttpLimits()
         self._clock = clock or MonotonicClock()
@@ -84,7 +90,8 @@ class HttpServer:
         """Accept from now on; `drain` closes the listeners."""
         loop = asyncio.get_running_loop()
         if self._shared is None:
-            self._shared = Shared(loop, self._limits)
+            self._shared = Shared(loop, self._limits, self._sharing)
+            self._shared.on_closed = self._on_closed if self._sharing.addresses.limit else None
             if self._tls is not None:
                 self._handshakes = Handshakes(loop, self._tls, self._limits.handshake_timeout, _PLAIN_REPLY)
             self._sweep_timer = loop.call_later(self._limits.sweep_interval(), self._sweep_and_again)
@@ -168,28 +175,46 @@ class HttpServer:
         shared = self._shared
         assert shared is not None
         sock.setblocking(False)
-        counters = shared.counters
+        counters, handshakes, addresses = shared.counters, self._handshakes, self._sharing.addresses
         counters.connections_total += 1
-        handshakes = self._handshakes
         if len(shared.connections) + (0 if handshakes is None else len(handshakes)) >= shared.limits.connections:
             counters.connections_refused += 1
-            _turn_away(sock, shared.limits.connections)
+            _turn_away(sock, f"the server has {shared.limits.connections} connections open, which is its limit")
+            return
+        key = addresses.key(listener.sock, address)
+        if not addresses.take(key):
+            _turn_away(sock, f"your address has {addresses.limit} connections open, which is the limit")
         elif handshakes is None:
-            counters.connections += 1
-            shared.connections.add(HttpConnection(sock, shared, self._choose(peer_of(listener, address))))
+            self._open(HttpConnection(sock, shared, self._choose(peer_of(listener, address))), key)
         else:
-            handshakes.begin(sock, partial(self._on_opened, listener, address))
+            opened, failed = partial(self._on_opened, listener, address, key), partial(self._on_failed, key)
+            handshakes.begin(sock, opened, failed)
 
-    def _on_opened(self, listener: Listener, address: Any, sock: TlsSocket) -> None:
+    def _on_opened(self, listener: Listener, address: Any, key: str, sock: TlsSocket) -> None:
         shared = self._shared
         assert shared is not None
         peer = replace(peer_of(listener, address), certificate=sock.certificate)
+        self._open(TlsHttpConnection(sock, shared, self._choose(peer)), key)
+
+    def _open(self, connection: HttpConnection, key: str) -> None:
+        shared = self._shared
+        assert shared is not None
         shared.counters.connections += 1
-        shared.connections.add(TlsHttpConnection(sock, shared, self._choose(peer)))
+        shared.connections.add(connection)
+        if key:
+            self._keys[connection] = key
+
+    def _on_closed(self, connection: HttpConnection) -> None:
+        self._sharing.addresses.give(self._keys.pop(connection, ""))
+
+    def _on_failed(self, key: str) -> None:
+        assert self._shared is not None, "handshakes begin when it is there"
+        self._shared.counters.handshakes_failed += 1
+        self._sharing.addresses.give(key)
 
 
-def _turn_away(sock: socket.socket, limit: int) -> None:
-    error = Unavailable(f"the server has {limit} connections open, which is its limit; try again later")
+def _turn_away(sock: socket.socket, reason: str) -> None:
+    error = Overloaded(f"{reason}; try again later")
     with sock:
         try:
             sock.send(_closing_reply(error))

@@ -21,7 +21,9 @@ from edge_serve.tensors import Buffer
 from edge_serve.transport.exchange import Application
 from edge_serve.transport.http_exchange import HttpExchange, Progress
 from edge_serve.transport.http_shared import Phase, Shared, Wait
+from edge_serve.transport.intake import Intake
 from edge_serve.transport.replies import refuse
+from edge_serve.transport.retiring import FRESH_GRACE, GRACE
 from edge_serve.transport.send_queue import SendQueue
 from edge_serve.transport.wire import Wire
 
@@ -37,33 +39,19 @@ class HttpConnection:
     """Reads requests, hands them to the application, sends the answers in the order of the requests."""
 
     __slots__ = (
-        "_application",
-        "_busy",
-        "_continued",
-        "_draining",
-        "_eof",
-        "_exchanges",
-        "_fd",
-        "_out",
-        "_phase",
-        "_reader",
-        "_reading",
-        "_refused",
-        "_scheduled",
-        "_shared",
-        "_since",
-        "_sock",
-        "_stalled",
-        "_wait",
-        "_writing",
-    )
+        "_application", "_busy", "_continued", "_draining", "_eof", "_exchanges", "_fd", "_in_flight", "_intake",
+        "_out", "_phase", "_reader", "_reading", "_refused", "_scheduled", "_shared", "_since", "_sock", "_stalled",
+        "_wait", "_writing",
+    )  # fmt: skip
 
     def __init__(self, sock: Wire, shared: Shared, application: Application) -> None:
         self._sock = sock
         self._fd = sock.fileno()
         self._shared = shared
         self._application = application
-        self._reader = RequestReader(shared.parser, shared.buffer, shared.view, application.place)
+        self._intake = intake = Intake(application, shared.sharing.memory, self)
+        self._in_flight = shared.sharing.in_flight
+        self._reader = RequestReader(shared.parser, shared.buffer, shared.view, intake.place, intake.grow)
         self._out = SendQueue(sock)
         self._exchanges: deque[HttpExchange] = deque()
         self._phase = Phase.OPEN
@@ -108,7 +96,7 @@ class HttpConnection:
             self.close()
             return
         self._phase = Phase.LAST
-        self._reader.abandon()
+        self._abandon_reading()
         self._abandon_exchanges()
 
     def _on_writable(self) -> None:
@@ -142,6 +130,9 @@ class HttpConnection:
         while True:
             front = exchanges.popleft()
             front.line = None
+            self._in_flight.now -= 1
+            if front.claim is not None:
+                front.claim.release()
             if front.closes:
                 self._phase = max(self._phase, Phase.LAST)
                 self._abandon_exchanges()
@@ -168,8 +159,22 @@ class HttpConnection:
             self._phase = Phase.LAST
             self._resume()
 
+    def retire(self, waited: float) -> None:
+        """See `retiring.Leaving`. A request that lies in the socket is read before an idle connection goes."""
+        self._draining = True
+        goes = waited > (GRACE if self._reader.count else FRESH_GRACE)
+        if goes and not self._exchanges and self._reading:
+            self._on_readable()
+        if goes or self._exchanges:
+            self.drain()
+
     def check_time(self, now_ns: int) -> None:
         """Close the connection if it has been waiting for the same thing too long."""
+        if self._intake.claim is not None and self._phase is Phase.OPEN:
+            late = self._intake.overdue(self._reader.received, now_ns, self._shared.limits)
+            if late is not None:
+                self.evict(late)
+                return
         wait = self._waiting()
         if wait != self._wait:
             self._wait = wait
@@ -179,10 +184,18 @@ class HttpConnection:
         if now_ns - self._since < timeout * 1e9:
             return
         if wait[0] in (Wait.HEAD, Wait.BODY):
-            self._refuse(RequestTimeout(f"the request was not complete after {timeout:g} seconds without progress"))
-            self._resume()
+            self.evict(RequestTimeout(f"the request was not complete after {timeout:g} seconds without progress"))
         else:
             self.close()
+
+    # From the memory for bodies
+
+    def admit(self) -> None:
+        self._shared.loop.call_soon(self._process_again)
+
+    def evict(self, error: EdgeServeError) -> None:
+        self._refuse(error)
+        self._resume()
 
     def close(self) -> None:
         """End it now, whatever is under way."""
@@ -192,11 +205,14 @@ class HttpConnection:
         self._set_reading(False)
         self._set_writing(False)
         self._sock.close()
-        self._reader.abandon()
+        self._abandon_reading()
+        self._intake.close()
         self._abandon_exchanges()
         self._out.drop()
         shared = self._shared
         shared.connections.discard(self)
+        if shared.on_closed is not None:
+            shared.on_closed(self)
         shared.counters.connections -= 1
         if not shared.connections and shared.emptied is not None:
             shared.emptied()
@@ -206,6 +222,7 @@ class HttpConnection:
     def _process(self) -> None:
         """Hand on the requests that have arrived, then send what was answered at once."""
         reader, exchanges, limits = self._reader, self._exchanges, self._shared.limits
+        intake, in_flight = self._intake, self._in_flight
         handle = self._application.handle
         turn = _REQUESTS_PER_TURN
         self._busy = True
@@ -215,13 +232,21 @@ class HttpConnection:
                 head = reader.next()
                 if head is None:
                     self._stalled = reader.rested
+                    if intake.waits:  # `admit` goes on
+                        self._stalled = self._scheduled = True
                     break
                 exchange = HttpExchange(self, head, reader.body, reader.lease)
                 exchanges.append(exchange)
+                in_flight.now += 1
+                if intake.claim is not None:
+                    exchange.claim = intake.hand_over(reader.lease)
                 if not head.keep_alive or (self._draining and not reader.unread):
                     self._phase = Phase.LAST
                 try:
-                    handle(exchange)
+                    if in_flight.now > in_flight.limit and head.method != "GET":
+                        self._turn_away(exchange)
+                    else:
+                        handle(exchange)
                 except Exception:
                     self._fail(exchange)
                 if self._phase is not Phase.OPEN:
@@ -238,7 +263,7 @@ class HttpConnection:
         if self._phase is Phase.OPEN:
             reader.keep()
         else:
-            reader.abandon()
+            self._abandon_reading()
         self._resume()
 
     def _process_again(self) -> None:
@@ -295,9 +320,10 @@ class HttpConnection:
         """Answer what cannot be read, after the answers that are due before it, and read no more."""
         self._phase = Phase.LAST
         self._refused = True
-        self._reader.abandon()
+        self._abandon_reading()
         exchange = HttpExchange(self, NO_HEAD, b"", None)
         self._exchanges.append(exchange)
+        self._in_flight.now += 1
         busy, self._busy = self._busy, True
         refuse(exchange, error, "application/json")
         self._busy = busy
@@ -329,8 +355,19 @@ class HttpConnection:
         self._phase = Phase.LINGER
         self._set_reading(True)
 
+    def _turn_away(self, exchange: HttpExchange) -> None:
+        """Too many requests are in flight."""
+        if exchange.lease is not None:
+            exchange.lease.release()
+        refuse(exchange, self._in_flight.refusal(), "application/json")
+
+    def _abandon_reading(self) -> None:
+        self._reader.abandon()
+        self._intake.drop()
+
     def _abandon_exchanges(self) -> None:
         exchanges = self._exchanges
+        self._in_flight.now -= len(exchanges)
         while exchanges:
             exchange = exchanges.popleft()
             try:
@@ -345,6 +382,8 @@ class HttpConnection:
             return Wait.LINGER, 0
         if self._out.pending:
             return Wait.WRITE, self._out.taken
+        if self._intake.waits:
+            return Wait.ANSWER, 0  # Intake knows how long
         if reader.in_body and not (self._exchanges and reader.awaits_continue):
             return Wait.BODY, reader.received >> 10
         if self._exchanges:

@@ -10,6 +10,7 @@ from edge_serve.messages.infer import Lease
 from edge_serve.protocol.http1 import Head
 from edge_serve.protocol.http1_response import BODILESS, CLOSE, KEEP, LAST_CHUNK, chunk_head, response_head
 from edge_serve.tensors import Buffer
+from edge_serve.transport.body_memory import Claim
 
 
 class Progress(enum.IntEnum):
@@ -40,13 +41,17 @@ class HttpExchange:
         line: None once the answer has been handed over completely, or the client has gone.
         closes: the connection ends with this answer.
         blocked: `write` said False, `on_drained` is due.
+        claim: on memory for the body.
+        extra: header fields of every answer, beside its own.
         held: parts given while an earlier request of the connection is still unanswered.
     """
 
     __slots__ = (
         "blocked",
         "body",
+        "claim",
         "closes",
+        "extra",
         "head",
         "held",
         "held_size",
@@ -62,6 +67,8 @@ class HttpExchange:
         self.head = head
         self.body = body
         self.lease = lease
+        self.claim: Claim | None = None
+        self.extra: Sequence[tuple[str, str]] = ()
         self.on_abandoned: Callable[[], None] | None = None
         self.on_drained: Callable[[], None] | None = None
         self.progress = Progress.WAITING
@@ -87,6 +94,8 @@ class HttpExchange:
         size = 0
         for buffer in buffers:
             size += buffer.nbytes if type(buffer) is memoryview else len(buffer)
+        if self.extra:
+            headers = (*headers, *self.extra)
         head = response_head(status, content_type, size, headers, self._connection(line))
         self.progress = Progress.DONE
         line.count(status)
@@ -99,6 +108,7 @@ class HttpExchange:
         line = self._begin()
         if line is None:
             return
+        headers = (*headers, *self.extra)
         if self.head.version == "1.0":  # RFC 9112 6.3: it ends with the connection
             self.closes = True
             head = response_head(status, content_type, None, headers, CLOSE)
@@ -145,6 +155,8 @@ class HttpExchange:
     def abandon(self) -> None:
         """The client has gone: tell the application, unless it has answered, and free the buffers it gave."""
         self.line = None
+        if self.claim is not None:
+            self.claim.release()
         held, self.held = self.held, []
         for _, _, on_sent in held:
             if on_sent is not None:

@@ -20,6 +20,8 @@ class HttpLimits(MessageLimits):
         idle_timeout: between requests, and before the first.
         head_timeout: from the first byte of a head to its last.
         body_timeout: in which at least 1 KiB more of a body must arrive.
+        body_rate: bytes a second below which a sender loses its memory while others wait for it; 0 = none.
+        memory_wait: for which a request may wait for memory.
         write_timeout: in which the client must take at least a byte of what waits for it.
         handshake_timeout: from the start of a connection to the end of its TLS handshake.
         linger_timeout: for which bytes are thrown away after the last reply, so that the client gets to read it.
@@ -32,11 +34,13 @@ class HttpLimits(MessageLimits):
     idle_timeout: float = 300.0
     head_timeout: float = 20.0
     body_timeout: float = 30.0
+    body_rate: int = 64 * 1024
+    memory_wait: float = 30.0
     write_timeout: float = 60.0
     handshake_timeout: float = 10.0
     linger_timeout: float = 3.0
 
     def sweep_interval(self) -> float:
         """How often timeouts are looked at: they end at most two intervals late."""
-        shortest = min(self.idle_timeout, self.head_timeout, self.body_timeout, self.write_timeout, self.linger_timeout)
-        return min(1.0, max(0.01, shortest / 4))
+        shortest = min(self.head_timeout, self.body_timeout, self.write_timeout, self.linger_timeout, self.memory_wait)
+        return min(1.0, max(0.01, min(shortest, self.idle_timeout) / 4))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from edge_serve.protocol.http1 import HeadParser
 from edge_serve.transport.http_limits import HttpLimits
+from edge_serve.transport.sharing import Sharing
 
 if TYPE_CHECKING:
     from edge_serve.transport.http_connection import HttpConnection
@@ -46,6 +47,7 @@ class HttpCounters:
     connections: int = 0
     connections_total: int = 0
     connections_refused: int = 0
+    handshakes_failed: int = 0
     requests: dict[int, int] = field(default_factory=dict)
 
 
@@ -59,13 +61,16 @@ class Shared:
         "emptied",
         "limits",
         "loop",
+        "on_closed",
         "parser",
+        "sharing",
         "timeouts",
         "view",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limits: HttpLimits) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: HttpLimits, sharing: Sharing) -> None:
         self.loop = loop
+        self.sharing = sharing
         self.limits = limits
         self.parser = HeadParser(limits)
         self.timeouts = {
@@ -80,5 +85,7 @@ class Shared:
         self.view = memoryview(self.buffer)
         self.counters = HttpCounters()
         self.connections: set[HttpConnection] = set()
+        #: called for each connection that has gone
+        self.on_closed: Callable[[HttpConnection], None] | None = None
         #: called when the last connection has gone
         self.emptied: Callable[[], None] | None = None

@@ -7,10 +7,10 @@ import os
 import shutil
 import socket
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from edge_serve.messages.peer import Peer
+from edge_serve.messages.peer import LOCAL, Peer
 
 _BACKLOG = 1024
 
@@ -21,12 +21,10 @@ class Listener:
 
     Attributes:
         path: the file to remove when it closes; None for TCP, and for a socket that somebody else made.
-        administrators: who comes here may do everything.
     """
 
     sock: socket.socket
     path: str | None = None
-    administrators: bool = False
 
     @property
     def name(self) -> str:
@@ -47,9 +45,9 @@ class Listener:
 def peer_of(listener: Listener, address: Any) -> Peer:
     """Who has connected; `address` is what `accept` said. Behind a proxy that is the proxy."""
     if listener.sock.family == socket.AF_UNIX:
-        return Peer(local=True, administrator=listener.administrators)
+        return LOCAL
     host: str = address[0]
-    return Peer(local=host.startswith("127.") or host == "::1", administrator=listener.administrators)
+    return Peer(local=host.startswith("127.") or host == "::1")
 
 
 def listen_tcp(host: str, port: int, *, reuse_port: bool = False, backlog: int = _BACKLOG) -> list[Listener]:
@@ -105,15 +103,6 @@ def listen_unix(path: str, *, mode: int = 0o660, group: str = "", backlog: int =
         sock.close()
         raise
     return Listener(sock, path)
-
-
-def listen_admin(path: str, group: str = "") -> Listener:
-    """The same for administrators: whoever the file's mode lets in may do everything.
-
-    Raises:
-        OSError: see `listen_unix`.
-    """
-    return replace(listen_unix(path, group=group), administrators=True)
 
 
 def adopt(fd: int) -> Listener:

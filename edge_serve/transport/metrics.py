@@ -36,6 +36,9 @@ class MetricsApplication:
             return self
         return MetricsApplication(self._render, self._access, self._access.gate(peer))
 
+    def check(self, head: Head, length: int) -> None:
+        """No body is read here, whoever sends it."""
+
     def place(self, head: Head, length: int) -> Lease | None:
         """Nothing here reads a body: ordinary memory, within the connection's own limit."""
         return None

@@ -118,13 +118,17 @@ class V2Application:
 
     # ---- the seam to the connection -----------------------------------------------------------------------------
 
-    def place(self, head: Head, length: int) -> Lease | None:
-        """Tensor memory for the body of an inference request."""
+    def check(self, head: Head, length: int) -> None:
+        """A client that may not do this need not send its body, nor one whose body is too large."""
         request = self._heads.read(head)
         if request.denied and request.refusal is not None:
             self._count_denied()
-            raise request.refusal  # without reading the body
-        return self._inference.place(request, length)
+            raise request.refusal
+        self._inference.check(request, length)
+
+    def place(self, head: Head, length: int) -> Lease | None:
+        """Tensor memory for the body of an inference request."""
+        return self._inference.place(self._heads.read(head), length)
 
     def _count_denied(self) -> None:
         if self._access is not None:

@@ -121,13 +121,21 @@ class Inference:
         self._most_inflated = _UNBOUNDED if codec is None else SMALL_BYTES
         self._most_deflated = _UNBOUNDED if codec is None else SMALL_DEFLATE_BYTES
 
+    def check(self, asked: Request, length: int) -> None:
+        """Refuse a body that the settings do not allow: the limit is for what is not binary.
+
+        Raises:
+            EdgeServeError: it is too large.
+        """
+        text = asked.length_text
+        if (asked.refusal is not None or asked.compressed or text is None) and length > self._max_input_size:
+            raise json_too_big(length, self._max_input_size)
+
     def place(self, asked: Request, length: int) -> Lease | None:
         """Tensor memory for a body: a binary one with its first tensor on 64 bytes, or one that the codec will read."""
         text = asked.length_text
         shift = 0
         if asked.refusal is not None or asked.compressed or text is None:
-            if length > self._max_input_size:
-                raise json_too_big(length, self._max_input_size)
             is_infer = asked.refusal is None and asked.route.operation is Operation.INFER
             if length <= self._most_inflated or not is_infer:
                 return None

@@ -16,6 +16,7 @@ from edge_serve.transport.exchange import Exchange
 from edge_serve.transport.http import HttpServer
 from edge_serve.transport.http_limits import HttpLimits
 from edge_serve.transport.listeners import Listener, listen_tcp
+from edge_serve.transport.sharing import Sharing
 
 
 class Slot:
@@ -52,6 +53,9 @@ class Recorder:
         self.places = False
         self.refusal: EdgeServeError | None = None
         self._handle = handle
+
+    def check(self, head: Head, length: int) -> None:
+        pass
 
     def place(self, head: Head, length: int) -> Lease | None:
         if self.refusal is not None:
@@ -147,11 +151,15 @@ class Scene:
     """See the module."""
 
     def __init__(
-        self, application: Recorder, limits: HttpLimits, tls: Callable[[], ssl.SSLContext] | None = None
+        self,
+        application: Recorder,
+        limits: HttpLimits,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.application = application
         self.clock = StandingClock()
-        self.server = HttpServer(application, limits, self.clock, tls=tls)
+        self.server = HttpServer(application, limits, self.clock, tls=tls, sharing=sharing)
         self.port = 0
         self.clients: list[Client] = []
 
@@ -182,9 +190,10 @@ async def scene(
     limits: HttpLimits | None = None,
     listeners: list[Listener] | None = None,
     tls: Callable[[], ssl.SSLContext] | None = None,
+    sharing: Sharing | None = None,
 ) -> AsyncIterator[Scene]:
     """A running server; its clients are closed at the end."""
-    here = Scene(application or Recorder(), limits or HttpLimits(), tls)
+    here = Scene(application or Recorder(), limits or HttpLimits(), tls, sharing)
     listeners = listeners or listen_tcp("127.0.0.1", 0)
     if not isinstance(listeners[0].sock.getsockname(), str):
         here.port = listeners[0].sock.getsockname()[1]

@@ -130,7 +130,8 @@ def test_a_large_body_goes_into_its_lease() -> None:
             assert (await client.reply()).body == b"/big 5000000"
             exchange = application.exchanges[0]
 
-            assert exchange.lease is application.slots[0]
+            assert exchange.lease is not None
+            assert exchange.lease.arena is application.slots[0].memory
             assert isinstance(exchange.body, memoryview)
             assert exchange.body.obj is application.slots[0].memory
             assert exchange.body == body

@@ -22,6 +22,7 @@ class RecordingExchange:
     on_abandoned: Callable[[], None] | None = None
     on_drained: Callable[[], None] | None = None
     behind = False
+    extra: Sequence[tuple[str, str]] = ()
 
     def __init__(self, method: str, target: str) -> None:
         self.head = HeadParser(MessageLimits()).parse(f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())

@@ -228,7 +228,7 @@ def test_bodies_that_are_too_large_are_refused_before_they_are_read() -> None:
     door = Door(max_input_size=1000)
     for path in ("/v2/models/m/infer", "/v2/repository/models/m/load", "/nowhere"):
         with pytest.raises(InvalidArgument, match="request JSON size of 1001 bytes exceeds"):
-            door.application.place(head_of("POST", path, {}, 1001), 1001)
+            door.application.check(head_of("POST", path, {}, 1001), 1001)
     headers = {"Inference-Header-Content-Length": "200"}
     assert door.application.place(head_of("POST", "/v2/models/m/infer", headers, 5000), 5000) is not None
     door.service.lease_error = Unavailable("no tensor memory is left")

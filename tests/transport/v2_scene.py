@@ -222,6 +222,7 @@ class FakeExchange:
     on_sent: Callable[[], None] | None = None
     buffers: Sequence[Buffer] = ()
     behind: bool = False
+    extra: Sequence[tuple[str, str]] = ()
 
     def reply(
         self,
