@@ -66,6 +66,8 @@ SYSTEMD ?= $(or $(shell systemctl --version 2>/dev/null | awk 'NR == 1 { print i
 MACHINE ?= $(shell uname -m)
 # more arguments for `make deb`, e.g. make deb DEB='--release trixie --arch arm64'
 DEB ?=
+# more arguments for pytest on booted machines, e.g. make test-system SYSTEM='--release trixie -k restarts'
+SYSTEM ?=
 UNITDIR := $(DESTDIR)/usr/lib/systemd/system
 
 install: .venv/serve install-system  ## install the service and its program into DESTDIR (default: this system)
@@ -92,13 +94,13 @@ deb: .venv/serve  ## edge-serve_*.deb for this release of Debian or Ubuntu, into
 	$(BIN)/python -m deploy.debian $(DEB)
 
 test-system: .venv/test  ## boot Debian in systemd-nspawn, install the package, break it (root; under 6 minutes)
-	$(BIN)/python -m pytest -q -m system tests/system --machine nspawn
+	$(BIN)/python -m pytest -q -rs -s -m 'not powercut' tests/system --machine nspawn $(SYSTEM)
 
 test-vm: .venv/test  ## the same in QEMU, Debian 12 and 13 (emulated, tens of minutes)
-	$(BIN)/python -m pytest -q -m system tests/system --machine vm
+	$(BIN)/python -m pytest -q -rs -s -m 'not powercut' tests/system --machine vm $(SYSTEM)
 
 test-powercut: .venv/test  ## cut a virtual machine's power 20 times while models load (by hand; long)
-	$(BIN)/python -m pytest -q -m powercut tests/system --machine vm
+	$(BIN)/python -m pytest -q -rs -s -m powercut tests/system --machine vm $(SYSTEM)
 
 # --- the virtual environment, made again when the requirements change ---
 

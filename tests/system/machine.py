@@ -1,0 +1,128 @@
+"""A booted system, as the tests see it."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.system import agent
+
+#: what is tried again while a machine boots
+UNREACHABLE = (OSError, http.client.HTTPException)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A command that ended."""
+
+    status: int
+    output: str
+
+
+class Failed(AssertionError):
+    """A command on the machine ended with another status than 0."""
+
+
+class Boot(Protocol):
+    """How a machine is started and stopped; nspawn.py and vm.py have one each.
+
+    Attributes:
+        kind: `nspawn` or `vm`
+        patience: how many times slower than this machine it may be
+        cgroup2: limits of memory are those of cgroups v2
+    """
+
+    kind: str
+    patience: float
+    cgroup2: bool
+
+    def start(self) -> None:
+        """Begin to boot."""
+
+    def stop(self) -> None:
+        """As one shuts a machine down; after some time without mercy."""
+
+    def cut(self) -> None:
+        """As if the power went."""
+
+    def address(self, port: int) -> tuple[str, int]:
+        """Where a port of the machine is reached from here."""
+
+    def memory_limit(self, nbytes: int) -> AbstractContextManager[None]:
+        """The machine as a whole has no more, where its units cannot have limits of their own."""
+
+    def console(self) -> str:
+        """The last lines that it printed."""
+
+
+class Machine:
+    """One system under test."""
+
+    def __init__(self, boot: Boot) -> None:
+        self.boot = boot
+
+    def start(self) -> None:
+        """Boot, until the agent answers."""
+        self.boot.start()
+        seconds = 60 * self.boot.patience
+        if not wait_until(self._answers, seconds):
+            raise AssertionError(f"the machine did not boot in {seconds:g} s; its console:\n{self.boot.console()}")
+
+    def _answers(self) -> bool:
+        try:
+            self._ask("GET", "/", b"", 5)
+        except UNREACHABLE:
+            return False
+        return True
+
+    def try_run(self, command: str, timeout: float = 60) -> Done:
+        """Run a command in a shell there, as root."""
+        seconds = timeout * self.boot.patience
+        answer = self._ask("POST", "/", json.dumps({"command": command, "timeout": seconds}).encode(), seconds + 10)
+        return Done(answer["status"], answer["output"])
+
+    def run(self, command: str, timeout: float = 60) -> str:
+        """The output of a command.
+
+        Raises:
+            Failed: its status is not 0.
+        """
+        done = self.try_run(command, timeout)
+        if done.status:
+            raise Failed(f"{command}\nended with status {done.status}:\n{done.output}")
+        return done.output
+
+    def put(self, path: str, content: bytes) -> None:
+        """Write a file there."""
+        self._ask("PUT", "/" + base64.urlsafe_b64encode(path.encode()).decode(), content, 120)
+
+    def put_folder(self, source: Path, path: str) -> None:
+        """Copy a folder's files there."""
+        for file in sorted(source.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                self.put(f"{path}/{file.relative_to(source)}", file.read_bytes())
+
+    def _ask(self, method: str, path: str, body: bytes, timeout: float) -> Any:
+        connection = http.client.HTTPConnection(*self.boot.address(agent.PORT), timeout=timeout)
+        try:
+            connection.request(method, path, body)
+            return json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, step: float = 0.05) -> bool:
+    """Whether `condition` came true within `seconds`."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(step)
+    return True

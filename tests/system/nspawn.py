@@ -1,0 +1,120 @@
+"""A machine in a container: systemd as process 1 on this machine's kernel, in a network namespace of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.system.trees import CACHE, Tree
+
+#: the two ends of the cable between this machine and the container
+_HERE, _THERE = "10.213.77.1", "10.213.77.2"
+_STOP_SECONDS = 20.0
+
+
+class Nspawn:
+    """Implements `machine.Boot`."""
+
+    kind = "nspawn"
+    patience = 1.0
+    cgroup2 = False
+
+    def __init__(self, tree: Tree) -> None:
+        self._name = f"edge-{os.getpid()}"
+        self._veth = f"ve{os.getpid()}"
+        self.root = CACHE / "machines" / self._name
+        self._log = CACHE / "machines" / f"{self._name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._group = Path("/sys/fs/cgroup/memory") / self._name
+        tree.unpack(self.root)
+
+    def start(self) -> None:
+        """Begin to boot."""
+        self._connect()
+        command = [
+            "systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit", "--console=pipe",
+            f"--directory={self.root}", f"--machine={self._name}", f"--network-namespace-path=/run/netns/{self._name}",
+            "--link-journal=no", "--resolv-conf=off", "--timezone=off",
+        ]  # fmt: skip
+        self._group.mkdir()
+        grouped = ["sh", "-c", f'echo $$ > {self._group}/cgroup.procs; exec "$@"', "sh", *command]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(grouped, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def stop(self) -> None:
+        """Shut down; then nothing of it is left."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)  # nspawn asks its process 1 to power off
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_SECONDS)
+        self.cut()
+        _ip(f"netns del {self._name}", check=False)
+        _ip(f"link del {self._veth}", check=False)
+        shutil.rmtree(self.root, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._group.rmdir()
+
+    def cut(self) -> None:
+        """As if the power went, but for what this machine's kernel still writes."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def address(self, port: int) -> tuple[str, int]:
+        """The container's own."""
+        return _THERE, port
+
+    @contextlib.contextmanager
+    def memory_limit(self, nbytes: int) -> Iterator[None]:
+        """One for the container, set from here: with cgroups v1 its own systemd cannot."""
+        limit = self._group / "memory.limit_in_bytes"
+        limit.write_text(str(nbytes))
+        try:
+            yield
+        finally:
+            limit.write_text("-1")
+
+    def console(self) -> str:
+        """What its process 1 printed."""
+        return self._log.read_text(errors="replace")[-5000:]
+
+    def process(self) -> int:
+        """The container's process 1, as this machine numbers it."""
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
+        return int(children.split()[0])
+
+    def _connect(self) -> None:
+        """A cable between this machine and a new network namespace."""
+        _ip(f"netns add {self._name}")
+        _ip(f"link add {self._veth} type veth peer name host0 netns {self._name}")
+        _ip(f"addr add {_HERE}/30 dev {self._veth}")
+        _ip(f"link set {self._veth} up")
+        _ip(f"-n {self._name} addr add {_THERE}/30 dev host0")
+        _ip(f"-n {self._name} link set host0 up")
+        _ip(f"-n {self._name} link set lo up")
+
+
+def why_not() -> str:
+    """What keeps this machine from running one; "" = nothing."""
+    if os.geteuid():
+        return "systemd-nspawn needs root"
+    missing = [program for program in ("systemd-nspawn", "mmdebstrap", "ip", "dpkg-deb") if not shutil.which(program)]
+    if missing:
+        return f"{', '.join(missing)} not installed: apt-get install systemd-container mmdebstrap iproute2"
+    probe = f"edge-probe-{os.getpid()}"
+    if _ip(f"netns add {probe}", check=False):
+        return "no network namespace can be made here"
+    _ip(f"netns del {probe}", check=False)
+    return ""
+
+
+def _ip(arguments: str, *, check: bool = True) -> int:
+    done = subprocess.run(["ip", *arguments.split()], check=check, capture_output=not check)
+    return done.returncode

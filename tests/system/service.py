@@ -1,0 +1,150 @@
+"""The service on a machine under test: its doors from outside, its state in systemd, its models on disk."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from deploy.program import CHECKOUT
+from tests.system.machine import UNREACHABLE, Machine, wait_until
+
+MODELS = "/var/lib/edge-serve/models"
+HTTP, METRICS = 8000, 8002
+
+_ROW = [list(range(16))]
+_SIMPLE = {
+    "inputs": [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": _ROW} for name in ("INPUT0", "INPUT1")]
+}
+
+
+class Service:
+    """edge-serve.service on one machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.patience = machine.boot.patience
+        self._since = ""
+
+    # ---- from inside --------------------------------------------------------------------------------------------
+
+    def install(self, package: Path) -> None:
+        """`dpkg -i`, without any network."""
+        path = f"/root/{package.name}"
+        self.machine.put(path, package.read_bytes())
+        self.machine.run(f"dpkg -i {path}", 120)
+
+    def add_model(self, source: Path, name: str = "") -> None:
+        """Put a model's directory among the others."""
+        self.machine.put_folder(source, f"{MODELS}/{name or source.name}")
+
+    def add_python_model(self, name: str, source: str, config: str = "") -> None:
+        """A model with one output, from the text of its model.py."""
+        folder = f"{MODELS}/{name}"
+        io = "".join(f'{kind} [{{name: "{kind.upper()}0" data_type: TYPE_INT32 dims: [16]}}]\n' for kind in IO)
+        self.machine.put(f"{folder}/config.pbtxt", f'backend: "python"\nmax_batch_size: 8\n{io}{config}'.encode())
+        self.machine.put(f"{folder}/1/model.py", source.encode())
+
+    def add_shipped_models(self, *names: str) -> None:
+        """Some of model_repository/."""
+        for name in names:
+            self.add_model(CHECKOUT / "model_repository" / name)
+
+    def start(self) -> None:
+        """`systemctl start`: comes back when the service is ready."""
+        done = self.machine.try_run("systemctl start edge-serve", 120)
+        assert done.status == 0, f"{done.output}\n{self.journal()[-4000:]}"
+
+    def override(self, text: str) -> None:
+        """A drop-in for the unit; `clean` takes it away."""
+        self.machine.put("/etc/systemd/system/edge-serve.service.d/90-test.conf", text.encode())
+        self.machine.run("systemctl daemon-reload")
+
+    def configure(self, **settings: str) -> None:
+        """More lines in /etc/edge-serve/edge-serve.conf."""
+        lines = "".join(f"EDGE_SERVE_{name.upper()}={value}\\n" for name, value in settings.items())
+        self.machine.run(f"printf '{lines}' >> /etc/edge-serve/edge-serve.conf")
+
+    def show(self, prop: str) -> str:
+        """One property of the unit."""
+        return self.machine.run(f"systemctl show --value -p {prop} edge-serve").strip()
+
+    def main_pid(self) -> int:
+        """The front end; 0 = none."""
+        return int(self.show("MainPID"))
+
+    def workers(self) -> dict[int, str]:
+        """Command lines of the worker processes by number."""
+        lines = self.machine.try_run("pgrep -u edge-serve -af 'edge_serve[.]workers[.]main'").output.splitlines()
+        return {int(line.split()[0]): line for line in lines}
+
+    def journal(self, arguments: str = "-o cat") -> str:
+        """What the service, and systemd of it, said since `clean`."""
+        after = f"--after-cursor='{self._since}'" if self._since else ""
+        return self.machine.run(f"journalctl -u edge-serve --no-pager {after} {arguments}")
+
+    def clean(self) -> None:
+        """As it was after installation, stopped."""
+        self.machine.run(
+            "systemctl stop edge-serve.socket edge-serve-grpc.socket edge-serve-metrics.socket edge-serve;"
+            f" systemctl reset-failed; rm -rf {MODELS}/* /etc/systemd/system/edge-serve.service.d;"
+            " find /var/lib/edge-serve -mindepth 1 -maxdepth 1 ! -name models -exec rm -rf {} +;"
+            " cp /root/edge-serve.conf /etc/edge-serve/edge-serve.conf; systemctl daemon-reload",
+            120,
+        )
+        last = self.machine.run("journalctl -n 1 --show-cursor --no-pager -o cat")
+        self._since = last.rpartition("-- cursor: ")[2].strip()
+
+    # ---- from outside -------------------------------------------------------------------------------------------
+
+    def ask(self, method: str, path: str, body: Any = None, port: int = HTTP, timeout: float = 10) -> tuple[int, str]:
+        """(status, body) of one request, on a connection of its own.
+
+        Raises:
+            OSError, http.client.HTTPException: no answer.
+        """
+        connection = http.client.HTTPConnection(*self.machine.boot.address(port), timeout=timeout * self.patience)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body))
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def status_of(self, method: str, path: str, body: Any = None, timeout: float = 10) -> int:
+        """The status of one request; 0 = no answer."""
+        try:
+            return self.ask(method, path, body, timeout=timeout)[0]
+        except UNREACHABLE:
+            return 0
+
+    def infer(self, model: str = "simple", timeout: float = 10) -> int:
+        """The status of an inference of a model with 16 numbers in; 0 = no answer."""
+        body = _SIMPLE if model.startswith("simple") else {"inputs": _SIMPLE["inputs"][:1]}
+        return self.status_of("POST", f"/v2/models/{model}/infer", body, timeout)
+
+    def infers(self, model: str = "simple") -> bool:
+        """Whether one works within seconds."""
+        return self.infer(model, 2) == 200
+
+    def metrics(self) -> str:
+        """The page."""
+        return self.ask("GET", "/metrics", port=METRICS)[1]
+
+    def recovered_in(self, condition: str, seconds: float) -> float:
+        """Wait until `condition`, a model's name, infers; how long that took.
+
+        Raises:
+            AssertionError: not within `seconds`.
+        """
+        started = time.monotonic()
+        if not wait_until(lambda: self.infers(condition), seconds * self.patience, 0.1):
+            raise AssertionError(
+                f"{condition} does not infer after {seconds} s; the journal:\n{self.journal()[-4000:]}"
+            )
+        return time.monotonic() - started
+
+
+IO = ("input", "output")

@@ -1,0 +1,83 @@
+"""The package: installed offline, started, asked from outside, configured, upgraded, removed."""
+
+from __future__ import annotations
+
+from tests.system.service import HTTP, METRICS, Service
+
+
+def test_started_and_answers_from_outside(fresh: Service) -> None:
+    fresh.add_shipped_models("simple", "simple_string")
+
+    fresh.start()  # comes back when the models are ready
+
+    assert fresh.show("ActiveState") == "active"
+    assert fresh.infer() == 200
+    assert 'nv_inference_request_success{model="simple",version="1"} 1' in fresh.metrics()
+    assert "2 models ready" in fresh.show("StatusText")
+
+
+def test_is_enabled_with_its_sockets(installed: Service) -> None:
+    units = "edge-serve.service edge-serve.socket edge-serve-grpc.socket edge-serve-metrics.socket"
+    assert installed.machine.run(f"systemctl is-enabled {units}").split() == ["enabled"] * 4
+
+
+def test_only_inference_and_metrics_are_open_to_the_network(service: Service) -> None:
+    listening = service.machine.run("ss -Hltn").splitlines()
+    # the gRPC library writes an address of IPv4 as one of IPv6
+    ports = {line.split()[3].replace("[::ffff:127.0.0.1]", "127.0.0.1") for line in listening}
+
+    assert {address for address in ports if address.endswith((":8000", ":8001", ":8002"))} == {
+        f"0.0.0.0:{HTTP}", "127.0.0.1:8001", f"0.0.0.0:{METRICS}",
+    }  # fmt: skip
+    status = service.status_of("POST", "/v2/repository/models/simple/unload", {})
+    assert status == 403, "administration from outside"
+    assert service.infer() == 200
+
+
+def test_units_are_clean_and_locked_down(installed: Service) -> None:
+    units = "edge-serve.service edge-serve.socket edge-serve-grpc.socket edge-serve-metrics.socket"
+    assert installed.machine.run(f"systemd-analyze verify {units}") == ""
+    report = installed.machine.run("systemd-analyze security --no-pager edge-serve")
+    exposure = float(report.rstrip().rpartition("exposure level for edge-serve.service: ")[2].split()[0])
+    assert exposure <= 2.0, report
+
+
+def test_may_not_write_but_where_it_must(service: Service) -> None:
+    script = (
+        "touch /var/lib/edge-serve/a /var/cache/edge-serve/a /run/edge-serve/a /tmp/a && "
+        "! touch /opt/edge-serve/a && ! touch /etc/edge-serve/a && ! touch /usr/a && ! touch /home/a && "
+        "! ls /etc/edge-serve/credentials"
+    )
+    properties = service.machine.run(
+        "systemctl show edge-serve -p ProtectSystem,StateDirectory,ProtectHome,NoNewPrivileges,MemoryDenyWriteExecute"
+    )
+    pid = service.main_pid()
+    done = service.machine.try_run(
+        f"nsenter -t {pid} -m setpriv --reuid edge-serve --regid edge-serve --clear-groups sh -c '{script}'"
+    )
+    assert done.status == 0, f"{properties}\n{done.output}"
+
+
+def test_installing_again_neither_stops_the_service_nor_its_settings(service: Service) -> None:
+    service.configure(log_verbose="0")
+    before = service.main_pid()
+
+    service.machine.run("dpkg -i --force-confold /root/edge-serve_*.deb", 120)
+
+    assert service.machine.run("tail -1 /etc/edge-serve/edge-serve.conf") == "EDGE_SERVE_LOG_VERBOSE=0\n"
+    service.recovered_in("simple", 30)
+    assert service.main_pid() != before, "it runs the new program"
+
+
+def test_a_program_that_cannot_start_is_not_started(service: Service) -> None:
+    """An upgrade that went wrong: what runs is left alone."""
+    before = service.main_pid()
+    service.machine.run("chmod -x /opt/edge-serve/bin/edge-serve")
+    try:
+        output = service.machine.run("/var/lib/dpkg/info/edge-serve.postinst configure 0.0.1")
+    finally:
+        service.machine.run("chmod +x /opt/edge-serve/bin/edge-serve")
+
+    assert "the old one was left running" in output
+    assert service.main_pid() == before
+    assert service.infer() == 200

@@ -1,0 +1,111 @@
+"""`systemctl restart` under load: the sockets are systemd's, so what comes meanwhile waits and is answered."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.system.machine import UNREACHABLE
+from tests.system.service import HTTP, Service
+
+RESTARTS, CONNECTIONS = 10, 16
+
+_BODY = json.dumps(
+    {
+        "inputs": [
+            {"name": name, "datatype": "INT32", "shape": [1, 16], "data": list(range(16))}
+            for name in ("INPUT0", "INPUT1")
+        ]
+    }
+)
+
+
+class Client:
+    """Asks until told to stop; counts what it got."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._connection: http.client.HTTPConnection | None = None
+        self.answered = 0
+        self.retried = 0
+        self.failures: list[str] = []
+
+    def fresh(self) -> None:
+        """One request on a connection of its own; no second try."""
+        self._connection = self._connect()
+        try:
+            self._ask()
+        finally:
+            self._connection.close()
+
+    def kept_alive(self) -> None:
+        """One request on the connection of the last one. If that was closed while idle, a new one (RFC 9112, 9.3.1)."""
+        reused = self._connection is not None
+        try:
+            self._ask()
+        except (ConnectionError, http.client.RemoteDisconnected):
+            if not reused:
+                raise
+            self.retried += 1
+            self._connection = None
+            self._ask()
+
+    def run(self, request: Callable[[], None], over: threading.Event) -> None:
+        """Ask on and on."""
+        while not over.is_set():
+            try:
+                request()
+            except UNREACHABLE as error:
+                self._connection = None
+                self.failures.append(repr(error))
+
+    def _connect(self) -> http.client.HTTPConnection:
+        address = self._service.machine.boot.address(HTTP)
+        return http.client.HTTPConnection(*address, timeout=60 * self._service.patience)
+
+    def _ask(self) -> None:
+        if self._connection is None:
+            self._connection = self._connect()
+        self._connection.request("POST", "/v2/models/simple/infer", _BODY)
+        answer = self._connection.getresponse()
+        text = answer.read()
+        if answer.status == 200:
+            self.answered += 1
+        else:
+            self.failures.append(f"{answer.status} {text[:200]!r}")
+        if answer.getheader("Connection", "").lower() == "close":
+            self._connection = None
+
+
+@pytest.mark.parametrize("way", ["fresh", "kept_alive"])
+def test_restarts_under_load_lose_no_request(service: Service, way: str) -> None:
+    over = threading.Event()
+    clients = [Client(service) for _ in range(CONNECTIONS)]
+    threads = [threading.Thread(target=client.run, args=(getattr(client, way), over)) for client in clients]
+    for thread in threads:
+        thread.start()
+    times = []
+    try:
+        for _ in range(RESTARTS):
+            time.sleep(0.5)
+            started = time.monotonic()
+            service.machine.run("systemctl restart edge-serve", 60)
+            times.append(time.monotonic() - started)
+        time.sleep(0.5)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+    failures = [text for client in clients for text in client.failures]
+    answered = sum(client.answered for client in clients)
+    retried = sum(client.retried for client in clients)
+    print(f"{way}: {answered} answered, {retried} retried; a restart took {max(times):.1f} s at most")
+    assert failures == [], failures[:5]
+    assert min(client.answered for client in clients) > 0
+    assert service.show("NRestarts") == "0", "restarted by hand only"

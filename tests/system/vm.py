@@ -1,0 +1,112 @@
+"""A machine in QEMU, emulated: its own kernel, cgroups v2 with limits, and a power plug to pull.
+
+Emulated because /dev/kvm is there on machines where no kernel boots on it; slow, and the same everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+
+from tests.system import agent
+from tests.system.trees import CACHE, Tree
+
+_STOP_SECONDS = 120.0
+_DISK = "3G"
+_MEMORY = "2048"
+#: those of the machine that are reached from here
+_PORTS = (agent.PORT, 8000, 8002)
+
+
+class Vm:
+    """Implements `machine.Boot`. Its disk lives as long as this object's folder: a machine that was cut boots again."""
+
+    kind = "vm"
+    patience = 12.0
+    cgroup2 = True
+
+    def __init__(self, tree: Tree) -> None:
+        self.folder = CACHE / "machines" / f"vm-{os.getpid()}-{tree.release}"
+        self.folder.mkdir(parents=True)
+        self._ports = {port: _free_port() for port in _PORTS}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._make_disk(tree)
+
+    def start(self) -> None:
+        """Begin to boot."""
+        forwards = "".join(f",hostfwd=tcp:127.0.0.1:{here}-:{there}" for there, here in self._ports.items())
+        command = [
+            "qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max", "-smp", "2", "-m", _MEMORY,
+            "-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio",
+            "-kernel", str(self.folder / "vmlinuz"), "-initrd", str(self.folder / "initrd.img"),
+            "-append", "root=/dev/vda rw console=ttyS0 panic=5 audit=0 net.ifnames=0",
+            "-drive", f"file={self.folder / 'disk.qcow2'},if=virtio,format=qcow2",
+            "-netdev", f"user,id=n0{forwards}", "-device", "virtio-net-pci,netdev=n0,romfile=",
+            "-device", "virtio-rng-pci",
+        ]  # fmt: skip
+        with (self.folder / "console.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def stop(self) -> None:
+        """Nothing of it is left. Its disk is thrown away, so it need not be shut down."""
+        self.cut()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def ended(self) -> None:
+        """Wait for a machine that powers itself off."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_SECONDS)
+        self.cut()
+
+    def cut(self) -> None:
+        """Pull the plug: what the machine had not written out is lost."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def address(self, port: int) -> tuple[str, int]:
+        """The port of this machine that leads there."""
+        return "127.0.0.1", self._ports[port]
+
+    def memory_limit(self, nbytes: int) -> contextlib.AbstractContextManager[None]:
+        """Nothing: MemoryMax= of the unit holds."""
+        return contextlib.nullcontext()
+
+    def console(self) -> str:
+        """The last of what it printed."""
+        return (self.folder / "console.log").read_text(errors="replace")[-5000:]
+
+    def _make_disk(self, tree: Tree) -> None:
+        root = self.folder / "root"
+        tree.unpack(root)
+        for name, kept in (("vmlinuz", "vmlinuz-*"), ("initrd.img", "initrd.img-*")):
+            shutil.copy(next((root / "boot").glob(kept)), self.folder / name)
+        network = root / "etc/systemd/system/multi-user.target.wants/systemd-networkd.service"
+        network.symlink_to("/lib/systemd/system/systemd-networkd.service")
+        raw = self.folder / "disk.raw"
+        subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", str(root), str(raw), _DISK], check=True)
+        shutil.rmtree(root)
+        image = self.folder / "disk.qcow2"
+        command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(raw), "-F", "raw", str(image)]
+        subprocess.run(command, check=True)
+
+
+def why_not() -> str:
+    """What keeps this machine from running one; "" = nothing."""
+    programs = ("qemu-system-x86_64", "qemu-img", "mke2fs", "mmdebstrap", "dpkg-deb")
+    missing = [program for program in programs if not shutil.which(program)]
+    if missing:
+        return f"{', '.join(missing)} not installed: apt-get install qemu-system-x86 qemu-utils e2fsprogs mmdebstrap"
+    return "" if os.geteuid() == 0 else "a tree with the rights of root's files is made by root"
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
