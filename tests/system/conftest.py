@@ -76,8 +76,6 @@ def installed(machine: Machine, package: Path) -> Service:
     """The package on it, not started."""
     service = Service(machine)
     service.install(package)
-    machine.run(
-        "rm -f /lib/systemd/system/edge-serve*.socket /etc/systemd/system/*/edge-serve*.socket; systemctl daemon-reload"
     machine.run("cp /etc/edge-serve/edge-serve.conf /root/edge-serve.conf")
     return service
 
