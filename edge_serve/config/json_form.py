@@ -14,6 +14,7 @@ import orjson
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
+from edge_serve.config import loose_json
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.text import reword
 from edge_serve.errors import InvalidArgument
@@ -72,11 +73,14 @@ def _parse(text: bytes | str) -> dict[str, Any]:
 
 
 def _parse_loosely(text: bytes | str) -> Any:
-    """The standard library's reader, which takes NaN and Infinity (histogram buckets)."""
+    """The standard library's reader, which takes NaN and Infinity (histogram buckets); then what is looser still."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"not JSON: {error}") from error
+        try:
+            return loose_json.loads(text if isinstance(text, str) else text.decode())
+        except (ValueError, RecursionError):
+            raise InvalidArgument(f"not JSON: {error}") from error
 
 
 def _as_triton_prints(document: dict[str, Any], message: Descriptor) -> None:

@@ -1,0 +1,34 @@
+"""JSON as protobuf's C++ reader takes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge_serve.config.json_form import model_config_from_json
+from edge_serve.config.loose_json import loads
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{a: 1, b_2 : [1, 2,], }", {"a": 1, "b_2": [1, 2]}),
+        ("{'a': 'say \"it\\'s\"'}", {"a": 'say "it\'s"'}),
+        ('{"a: 1,}": "b: [c,]"}', {"a: 1,}": "b: [c,]"}),
+        ('{"a": "x\\"y: 1"}', {"a": 'x"y: 1'}),
+        ('{"a": true, "b": NaN}', {"a": True, "b": pytest.approx(float("nan"), nan_ok=True)}),
+    ],
+)
+def test_what_is_let_through(text: str, value: object) -> None:
+    assert loads(text) == value
+
+
+@pytest.mark.parametrize("text", ["{", "{a}", "{a: b}", "[1,,2]", "{'a: 1}", ""])
+def test_what_is_not(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        loads(text)
+
+
+def test_a_configuration_with_bare_keys() -> None:
+    config = model_config_from_json("{sequence_batching: {direct: {max_queue_delay_microseconds: 7}},}")
+
+    assert config.sequence_batching.direct.max_queue_delay_microseconds == 7
