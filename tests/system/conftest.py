@@ -29,8 +29,9 @@ def pytest_ignore_collect(config: pytest.Config) -> bool | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        item.add_marker(pytest.mark.timeout(_LIMITS[config.getoption("--machine")]))
+    kind = config.getoption("--machine", None)
+    for item in items if kind else ():
+        item.add_marker(pytest.mark.timeout(_LIMITS[kind]))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
