@@ -20,13 +20,16 @@ from edge_serve.protocol import infer_tensors, json_text
 from edge_serve.protocol.infer import json_too_big
 from edge_serve.protocol.json_text import INT64_MAX, INT64_MIN
 from edge_serve.protocol.validate import prefix, validate
+from edge_serve.protocol.work import NO_LIMITS, WorkLimits, check_json
 from edge_serve.tensors import Buffer, DataType, Shape, Tensor, element_count
 
 #: the member whose own members are taken like those of the whole
 _NESTED = "parameters"
 
 
-def read(body: Buffer, signature: Signature, version: str, max_input_size: int) -> InferRequest:
+def read(
+    body: Buffer, signature: Signature, version: str, max_input_size: int, limits: WorkLimits = NO_LIMITS
+) -> InferRequest:
     """A validated request.
 
     Args:
@@ -35,9 +38,11 @@ def read(body: Buffer, signature: Signature, version: str, max_input_size: int) 
 
     Raises:
         EdgeServeError: with Triton's text and status.
+        TooMuch: the body is longer than `limits` allow.
     """
     if len(body) > max_input_size:
         raise json_too_big(len(body), max_input_size)
+    check_json(len(body), signature, limits)
     document = json_text.parse(body)
     if type(document) is not dict:
         raise Internal("attempt to get members for non-object")

@@ -19,7 +19,7 @@ from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol import infer_header, json_text
 from edge_serve.protocol.validate import check_strings, prefix, validate
-from edge_serve.protocol.work import NO_LIMITS, TooMuch, WorkLimits
+from edge_serve.protocol.work import NO_LIMITS, TooMuch, WorkLimits, check_json
 from edge_serve.tensors import Buffer, DataType, Shape, Tensor, element_count
 
 #: Triton's default for --http-max-input-size
@@ -168,10 +168,7 @@ class InferDecoder:
     def _check_json_size(self, size: int, signature: Signature) -> None:
         if size > self.max_input_size:
             raise json_too_big(size, self.max_input_size)
-        if size > self._work.json:
-            raise TooMuch
-        if size > self._work.text and any(spec.datatype is DataType.BYTES for spec in signature.inputs.values()):
-            raise TooMuch
+        check_json(size, signature, self._work)
 
     def _check_strings(self, request: InferRequest) -> None:
         count = sum(element_count(one.shape) for one in request.inputs if one.datatype is DataType.BYTES)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
+from edge_serve.messages.signature import Signature
 from edge_serve.tensors import DataType, Tensor, element_count, is_unseen
 
 #: a JSON text, or a compressed body before or after inflating, of up to this many bytes is read in the loop
@@ -24,6 +25,10 @@ SMALL_NS = 3_000_000
 
 _FLOATS = {DataType.FP32, DataType.FP64}
 _FLOAT_NS, _OTHER_NS, _STRING_NS, _STRING_BYTE_NS, _SORT_NS, _CLASS_NS = 35, 20, 500, 3, 120, 1500
+
+
+#: outputs of up to this many bytes together are written in the loop without a closer look
+SURELY_SMALL_BYTES = 4 * 1024
 
 
 class TooMuch(Exception):
@@ -46,6 +51,26 @@ class WorkLimits:
 
 NO_LIMITS = WorkLimits()
 LOOP_LIMITS = WorkLimits(SMALL_BYTES, SMALL_TEXT_BYTES, SMALL_STRINGS)
+
+
+def check_json(size: int, signature: Signature, limits: WorkLimits) -> None:
+    """Whether a JSON text of `size` bytes may be read.
+
+    Raises:
+        TooMuch: it is longer than `limits` allow.
+    """
+    if size > limits.json:
+        raise TooMuch
+    if size > limits.text and any(spec.datatype is DataType.BYTES for spec in signature.inputs.values()):
+        raise TooMuch
+
+
+def is_long(response: InferResponse) -> bool:
+    """Writing all outputs as JSON takes more than SMALL_NS."""
+    outputs = response.outputs
+    if sum([len(tensor.data) for tensor in outputs]) <= SURELY_SMALL_BYTES:
+        return False
+    return sum(map(_json_ns, outputs)) > SMALL_NS
 
 
 def check_encoding(response: InferResponse, request: InferRequest, wanted: Mapping[str, RequestedOutput]) -> None:

@@ -8,20 +8,25 @@ request is made to wait (`backlog`). Where nobody can be made to wait (the respo
 client is not to blame (an earlier request of its connection is unanswered, and holding this one might keep that from
 its end), responses are kept up to MAX_UNREAD bytes; beyond that the request is cancelled and its stream ended with an
 error.
+
+A response whose JSON the loop has no time for is written elsewhere (`Writer`); those after it wait for it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferResponse
 from edge_serve.protocol import generate
+from edge_serve.protocol.work import is_long
 from edge_serve.transport import backlog
 from edge_serve.transport.backlog import Backlog
+from edge_serve.transport.elsewhere import Ticket
 from edge_serve.transport.exchange import Exchange
 from edge_serve.transport.replies import error_body
 
@@ -45,30 +50,82 @@ class StreamTicket(Protocol):
     def hold(self, held: bool) -> bool: ...
 
 
+#: has a response written, whose lease it takes, and tells the text or why there is none; what is under way, if it is
+Writer = Callable[[InferResponse, Callable[["bytes | EdgeServeError"], None]], "Ticket | None"]
+
+
 class Answer:
     """What becomes of a request: shared by both forms.
+
+    Args:
+        write: for long responses; None = the loop writes them.
 
     Attributes:
         refusal: why the request was not accepted; the caller answers it.
         over: the client has its answer, or has gone; what still comes is thrown away.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, write: Writer | None = None) -> None:
         self.refusal: EdgeServeError | None = None
         self.over = False
         self._ticket: StreamTicket | None = None
         self._exchange = exchange
+        self._write = write
+        #: the first is being written elsewhere, the others come after it
+        self._unwritten: deque[InferResponse] = deque()
+        self._writing = self._telling = False
+        self._job: Ticket | None = None
         exchange.on_abandoned = self._on_abandoned
 
     def on_response(self, response: InferResponse) -> None:
         """Take a response; see service.infer."""
         if self._ticket is None and response.error is not None:
             self.refusal, self.over = response.error, True
+        if self._unwritten or (self._write is not None and not self.over and is_long(response)):
+            self._unwritten.append(response)
+            self._waits(response)
+            self._go_on()
+        else:
+            self._tell(response)
+
+    def _tell(self, response: InferResponse) -> None:
         data, failed = (b"", False) if self.over else _body(response)
         if response.lease is not None:
             response.lease.release()
         if not self.over:
             self._take(data, failed, response.final)
+
+    def _go_on(self) -> None:
+        """Tell of what waits, in order, up to a response that has to be written elsewhere first."""
+        if self._telling:  # it was written at once: the loop below goes on
+            return
+        self._telling = True
+        while self._unwritten and not self._writing:
+            response = self._unwritten[0]
+            if self._write is not None and not self.over and is_long(response):
+                self._writing = True
+                job = self._write(response, self._on_written)
+                self._job = job if self._writing else None
+            else:
+                self._unwritten.popleft()
+                self._waits_no_more(response)
+                self._tell(response)
+        self._telling = False
+
+    def _on_written(self, text: bytes | EdgeServeError) -> None:
+        self._writing, self._job = False, None
+        response = self._unwritten.popleft()
+        self._waits_no_more(response)
+        if not self.over:
+            failed = isinstance(text, EdgeServeError)
+            self._take(error_body(text.message) if isinstance(text, EdgeServeError) else text, failed, response.final)
+        self._go_on()
+
+    def _waits(self, response: InferResponse) -> None:
+        """A response waits until it, or one before it, is written."""
+
+    def _waits_no_more(self, response: InferResponse) -> None:
+        """It is written, or needs not be."""
 
     def accepted(self, ticket: StreamTicket) -> None:
         """The request is on its way."""
@@ -85,9 +142,15 @@ class Answer:
         self.over = True
         if self._ticket is not None:
             self._ticket.cancel()
+        if self._job is not None:
+            self._job.cancel()
 
     def _on_abandoned(self) -> None:
         self._stop()
+
+
+def _size(response: InferResponse) -> int:
+    return sum(len(tensor.data) for tensor in response.outputs)
 
 
 def _body(response: InferResponse) -> tuple[bytes, bool]:
@@ -109,8 +172,8 @@ def _body(response: InferResponse) -> tuple[bytes, bool]:
 class Single(Answer):
     """`generate`: the only response."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        super().__init__(exchange)
+    def __init__(self, exchange: Exchange, write: Writer | None = None) -> None:
+        super().__init__(exchange, write)
         self._data = b""
 
     def _take(self, data: bytes, failed: bool, final: bool) -> None:
@@ -136,8 +199,8 @@ class Single(Answer):
 class Stream(Answer):
     """`generate_stream`: each response as an event, when it comes."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        super().__init__(exchange)
+    def __init__(self, exchange: Exchange, write: Writer | None = None) -> None:
+        super().__init__(exchange, write)
         self._started = False
         self._blocked = False
         self._final = False
@@ -183,11 +246,23 @@ class Stream(Answer):
             data = self._waiting.popleft()
             self._backlog.take(len(data))
             self._blocked = not self._exchange.write(data)
+        self._let_go()
+        if self._final and not self._waiting and not self._blocked:
+            self._end()
+
+    def _let_go(self) -> None:
         if self._backlog.may_go_on() and self._ticket is not None:
             self._backlog.held = False
             self._ticket.hold(False)
-        if self._final and not self._waiting and not self._blocked:
-            self._end()
+
+    def _waits(self, response: InferResponse) -> None:
+        self._backlog.add(_size(response))
+        if self._backlog.must_hold() and self._ticket is not None and not response.final:
+            self._backlog.held = self._ticket.hold(True)
+
+    def _waits_no_more(self, response: InferResponse) -> None:
+        self._backlog.take(_size(response))
+        self._let_go()
 
     def _end(self) -> None:
         self.over = True

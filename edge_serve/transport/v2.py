@@ -18,17 +18,20 @@ from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
 from edge_serve.messages.infer import Lease
 from edge_serve.messages.peer import Peer
-from edge_serve.protocol import bodies, generate
+from edge_serve.protocol import bodies
 from edge_serve.protocol.http1 import Head
 from edge_serve.protocol.routes import Operation, Route
 from edge_serve.transport.access import Access
 from edge_serve.transport.call_service import CallService
 from edge_serve.transport.exchange import Exchange
-from edge_serve.transport.generate import Answer, Single, Stream, check_encoding
+from edge_serve.transport.generate import Single, Stream
 from edge_serve.transport.replies import refuse
 from edge_serve.transport.v2_edge import Edge, StatusService
+from edge_serve.transport.v2_generate import Codec as GenerateCodec
+from edge_serve.transport.v2_generate import Generation
 from edge_serve.transport.v2_head import JSON, PLAIN, HeadReader, V2Settings
-from edge_serve.transport.v2_infer import Codec, Inference, InferService
+from edge_serve.transport.v2_infer import Codec as InferCodec
+from edge_serve.transport.v2_infer import Inference, InferService
 from edge_serve.transport.v2_settings import Settings
 from edge_serve.transport.v2_shared_memory import SharedMemory
 
@@ -37,6 +40,10 @@ log = logging.getLogger(__name__)
 #: kinds of clients that are remembered: local ones, others, and those with certificates one by one
 _PEERS = 64
 _FEW_HEADS = 16
+
+
+class Codec(InferCodec, GenerateCodec, Protocol):
+    """What this door needs of workers.codec.Codec."""
 
 
 class Service(InferService, CallService, StatusService, Protocol):
@@ -69,6 +76,7 @@ class V2Application:
         self._for_peers: dict[Peer, V2Application] = {}
         self._heads = HeadReader(settings)
         self._inference = Inference(service, settings.max_input_size, clock or MonotonicClock(), codec)
+        self._generation = Generation(service, settings.max_input_size, codec)
         runtime = Settings(service)
         memory = SharedMemory(service)
         edge = Edge(service, settings.ui)
@@ -145,9 +153,9 @@ class V2Application:
             elif request.route.operation is Operation.INFER:
                 self._inference.handle(exchange, request)
             elif request.route.operation is Operation.GENERATE:
-                self._generate(exchange, request.route, Single(exchange))
+                self._generation.handle(exchange, request, Single)
             elif request.route.operation is Operation.GENERATE_STREAM:
-                self._generate(exchange, request.route, Stream(exchange))
+                self._generation.handle(exchange, request, Stream)
             else:
                 self._handler(request.route)(exchange, request.route)
         except EdgeServeError as error:
@@ -163,17 +171,6 @@ class V2Application:
         if handler is None:
             raise Unsupported(f"'{route.operation.title}' is not supported by this version of the server")
         return handler
-
-    # ---- inference ----------------------------------------------------------------------------------------------
-
-    def _generate(self, exchange: Exchange, route: Route, answer: Answer) -> None:
-        signature = self._service.lookup(route.model, route.version).signature
-        check_encoding(exchange.head.get("content-encoding"))
-        request = generate.read(exchange.body, signature, route.version, self._settings.max_input_size)
-        ticket = self._service.infer(request, answer.on_response)
-        if answer.refusal is not None:
-            raise answer.refusal
-        answer.accepted(ticket)
 
     # ---- health and metadata ------------------------------------------------------------------------------------
 

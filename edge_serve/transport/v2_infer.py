@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unsupported
@@ -23,6 +23,7 @@ from edge_serve.protocol.infer_response import InferEncoder
 from edge_serve.protocol.routes import Operation
 from edge_serve.protocol.work import LOOP_LIMITS, NO_LIMITS, SMALL_BYTES, SMALL_DEFLATE_BYTES, TooMuch
 from edge_serve.tensors import Buffer
+from edge_serve.transport.elsewhere import Outcome, Ticket, elsewhere
 from edge_serve.transport.exchange import Exchange
 from edge_serve.transport.generate import StreamTicket
 from edge_serve.transport.replies import refuse
@@ -35,15 +36,10 @@ log = logging.getLogger(__name__)
 _BINARY = "application/octet-stream"
 _ALIGNMENT = 64
 _UNBOUNDED = 1 << 62
+#: a codec process reads their bodies when they are large
+_READ = {Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM}
 
 OnResponse = Callable[[InferResponse], None]
-Outcome = TypeVar("Outcome")
-
-
-class Ticket(Protocol):
-    """Something under way."""
-
-    def cancel(self) -> None: ...
 
 
 class Served(Protocol):
@@ -63,7 +59,7 @@ class InferService(Protocol):
     def lookup(self, name: str, version: str) -> Served: ...
     def lease(self, name: str, version: str, nbytes: int) -> Lease | None: ...
     def infer(self, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
-    def infer_held(self, served: Any, request: InferRequest, on_response: OnResponse) -> Ticket: ...
+    def infer_held(self, served: Any, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
     @property
     def regions(self) -> Regions: ...
 
@@ -136,8 +132,7 @@ class Inference:
         text = asked.length_text
         shift = 0
         if asked.refusal is not None or asked.compressed or text is None:
-            is_infer = asked.refusal is None and asked.route.operation is Operation.INFER
-            if length <= self._most_inflated or not is_infer:
+            if length <= self._most_inflated or asked.refusal is not None or asked.route.operation not in _READ:
                 return None
         else:
             try:
@@ -301,21 +296,14 @@ class Inference:
         start: Callable[[Callable[[Outcome], None]], Ticket],
         then: Callable[[Outcome], None],
     ) -> None:
-        """Hold the version, start a job, and go on when it is done; a client that leaves cancels it."""
-        is_done = False
+        """Start a job, and go on when it is done; a client that leaves cancels it."""
 
         def done(outcome: Outcome) -> None:
-            nonlocal is_done
-            is_done = True
             exchange.on_abandoned = None
-            try:
-                then(outcome)
-            finally:
-                served.let_go()
+            then(outcome)
 
-        served.hold()
-        ticket = start(done)
-        if not is_done:
+        ticket = elsewhere(served, start, done)
+        if ticket is not None:
             exchange.on_abandoned = ticket.cancel
 
     @property

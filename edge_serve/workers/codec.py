@@ -151,10 +151,27 @@ class Codec:
         done: Callable[[Encoded | Refused], None],
     ) -> CodecJob:
         """Make the body of a reply. The response's lease is the codec's from now on."""
+        return self._encode(response, request, signature, accept, done)
+
+    def encode_generated(
+        self, response: InferResponse, signature: Signature, done: Callable[[Encoded | Refused], None]
+    ) -> CodecJob:
+        """The same for a response to `generate`."""
+        return self._encode(response, InferRequest(response.model_name), signature, "identity", done, generate=True)
+
+    def _encode(
+        self,
+        response: InferResponse,
+        request: InferRequest,
+        signature: Signature,
+        accept: str,
+        done: Callable[[Encoded | Refused], None],
+        generate: bool = False,
+    ) -> CodecJob:
         lease = response.lease
         arena = lease.arena if lease is not None else None
         in_arena = isinstance(arena, Arena)
-        value = response_value(response, request, signature, accept, in_arena)
+        value = response_value(response, request, signature, accept, in_arena, generate)
         return self._add(EncodeJob(arena if isinstance(arena, Arena) else self._scratch(), value, lease, done))
 
     def pids(self) -> list[int]:

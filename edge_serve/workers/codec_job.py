@@ -52,6 +52,7 @@ class Body:
         arena: of the model; the request's tensors will lie there. None: in an arena of the codec's own.
         lease: the memory in `arena` that `data` is a view of; None in ordinary memory.
         length: the text of `Inference-Header-Content-Length`.
+        generate: it is the flat JSON object of `generate`.
     """
 
     signature: Signature
@@ -62,6 +63,7 @@ class Body:
     length: str | None
     compressed: bool
     max_input_size: int
+    generate: bool = False
 
 
 class Both:
@@ -187,6 +189,7 @@ class DecodeJob(CodecJob):
             "length": body.length,
             "compressed": body.compressed,
             "max_input_size": body.max_input_size,
+            "generate": body.generate,
         }
         loose = [] if self._in_arena else [body.data]
         body.data = b""  # the queue of the socket holds it as long as it must

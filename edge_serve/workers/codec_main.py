@@ -27,7 +27,7 @@ from typing import Any
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable, triton_code
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.shared_memory import NamedRegions
-from edge_serve.protocol import compression
+from edge_serve.protocol import compression, generate
 from edge_serve.protocol.infer import InferDecoder, header_length
 from edge_serve.protocol.infer_response import InferEncoder
 from edge_serve.tensors import Buffer, Shared
@@ -165,6 +165,9 @@ class Codec:
         offset, size = at or (-1, 0)
         body: Buffer = slot.read(offset, size) if at else loose
         free = size
+        if value["generate"]:
+            request = generate.read(body, self._signature(text), value["version"], limit)
+            return _request_answer(request, self._place(request, slot, offset, free), slot)
         try:
             if value["compressed"]:
                 body, offset = compression.decompress(body, limit), -1
@@ -176,13 +179,7 @@ class Codec:
         if offset >= 0 and length is not None:
             free = length  # what follows are tensors, which stay where they are
         described = self._place(request, slot, at[0] if at else -1, free)
-        answer = request_value(request, described)
-        rest = len(json.dumps(answer))
-        if rest > LONGEST_REST:
-            raise InvalidArgument(
-                f"the request has {rest} bytes of JSON besides its tensors, at most {LONGEST_REST} are accepted"
-            )
-        return {"request": answer, "token": slot.token}
+        return _request_answer(request, described, slot)
 
     def _place(self, request: InferRequest, slot: Slot, offset: int, free: int) -> list[list[Any]]:
         """Write the tensors over the body that they came in, or into new memory when they are larger."""
@@ -201,7 +198,11 @@ class Codec:
     def _encode(self, received: Frame, slot: Slot) -> dict[str, Any]:
         _, value, loose = read_question(received)
         response, request, signature = read_response(value, slot.read, loose)
-        buffers, length = self._encoder.encode(response, request, signature)
+        buffers: list[Buffer]
+        if value["generate"]:
+            buffers, length = [generate.write(response)], None
+        else:
+            buffers, length = self._encoder.encode(response, request, signature)
         if value["accept"] != "identity":
             buffers = [compression.compress(buffers, value["accept"])]
         there = {id(tensor.data): tensor.offset for tensor in response.outputs if tensor.offset >= 0}
@@ -213,6 +214,21 @@ class Codec:
             at = there.get(id(buffer), -1)
             pieces.append([at if at >= 0 else slot.put(buffer), len(buffer)])
         return {"pieces": pieces, "length": length, "token": slot.token}
+
+
+def _request_answer(request: InferRequest, described: list[list[Any]], slot: Slot) -> dict[str, Any]:
+    """Tell of a request whose tensors are where `described` says.
+
+    Raises:
+        InvalidArgument: there is too much besides them.
+    """
+    answer = request_value(request, described)
+    rest = len(json.dumps(answer))
+    if rest > LONGEST_REST:
+        raise InvalidArgument(
+            f"the request has {rest} bytes of JSON besides its tensors, at most {LONGEST_REST} are accepted"
+        )
+    return {"request": answer, "token": slot.token}
 
 
 def _error_value(error: EdgeServeError) -> dict[str, Any]:

@@ -182,12 +182,18 @@ def _read_outputs(values: list[list[Any]]) -> list[RequestedOutput]:
 
 
 def response_value(
-    response: InferResponse, request: InferRequest, signature: Signature, accept: str, in_arena: bool
+    response: InferResponse,
+    request: InferRequest,
+    signature: Signature,
+    accept: str,
+    in_arena: bool,
+    generate: bool = False,
 ) -> tuple[dict[str, Any], list[Buffer]]:
     """A response to be encoded, and the bytes of its tensors that are in no arena.
 
     Args:
         in_arena: its tensors' offsets mean something.
+        generate: it answers `generate`.
     """
     outputs, loose = [], []
     for tensor in response.outputs:
@@ -211,6 +217,7 @@ def response_value(
         "max_batch_size": signature.max_batch_size,
         "labels": labels,
         "accept": accept,
+        "generate": generate,
     }
     return value, loose
 

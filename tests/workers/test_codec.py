@@ -18,6 +18,7 @@ import pytest
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.protocol import generate
 from edge_serve.protocol.infer import InferDecoder
 from edge_serve.protocol.infer_response import InferEncoder
 from edge_serve.tensors import Buffer, DataType, Tensor
@@ -50,14 +51,22 @@ class Scene:
         self.arena = Arena("m", budget)
         self.told: list[Any] = []
 
-    def body(self, data: bytes, *, in_arena: bool = True, length: int | None = None, compressed: bool = False) -> Body:
+    def body(
+        self,
+        data: bytes,
+        *,
+        in_arena: bool = True,
+        length: int | None = None,
+        compressed: bool = False,
+        generate: bool = False,
+    ) -> Body:
         arena, lease, held = None, None, memoryview(data)
         if in_arena:
             arena, lease = self.arena, self.arena.allocate(len(data))
             lease.view[: len(data)] = data
             held = lease.view[: len(data)]
         text = None if length is None else str(length)
-        return Body(SIGNATURE, "1", arena, held, lease, text, compressed, LIMIT)
+        return Body(SIGNATURE, "1", arena, held, lease, text, compressed, LIMIT, generate)
 
     async def decode(self, body: Body) -> InferRequest:
         """The request of a body.
@@ -173,6 +182,40 @@ def test_requests_are_what_the_loops_decoder_makes_of_them(in_arena: bool) -> No
                 request.lease.release()
                 request.lease.release()
             assert here.budget.used == 0
+
+    play(story)
+
+
+@pytest.mark.parametrize("in_arena", [True, False])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"N":[0.5,1.25],"S":["","x"],"id":"r","temperature":0.5,"parameters":{"stream":true}}',
+        json.dumps({"N": [0.123456789 + i for i in range(3000)]}).encode(),
+        json.dumps({"N": [1] * 9000}).encode(),
+        b'{"S":"a prompt"}',
+    ],
+    ids=["full", "numbers", "short numbers", "text"],
+)
+def test_generate_is_read_as_the_loop_reads_it(data: bytes, in_arena: bool) -> None:
+    async def story(here: Scene) -> None:
+        request = await here.decode(here.body(data, in_arena=in_arena, generate=True))
+        assert plain(request) == plain(generate.read(data, SIGNATURE, "1", LIMIT))
+        assert request.lease is not None
+        request.lease.release()
+
+    play(story)
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"N":"x"}', b'{"N":1,"N":2}', b'{"odd":[1]}'])
+def test_generate_is_refused_as_the_loop_refuses_it(data: bytes) -> None:
+    with pytest.raises(EdgeServeError) as expected:
+        generate.read(data, SIGNATURE, "1", LIMIT)
+
+    async def story(here: Scene) -> None:
+        with pytest.raises(type(expected.value)) as found:
+            await here.decode(here.body(data, generate=True))
+        assert found.value.message == expected.value.message
 
     play(story)
 
@@ -313,6 +356,26 @@ def test_replies_are_what_the_loops_encoder_makes_of_them(in_arena: bool, output
         assert b"".join(map(bytes, encoded.buffers)) == text
         assert encoded.length == length
         assert here.budget.used > 0
+        encoded.lease.release()
+
+    play(story)
+
+
+@pytest.mark.parametrize("in_arena", [True, False])
+def test_responses_to_generate_are_written_as_the_loop_writes_them(in_arena: bool) -> None:
+    async def story(here: Scene) -> None:
+        data = np.arange(9, dtype=np.float32).tobytes()
+        lease, offset = None, -1
+        if in_arena:
+            lease = here.arena.allocate(len(data))
+            lease.view[: len(data)] = data
+            offset = lease.offset
+        outputs = [Tensor("Y", DataType.FP32, (9,), data, offset), Tensor("one", DataType.INT32, (1,), bytes(4))]
+        outputs = outputs if not in_arena else outputs[:1]
+        response = InferResponse("m", "1", "id", outputs, {"b": True}, lease=lease)
+        expected = generate.write(response)
+        encoded = await _outcome(lambda done: here.codec.encode_generated(response, SIGNATURE, done))
+        assert (b"".join(encoded.buffers), encoded.length) == (expected, None)
         encoded.lease.release()
 
     play(story)

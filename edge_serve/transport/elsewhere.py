@@ -1,0 +1,40 @@
+"""What is too much for the loop is done by a codec process; the model version must stay while it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+Outcome = TypeVar("Outcome")
+
+
+class Ticket(Protocol):
+    """Something under way."""
+
+    def cancel(self) -> None: ...
+
+
+class Held(Protocol):
+    """A model version that can be kept."""
+
+    def hold(self) -> None: ...
+    def let_go(self) -> None: ...
+
+
+def elsewhere(
+    served: Held, start: Callable[[Callable[[Outcome], None]], Ticket], then: Callable[[Outcome], None]
+) -> Ticket | None:
+    """Hold the version, start a job, and go on with its outcome; the job, unless it is done already."""
+    is_done = False
+
+    def done(outcome: Outcome) -> None:
+        nonlocal is_done
+        is_done = True
+        try:
+            then(outcome)
+        finally:
+            served.let_go()
+
+    served.hold()
+    ticket = start(done)
+    return None if is_done else ticket
