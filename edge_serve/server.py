@@ -49,6 +49,7 @@ from edge_serve.service import Service, ServiceOptions
 from edge_serve.status.collect import Collector, Rooms
 from edge_serve.status.probe import Probe
 from edge_serve.systemd import notify
+from edge_serve.systemd.activation import Inherited, inherit
 from edge_serve.systemd.supervisor import Supervisor, Watched
 from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.grpc_door import open_grpc
@@ -73,6 +74,9 @@ CLEAN, FAILED = 0, 1
 
 #: how often workers are asked for their health and idle tensor memory is given back, seconds
 HOUSEKEEPING_SECONDS = 1.0
+
+#: clients that wait in the sockets of the service manager are let in after so long, models or not, seconds
+WAIT_BEFORE_DOORS = 30.0
 
 #: how long a worker that is still there when all is over may take to end by itself, seconds
 LAST_GRACE = 1.0
@@ -128,6 +132,8 @@ class Server:
         self._config = config
         self._clock = MonotonicClock()
         self._budget = Budget(config.tensor_memory_bytes or quarter_of_memory())
+        self._inherited = Inherited()
+        self._closed_doors: list[tuple[HttpServer, list[Listener]]] = []
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
         self._doors: list[HttpServer] = []
@@ -187,6 +193,7 @@ class Server:
         self._watch_signals()
         raise_file_limit()
         try:
+            self._inherited = inherit(os.environ, os.getpid(), self._config)
             failures = await self.start()
             if failures and self._config.exit_on_error:
                 for text in failures:
@@ -264,7 +271,8 @@ class Server:
         else:
             log.info("%s: draining, at most %d s", signal.Signals(number).name, self._config.exit_timeout_secs)
             self._supervisor.stop_begins(self._config.exit_timeout_secs)
-            self.service.stop()
+            if not self._inherited:
+                self.service.stop()
             self._stop.set()
 
     async def _open_doors(self) -> None:
@@ -280,12 +288,15 @@ class Server:
         )
         if config.admin_socket:
             administrated = application.for_peer(ADMINISTRATOR)
-            listeners = [listen_unix(config.admin_socket, group=config.admin_socket_group)]
+            listeners = self._inherited.of("admin")
+            listeners = listeners or [listen_unix(config.admin_socket, group=config.admin_socket_group)]
             await self._open("admin", HttpServer(administrated, limits, self._clock), listeners)
         if config.allow_http:
-            listeners = listen_tcp(config.http_address, config.http_port, reuse_port=config.reuse_http_port)
-            if config.http_unix_socket:
-                listeners.append(listen_unix(config.http_unix_socket))
+            listeners = self._inherited.of("http")
+            if not listeners:
+                listeners = listen_tcp(config.http_address, config.http_port, reuse_port=config.reuse_http_port)
+                if config.http_unix_socket:
+                    listeners.append(listen_unix(config.http_unix_socket))
             door = HttpServer(
                 application,
                 limits,
@@ -294,7 +305,7 @@ class Server:
                 tls=guards.http_tls,
                 sharing=guards.sharing,
             )
-            await self._open("HTTP", door, listeners)
+            await self._open("HTTP", door, listeners, wait=bool(self._inherited.of("http")))
         if config.allow_grpc:
             self._grpc = await open_grpc(self.service, config, self._clock)
             if self._grpc is not None:
@@ -305,13 +316,17 @@ class Server:
                 interval_ms=config.metrics_interval_ms,
             )  # fmt: skip
             page = Page(self._source, options, find_gpus() if options.gpu else None, self._clock)
-            listeners = listen_tcp(config.metrics_address or config.http_address, config.metrics_port)
+            listeners = self._inherited.of("metrics")
+            listeners = listeners or listen_tcp(config.metrics_address or config.http_address, config.metrics_port)
             metrics = MetricsApplication(page.render, guards.access)
             door = HttpServer(metrics, clock=self._clock, choose=metrics.for_peer, tls=guards.metrics_tls)
             await self._open("metrics", door, listeners)
 
-    async def _open(self, name: str, door: HttpServer, listeners: list[Listener]) -> None:
-        await door.start(listeners)
+    async def _open(self, name: str, door: HttpServer, listeners: list[Listener], *, wait: bool = False) -> None:
+        """Let clients in, or let them `wait` in the sockets' queues until the models are there."""
+        await door.start([] if wait else listeners)
+        if wait:
+            self._closed_doors.append((door, listeners))
         self._doors.append(door)
         self.addresses[name] = [listener.name for listener in listeners]
         for listener in listeners:
@@ -327,15 +342,27 @@ class Server:
             await self._poller.begin()
         loading = self._loading = asyncio.create_task(self._registry.load_all(names), name="load models")
         stopping = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        waiting = asyncio.create_task(asyncio.sleep(WAIT_BEFORE_DOORS)) if self._closed_doors else stopping
+        await asyncio.wait({loading, stopping, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not loading.done() and not stopping.done():
+            await self._let_in()
+            await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
         stopping.cancel()
         if not loading.done():
             loading.cancel()  # `_drain` waits for it
             return []
         failures = loading.result()
         self.service.started = True
+        await self._let_in()
         self._log_table(started)
         return failures
+
+    async def _let_in(self) -> None:
+        """Clients that waited for the models come in."""
+        for door, listeners in self._closed_doors:
+            await door.start(listeners)
+        self._closed_doors.clear()
 
     def _log_table(self, started: float) -> None:
         rows = [
@@ -367,7 +394,8 @@ class Server:
 
     async def _shut_down(self, status: int) -> int:
         """Refuse what is new, answer what was accepted, then close. FAILED when something was still busy."""
-        self.service.stop()
+        if not self._inherited:
+            self.service.stop()
         timeout = float(self._config.exit_timeout_secs)
         draining = asyncio.create_task(self._drain(timeout))
         forced = asyncio.create_task(self._force.wait())
@@ -385,8 +413,11 @@ class Server:
 
     async def _drain(self, timeout: float) -> list[str]:
         """End in order, within `timeout` seconds; what was left."""
-        self._end_background()
         end = time.monotonic() + timeout
+        if self._inherited:  # who comes now waits for the next process; who is here need not notice
+            await asyncio.gather(*(door.retire(timeout / 2) for door in self._doors))
+        self.service.stop()
+        self._end_background()
         unfinished = []
         if self._loading is not None and not self._loading.done():
             _, late = await asyncio.wait({self._loading}, timeout=timeout)

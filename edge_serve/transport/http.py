@@ -27,6 +27,7 @@ from edge_serve.transport.http_shared import HttpCounters, Shared
 from edge_serve.transport.http_tls import TlsHttpConnection
 from edge_serve.transport.listeners import Listener, peer_of
 from edge_serve.transport.replies import error_body
+from edge_serve.transport.retiring import retire
 from edge_serve.transport.sharing import Sharing
 from edge_serve.transport.tls import TlsSocket
 
@@ -123,6 +124,14 @@ class HttpServer:
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         return cut_off
+
+    async def retire(self, timeout: float) -> None:
+        """Accept nothing more, and let clients go without a failed request, at most `timeout` seconds; then `drain`."""
+        self._stop_accepting()
+        shared, handshakes = self._shared, self._handshakes
+        if shared is not None:
+            opening = (lambda: 0) if handshakes is None else handshakes.__len__
+            await retire(lambda: shared.connections, opening, timeout)
 
     def sweep(self) -> None:
         """Close the connections that have waited too long."""

@@ -1,0 +1,114 @@
+"""Listening sockets that the service manager holds for us (sd_listen_fds(3)), and which door each of them is for.
+
+They stay open while the service restarts: clients wait in their queues. Which is whose is decided from values;
+`inherit` is the shell that has the descriptors.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from edge_serve.config.server import ServerConfig
+from edge_serve.errors import InvalidArgument
+from edge_serve.transport.listeners import Listener, adopt
+
+#: the first descriptor that is handed over
+FIRST = 3
+#: doors by the names that FileDescriptorName= may give
+DOORS = ("http", "grpc", "metrics", "admin")
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """One socket.
+
+    Attributes:
+        name: FileDescriptorName=, or the name of its unit.
+        place: its port, or its path; "" = unknown.
+    """
+
+    fd: int
+    name: str
+    place: int | str
+
+
+@dataclass(slots=True)
+class Inherited:
+    """What was handed over, by door."""
+
+    listeners: dict[str, list[Listener]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Anything was handed over: this process is one in a row."""
+        return bool(self.listeners)
+
+    def of(self, door: str) -> list[Listener]:
+        """The listeners of a door; none = it listens by itself."""
+        return self.listeners.get(door, [])
+
+
+def numbers_and_names(environ: Mapping[str, str], pid: int) -> list[tuple[int, str]]:
+    """Descriptors for process `pid` and their names.
+
+    Raises:
+        InvalidArgument: the variables make no sense.
+    """
+    if environ.get("LISTEN_PID", "") != str(pid):
+        return []
+    count = environ.get("LISTEN_FDS", "0")
+    if not count.isdecimal():
+        raise InvalidArgument(
+            f"LISTEN_FDS is '{count}', expected the number of sockets that the service manager hands over"
+        )
+    names = environ.get("LISTEN_FDNAMES", "").split(":")
+    return [(FIRST + i, names[i] if i < len(names) else "") for i in range(int(count))]
+
+
+def door_of(handed: Handed, config: ServerConfig) -> str:
+    """By name, or else by address.
+
+    Raises:
+        InvalidArgument: it is for none of them.
+    """
+    if handed.name in DOORS:
+        return handed.name
+    places: dict[int | str, str] = {
+        config.metrics_port: "metrics",
+        config.grpc_port: "grpc",
+        config.http_port: "http",
+        config.http_unix_socket: "http",
+        config.admin_socket: "admin",
+    }
+    door = places.get(handed.place) if handed.place else None
+    if door is None:
+        raise InvalidArgument(
+            f"found a socket '{handed.name}' at {handed.place or 'an unknown place'} from the service manager, "
+            f"expected FileDescriptorName= to be one of {', '.join(DOORS)}, or the address of one of these doors"
+        )
+    return door
+
+
+def inherit(environ: Mapping[str, str], pid: int, config: ServerConfig) -> Inherited:
+    """Take over what was handed to process `pid`.
+
+    Raises:
+        InvalidArgument: something is no listening socket, or for no door.
+    """
+    found = Inherited()
+    for fd, name in numbers_and_names(environ, pid):
+        try:
+            listener = adopt(fd)
+        except OSError as error:
+            raise InvalidArgument(
+                f"socket '{name}' of the service manager: {error}; ListenStream= makes one"
+            ) from error
+        door = door_of(Handed(fd, name, _place(listener.sock)), config)
+        found.listeners.setdefault(door, []).append(listener)
+    return found
+
+
+def _place(sock: socket.socket) -> int | str:
+    address = sock.getsockname()
+    return str(address) if sock.family == socket.AF_UNIX else int(address[1])
