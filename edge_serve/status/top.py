@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import select
-import shutil
 import signal
 import sys
 import termios
@@ -40,16 +39,25 @@ def run(target: Target, interval: float, out: TextIO | None = None) -> int:
     with _screen(out) as wait:
         trouble = ""
         while True:
-            out.write(frame(before, after, trouble, *shutil.get_terminal_size()))
+            out.write(frame(before, after, trouble, *_size(out)))
             out.flush()
             if wait(interval):
                 return 0
             try:
                 fresh = fetch(target)
             except Unreachable as error:
-                trouble = f"{error}; shown is how it was {time.strftime('%H:%M:%S', _time_of(after))}"
+                trouble = f"as it was at {time.strftime('%H:%M:%S', _time_of(after))}: {error}"
             else:
                 before, after, trouble = after, fresh, ""
+
+
+def _size(out: TextIO) -> tuple[int, int]:
+    """(columns, rows) now: $COLUMNS would not follow the window."""
+    try:
+        columns, rows = os.get_terminal_size(out.fileno())
+    except OSError:
+        columns, rows = 0, 0
+    return columns or 80, rows or 24  # a serial console may not know its size
 
 
 def _time_of(document: Document) -> time.struct_time:

@@ -1,0 +1,172 @@
+"""Fetching the document, from servers that are there, are others, or are not."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge_serve.status import client
+from edge_serve.status.client import ABSENT, UNKNOWN, Target, Unreachable, fetch, find_target
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers what its server was told to."""
+
+    def do_GET(self) -> None:
+        made = self.server
+        assert isinstance(made, Server)
+        made.seen.append((self.path, self.headers.get("Authorization")))
+        self.send_response(made.status)
+        self.send_header("Content-Length", str(len(made.body)))
+        self.end_headers()
+        self.wfile.write(made.body)
+
+    def address_string(self) -> str:
+        return "peer"
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """On a TCP port, or on a UNIX socket."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int] | str, status: int, body: bytes) -> None:
+        self.status, self.body = status, body
+        self.seen: list[tuple[str, str | None]] = []
+        if isinstance(address, str):
+            self.address_family = socket.AF_UNIX
+        super().__init__(address, Handler)  # type: ignore[arg-type]  # a path, for AF_UNIX
+
+    def server_bind(self) -> None:
+        self.socket.bind(self.server_address)  # and no look-up of its name
+        self.server_address = self.socket.getsockname()
+
+
+@contextlib.contextmanager
+def serving(
+    body: bytes = b'{"server": {"state": "ready"}}', status: int = 200, path: str = ""
+) -> Iterator[tuple[Server, Target]]:
+    with Server(path or ("127.0.0.1", 0), status, body) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        target = Target(socket=path) if path else Target(url=f"http://127.0.0.1:{server.server_address[1]}")
+        try:
+            yield server, target
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_the_document_over_http() -> None:
+    with serving() as (server, target):
+        assert fetch(target)["server"]["state"] == "ready"
+    assert server.seen == [("/edge-serve/status", None)]
+
+
+def test_the_document_over_a_unix_socket(tmp_path: Path) -> None:
+    with serving(path=str(tmp_path / "admin.sock")) as (_, target):
+        assert fetch(target)["server"]["state"] == "ready"
+
+
+def test_a_token_is_shown_and_a_path_of_a_proxy_kept() -> None:
+    with serving() as (server, target):
+        fetch(Target(url=f"{target.url}/cart-7/", token="secret"))
+    assert server.seen == [("/cart-7/edge-serve/status", "Bearer secret")]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "text"),
+    [
+        (401, b'{"error": "show a token"}', "refuses: show a token; --token-file"),
+        (403, b'{"error": "role read"}', "refuses: role read"),
+        (404, b'{"error":"Not Found"}', r"no edge-serve that tells its status \(HTTP 404\)"),
+        (403, b"<html>", r"HTTP 403"),
+        (200, b"<html>hello", "no edge-serve that tells"),
+        (200, b"[]", "no edge-serve that tells"),
+        (500, b"", "HTTP 500"),
+    ],
+)
+def test_other_answers_are_told_in_a_sentence(status: int, body: bytes, text: str) -> None:
+    with serving(body, status) as (_, target), pytest.raises(Unreachable, match=text) as refused:
+        fetch(target)
+    assert refused.value.status == UNKNOWN
+
+
+def test_nobody_there() -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    for target, reason in ((Target(url=url), "Connection refused"), (Target(socket="/nowhere/x"), "No such file")):
+        with pytest.raises(Unreachable, match=reason) as absent:
+            fetch(target)
+        assert absent.value.status == ABSENT
+        assert target.name in str(absent.value)
+
+
+def test_a_server_that_hangs_or_hangs_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        target = Target(url=f"http://127.0.0.1:{sock.getsockname()[1]}")
+        with pytest.raises(Unreachable, match=r"does not answer within 0\.1 s"):
+            fetch(target, timeout=0.1)
+
+        def hang_up() -> None:
+            sock.accept()[0].close()  # the one that gave up
+            sock.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        with pytest.raises(Unreachable, match="no server answers"):
+            fetch(target)
+        thread.join()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may open everything")
+def test_a_socket_that_is_not_for_everybody(tmp_path: Path) -> None:
+    path = str(tmp_path / "admin.sock")
+    with serving(path=path) as (_, target):
+        os.chmod(path, 0)
+        with pytest.raises(Unreachable, match="be root or in its group") as refused:
+            fetch(target)
+    assert refused.value.status == UNKNOWN
+
+
+def test_no_permission_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(client._UnixConnection, "connect", refuse)
+    with pytest.raises(Unreachable, match="you may not use /run/x: be root or in its group"):
+        fetch(Target(socket="/run/x"))
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://h:port"])
+def test_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(Unreachable, match="expected http://") as wrong:
+        fetch(Target(url=url))
+    assert wrong.value.status == 2
+
+
+def test_where_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "DEFAULT_SOCKET", str(tmp_path / "admin.sock"))
+    (tmp_path / "token").write_text("secret\n")
+
+    assert find_target({}).name == "http://127.0.0.1:8000"
+    assert find_target({}, url="cart-7:8000").url == "http://cart-7:8000"
+    assert find_target({}, url="https://cart-7", ca="ca.pem") == Target("", "https://cart-7", "", "ca.pem")
+    assert find_target({"EDGE_SERVE_ADMIN_SOCKET": "/x"}).name == "/x"
+    assert find_target({"EDGE_SERVE_ADMIN_SOCKET": "/x"}, path="/y").name == "/y"
+    assert find_target({}, url="http://h", token_file=str(tmp_path / "token")).token == "secret"
+    (tmp_path / "admin.sock").touch()
+    assert find_target({}).name == str(tmp_path / "admin.sock")
+    with pytest.raises(OSError, match="No such file"):
+        find_target({}, token_file=str(tmp_path / "none"))

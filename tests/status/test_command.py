@@ -1,0 +1,74 @@
+"""`edge-serve status` and `top`: what is printed, and the exit status."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from edge_serve import cli
+from edge_serve.status import command
+from tests.status.documents import document, server
+from tests.status.test_client import serving
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "MEASURED_SECONDS", 0.0)
+    monkeypatch.delenv("EDGE_SERVE_ADMIN_SOCKET", raising=False)
+
+
+@pytest.mark.parametrize(("ready", "status"), [(True, 0), (False, 1)])
+def test_the_exit_status_says_whether_it_is_ready(ready: bool, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    made = document(server=server(ready=ready))
+    with serving(json.dumps(made).encode()) as (_, target):
+        assert cli.main(["status", "--url", target.url]) == status
+        assert cli.main(["status", "--json", "--url", target.url]) == status
+
+    text = capsys.readouterr().out
+    assert text.startswith("edge-serve 1.2.3 on cart-7: " + ("ready" if ready else "not ready"))
+    assert json.loads(text[text.index("{") :]) == made
+
+
+def test_top_into_a_file_is_one_report(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(json.dumps(document()).encode()) as (_, target):
+        assert cli.main(["top", "--url", target.url]) == 0
+
+    out = capsys.readouterr().out
+    assert out.startswith("edge-serve 1.2.3 on cart-7: ready")
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("name", ["status", "top"])
+def test_no_server_is_one_line_and_status_3(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, "--admin-socket", "/nowhere/admin.sock"]) == 3
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "edge-serve: no server answers at /nowhere/admin.sock (No such file or directory); "
+        "--admin-socket or --url says where else to look\n"
+    )
+
+
+def test_a_token_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", "--token-file", "/nowhere/token"]) == 4
+    assert capsys.readouterr().err == "edge-serve: cannot read '/nowhere/token': No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status", "x"], ["top", "--interval", "0"], ["top", "--interval", "x"], ["status", "--url"]]
+)
+def test_wrong_use_is_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    assert "usage: edge-serve" in capsys.readouterr().err
+
+
+def test_help_names_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["status", "--help"])
+    assert ended.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "0 ready, 1 not ready (starting, stopping, safe mode), 2 wrong use, 3 no server, 4 it does not tell" in text

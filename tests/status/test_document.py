@@ -1,0 +1,132 @@
+"""The status document out of facts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from edge_serve.messages.metadata import IndexEntry
+from edge_serve.messages.statistics import LATENCY_BUCKETS
+from edge_serve.status.document import condition_of, standing, waiting_for
+from edge_serve.status.probe import Readings
+from tests.status.documents import document, served, server
+
+
+def test_a_version_that_serves_comes_with_its_figures() -> None:
+    (row,) = document()["models"]
+
+    assert {name: row[name] for name in ("name", "version", "state", "condition", "reason", "backend")} == {
+        "name": "det",
+        "version": "1",
+        "state": "READY",
+        "condition": "ready",
+        "reason": "",
+        "backend": "onnxruntime",
+    }
+    assert (row["instances"], row["workers"], row["pending"], row["in_flight"]) == (2, [20], 3, 4)
+    totals = row["totals"]
+    assert (totals["requests"], totals["failures"]["BACKEND"], totals["executions"]) == (10, 1, 0)
+    assert totals["request_ns"] == 96_000_000
+    assert sum(totals["duration_counts"]) == 10
+    assert len(totals["duration_counts"]) == len(LATENCY_BUCKETS) + 1
+
+
+def test_a_version_that_does_not_serve_says_why_and_has_no_figures() -> None:
+    made = document(index=[IndexEntry("bad", "1", "UNAVAILABLE", "Internal: no file"), IndexEntry("idle")], models=[])
+
+    assert made["models"] == [
+        {"name": "bad", "version": "1", "state": "UNAVAILABLE", "condition": "failed", "reason": "Internal: no file"},
+        {"name": "idle", "version": "", "state": "", "condition": "unloaded", "reason": "never loaded"},
+    ]
+    assert made["server"]["waiting_for"] == ["bad"]
+
+
+def test_a_version_that_is_in_no_index_is_told_all_the_same() -> None:
+    assert [row["name"] for row in document(index=[], models=[served("det")])["models"]] == ["det"]
+
+
+def test_workers_come_with_what_is_known_of_their_process() -> None:
+    (worker,) = document()["workers"]
+    (unread,) = document(readings=Readings())["workers"]
+
+    assert worker == {
+        "label": "onnxruntime", "pid": 20, "lost": False, "restarts": 2, "models": ["det:1"],
+        "rss_bytes": 90 << 20, "pss_bytes": 70 << 20, "uptime_seconds": 60.0,
+    }  # fmt: skip
+    assert (unread["rss_bytes"], unread["pss_bytes"], unread["uptime_seconds"]) == (None, None, None)
+
+
+def test_the_rest_is_there() -> None:
+    made = document()
+
+    assert made["schema"] == 1
+    assert made["server"]["state"] == "ready"
+    assert made["server"]["pss_bytes"] == 40 << 20
+    assert made["server"]["doors"] == {"HTTP": ["127.0.0.1:8000"]}
+    assert made["http"] == {"connections": 5, "requests": {"200": 10, "404": 1}}
+    assert made["tensor_memory"] == {"used_bytes": 1 << 20, "limit_bytes": 1 << 30}
+    assert made["device"]["cpu_utilization"] == 0.25
+    assert made["device"]["temperatures"] == [{"name": "cpu", "celsius": 48.5}]
+    assert made["device"]["gpus"][0]["uuid"] == "GPU-1"
+    assert made["events"][0]["text"] == "model det is ready"
+    assert made["errors"][0]["count"] == 3
+    assert made["versions"]["edge-serve"] == "1.2.3"
+
+
+def test_it_is_json() -> None:
+    assert json.loads(json.dumps(document())) == document()
+
+
+@pytest.mark.parametrize(
+    ("changes", "waiting", "expected"),
+    [
+        ({}, [], ("ready", "")),
+        ({"stopping": True, "safe_mode": "x"}, [], ("stopping", "requests that were accepted are answered")),
+        ({"safe_mode": "det crashed it"}, [], ("safe mode", "det crashed it")),
+        ({"started": False, "ready": False}, ["a", "b"], ("starting", "loading a, b")),
+        ({"started": False, "ready": False}, [], ("starting", "looking for models")),
+        ({"ready": False}, ["a"], ("not ready", "waiting for a")),
+        ({"ready": False}, [], ("not ready", "a model that counts is not ready")),
+    ],
+)
+def test_the_state_of_the_server_in_a_word(
+    changes: dict[str, Any], waiting: list[str], expected: tuple[str, str]
+) -> None:
+    assert standing(server(**changes), waiting) == expected
+
+
+@pytest.mark.parametrize(
+    ("required", "rows", "expected"),
+    [
+        (
+            [],
+            [("a", "ready"), ("b", "failed"), ("c", "unloaded"), ("d", "restarting"), ("e", "loading")],
+            ["b", "d", "e"],
+        ),
+        (["a"], [("a", "ready"), ("b", "failed")], []),
+        (["a", "x"], [("a", "ready"), ("a", "failed")], ["a", "x"]),
+        (["a"], [("a", "unloaded")], ["a"]),
+    ],
+)
+def test_which_models_are_waited_for(required: list[str], rows: list[tuple[str, str]], expected: list[str]) -> None:
+    assert waiting_for(required, rows) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "model", "expected"),
+    [
+        ("READY", "", served(), ("ready", "")),
+        ("READY", "", None, ("ready", "")),
+        ("READY", "", served(healthy=False, complete=False), ("restarting", "its worker is started again")),
+        ("READY", "", served(healthy=False), ("restarting", "the model says that it is not ready")),
+        ("LOADING", "", None, ("loading", "")),
+        ("UNLOADING", "", None, ("unloading", "")),
+        ("UNAVAILABLE", "unloaded", None, ("unloaded", "")),
+        ("UNAVAILABLE", "Internal: x", None, ("failed", "Internal: x")),
+        ("", "", None, ("unloaded", "never loaded")),
+    ],
+)
+def test_the_condition_of_a_version(state: str, reason: str, model: Any, expected: tuple[str, str]) -> None:
+    assert condition_of(IndexEntry("det", "1", state, reason), model) == expected
