@@ -51,6 +51,7 @@ class Page:
 
     browser: Browser
     session: str
+    target: str
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
@@ -87,6 +88,10 @@ class Page:
         """What a reader sees."""
         return str(self.evaluate("document.body.innerText"))
 
+    def close(self) -> None:
+        """Close the tab."""
+        self.browser.ask("Target.closeTarget", targetId=self.target)
+
     def look_like(self, width: int, height: int, *, dark: bool = False) -> None:
         """The size of the window and the colours that its user prefers."""
         self.ask(
@@ -118,7 +123,7 @@ class Browser:
         """A new tab."""
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        page = self._pages[session] = Page(self, session)
+        page = self._pages[session] = Page(self, session, target)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.ask(f"{domain}.enable")
         return page

@@ -1,0 +1,258 @@
+"""The status page in a real browser: it draws what a server says, goes on drawing, and speaks to nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from PIL import Image
+
+from edge_serve.messages.metadata import IndexEntry
+from edge_serve.models.statistics import record_success
+from edge_serve.status.document import build
+from edge_serve.transport.v2_edge import StatusPage
+from tests.browser import Browser, Page, chromium
+from tests.server.running import python_model, running
+from tests.status.documents import MS, document, facts, served, server
+
+#: a test may start a browser on a busy machine
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as made:
+        yield made
+
+
+@dataclass
+class Scene:
+    """Serves the page with its real headers, and whatever status a test wants."""
+
+    answer: Callable[[], tuple[int, Any]] = lambda: (200, document())
+    seen: list[str | None] = field(default_factory=list)
+    url: str = ""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """GET /ui and the status."""
+
+    scene: Scene
+
+    def do_GET(self) -> None:
+        page = StatusPage()
+        if self.path == "/ui":
+            self._reply(200, page.body, (*page.headers, ("Content-Type", "text/html; charset=utf-8")))
+        elif self.path == "/edge-serve/status":
+            self.scene.seen.append(self.headers.get("Authorization"))
+            status, value = self.scene.answer()
+            self._reply(status, json.dumps(value).encode(), (("Content-Type", "application/json"),))
+        else:
+            self._reply(404, b"", ())
+
+    def _reply(self, status: int, body: bytes, headers: tuple[tuple[str, str], ...]) -> None:
+        self.send_response(status)
+        for name, value in (*headers, ("Content-Length", str(len(body)))):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    handler = type("Handler", (Handler,), {"scene": made})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        http.daemon_threads = True
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+        thread.start()
+        made.url = f"http://127.0.0.1:{http.server_address[1]}"
+        try:
+            yield made
+        finally:
+            http.shutdown()
+            thread.join()
+
+
+@contextlib.contextmanager
+def opened(browser: Browser, url: str) -> Iterator[Page]:
+    """The page in a tab of its own; it must have spoken to its own server only, and complained of nothing."""
+    page = browser.page()
+    try:
+        page.look_like(1280, 900)
+        page.open(f"{url}/ui")
+        yield page
+        assert {urlsplit(address).netloc for address in page.requests} == {urlsplit(url).netloc}
+        assert page.complaints == []
+    finally:
+        page.close()
+
+
+def shows(page: Page, text: str) -> None:
+    page.wait_for(f"document.body.innerText.includes({json.dumps(text)})")
+
+
+def test_a_real_server_is_shown_and_followed(browser: Browser, tmp_path: Path) -> None:
+    python_model(tmp_path, "add_sub")
+    with running(f"--model-repository={tmp_path}") as real:
+        with opened(browser, f"http://{real.url}") as page:
+            shows(page, "add_sub")
+            assert page.evaluate("document.getElementById('state').textContent") == "Ready"
+            assert "0 in all" in page.text()
+            for _ in range(3):
+                assert real.add_sub("add_sub")[0] == 200
+            shows(page, "3 in all")
+            page.wait_for("document.querySelector('.models .chart path.line').getAttribute('d').length > 20")
+            shot = page.screenshot(tmp_path / "page.png")
+            assert len(shot) > 20_000
+        assert real.get("/v2/health/live")[0] == 200
+
+
+def test_models_workers_events_and_the_device_are_drawn(browser: Browser, scene: Scene) -> None:
+    index = [
+        IndexEntry("det", "1", "READY"),
+        IndexEntry("bad", "2", "UNAVAILABLE", "Internal: no such file"),
+        IndexEntry("idle"),
+    ]
+    scene.answer = lambda: (200, document(index=index))
+    with opened(browser, scene.url) as page:
+        for text in (
+            "cart-7", "Ready", "det", "version 1 · onnxruntime · 2 instances", "Internal: no such file", "Unloaded",
+            "1 of 3 ready", "49 °C", "2.0 GiB", "of 8.0 GiB", "25 %", "51 °C, 12.5 W", "onnxruntime", "det:1",
+            "model det is ready", "edge-serve 1.2.3", "HTTP 127.0.0.1:8000", "10 in all, 3 queued",
+        ):  # fmt: skip
+            shows(page, text)
+        page.evaluate("document.querySelector('#choice [value=errors]').click()")
+        shows(page, "it fell over")
+        shows(page, "× 3")
+        assert "model det is ready" not in page.text()
+
+
+def test_rates_and_latencies_come_from_differences(browser: Browser, scene: Scene) -> None:
+    model, begun = served(), time.monotonic()
+    first = facts(models=[model])
+
+    def answer() -> tuple[int, Any]:
+        for _ in range(50):
+            record_success(model.statistics, 1, 0, 0, MS, MS, 2 * MS, 2 * MS, 4 * MS)
+        passed = round((time.monotonic() - begun) * 1e9)
+        return 200, build(replace(first, clock_ns=first.clock_ns + passed))
+
+    scene.answer = answer
+    with opened(browser, scene.url) as page:
+        page.wait_for("parseFloat(document.querySelector('#tiles .value').textContent) > 20")
+        shows(page, "ms median")
+        latency = page.evaluate("parseFloat(document.querySelector('.latency .value').textContent)")
+        assert 2.5 <= latency <= 5.0  # the bucket that 4 ms lie in
+
+
+def test_a_lost_connection_is_told_and_found_again(browser: Browser, scene: Scene) -> None:
+    with opened(browser, scene.url) as page:
+        shows(page, "Ready")
+        scene.answer = lambda: (500, {"error": "out of order"})
+        shows(page, "No connection")
+        shows(page, "out of order")
+        shows(page, "Everything below is as it was at")
+        assert page.evaluate("document.getElementById('main').classList.contains('old')")
+        scene.answer = lambda: (200, document())
+        page.wait_for("document.getElementById('state').textContent === 'Ready'")
+        assert not page.evaluate("document.getElementById('main').classList.contains('old')")
+        assert page.evaluate("document.getElementById('banner').hidden")
+        page.complaints[:] = [text for text in page.complaints if "500" not in text]  # the browser's own word on it
+
+
+def test_a_server_that_is_gone_is_told(browser: Browser, tmp_path: Path) -> None:
+    page = browser.page()
+    with running(f"--model-repository={tmp_path}") as real:
+        page.open(f"http://{real.url}/ui")
+        shows(page, "No models.")
+    shows(page, "The server does not answer.")
+    assert page.evaluate("document.title").startswith("No connection")
+    page.close()
+
+
+def test_a_locked_door_asks_for_a_token_and_shows_it(browser: Browser, scene: Scene) -> None:
+    scene.answer = lambda: (
+        (200, document()) if scene.seen[-1] == "Bearer s3cret" else (401, {"error": "this needs the role read"})
+    )
+    with opened(browser, scene.url) as page:
+        shows(page, "this needs the role read")
+        assert page.evaluate("document.getElementById('state').textContent") == "Locked"
+        page.evaluate("document.querySelector('form input').value = ' s3cret '")
+        page.evaluate("document.querySelector('form button').click()")
+        shows(page, "cart-7")
+        page.wait_for("document.getElementById('banner').hidden")
+        page.complaints[:] = [text for text in page.complaints if "401" not in text]
+
+
+@pytest.mark.parametrize(
+    ("changes", "word", "reason"),
+    [
+        ({"started": False, "ready": False}, "Starting", "Starting: looking for models"),
+        ({"ready": False}, "Not ready", "Not ready: a model that counts"),
+        ({"safe_mode": "det crashed it twice"}, "Safe mode", "Safe mode: det crashed it twice"),
+        ({"stopping": True}, "Stopping", "Stopping: requests"),
+    ],
+)
+def test_other_states_say_why(changes: dict[str, Any], word: str, reason: str, browser: Browser, scene: Scene) -> None:
+    scene.answer = lambda: (200, document(server=server(**changes)))
+    with opened(browser, scene.url) as page:
+        shows(page, reason)
+        assert page.evaluate("document.getElementById('state').textContent") == word
+
+
+def test_an_empty_server_is_no_empty_page(browser: Browser, scene: Scene) -> None:
+    scene.answer = lambda: (200, document(index=[], models=[], workers=[], events=[], errors=[]))
+    with opened(browser, scene.url) as page:
+        shows(page, "No models.")
+        shows(page, "Nothing has happened yet.")
+        page.evaluate("document.querySelector('#choice [value=errors]').click()")
+        shows(page, "No problems since the server started.")
+
+
+def test_what_models_say_is_never_markup(browser: Browser, scene: Scene) -> None:
+    evil = "<img src=x onerror=alert(1)><script>document.title='mine'</script>"
+    scene.answer = lambda: (200, document(index=[IndexEntry(evil, "1", "UNAVAILABLE", evil)], models=[served(evil)]))
+    with opened(browser, scene.url) as page:
+        shows(page, evil)
+        assert page.evaluate("document.querySelectorAll('img').length") == 0
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [320, 390, 820, 1280])
+def test_nothing_is_wider_than_the_window(
+    width: int, dark: bool, browser: Browser, scene: Scene, tmp_path: Path
+) -> None:
+    long = "a_model_with_a_name_that_" + "goes_on_and_" * 12
+    index = [IndexEntry(long, "1", "READY"), IndexEntry(long, "2", "UNAVAILABLE", "Internal: " + "x" * 300)]
+    scene.answer = lambda: (200, document(index=index, models=[served(long)], server=server(host="h" * 200)))
+    with opened(browser, scene.url) as page:
+        page.look_like(width, 800, dark=dark)
+        shows(page, long)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.screenshot(tmp_path / "page.png", whole=False)
+        corner = Image.open(tmp_path / "page.png").convert("L").getpixel((2, 2))
+        assert isinstance(corner, int)
+        assert (corner < 60) is dark
+
+
+def test_the_page_is_asked_for_anew_only_when_it_has_changed(browser: Browser, tmp_path: Path) -> None:
+    with running(f"--model-repository={tmp_path}") as real, opened(browser, f"http://{real.url}") as page:
+        shows(page, "No models.")
+        page.ask("Page.reload")
+        page.wait_for("document.readyState === 'complete'")
+        shows(page, "No models.")
+        sent = page.evaluate("performance.getEntriesByType('navigation')[0].transferSize")
+        assert sent < 2000, "the page came again although it had not changed"
