@@ -17,8 +17,8 @@ def test_started_and_answers_from_outside(fresh: Service) -> None:
 
 
 def test_is_enabled_with_its_sockets(installed: Service) -> None:
-    units = "edge-serve.service edge-serve.socket edge-serve-grpc.socket edge-serve-metrics.socket"
-    assert installed.machine.run(f"systemctl is-enabled {units}").split() == ["enabled"] * 4
+    units = "edge-serve.service edge-serve.socket edge-serve-metrics.socket"
+    assert installed.machine.run(f"systemctl is-enabled {units}").split() == ["enabled"] * 3
 
 
 def test_only_inference_and_metrics_are_open_to_the_network(service: Service) -> None:
@@ -35,7 +35,7 @@ def test_only_inference_and_metrics_are_open_to_the_network(service: Service) ->
 
 
 def test_units_are_clean_and_locked_down(installed: Service) -> None:
-    units = "edge-serve.service edge-serve.socket edge-serve-grpc.socket edge-serve-metrics.socket"
+    units = "edge-serve.service edge-serve.socket edge-serve-metrics.socket"
     assert installed.machine.run(f"systemd-analyze verify {units}") == ""
     report = installed.machine.run("systemd-analyze security --no-pager edge-serve")
     exposure = float(report.rstrip().rpartition("exposure level for edge-serve.service: ")[2].split()[0])
