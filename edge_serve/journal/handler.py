@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from edge_serve.journal.fields import Fields, fields_of
 from edge_serve.journal.limit import Limiter
 from edge_serve.journal.native import NativeSender
-from edge_serve.messages.about import FIELDS
+from edge_serve.messages.about import DISPLAY, FIELDS
 
 
 class Sender(Protocol):
@@ -68,6 +68,8 @@ class JournalHandler(logging.Handler):
         self._clock = clock
 
     def emit(self, record: logging.LogRecord) -> None:
+        if hasattr(record, DISPLAY):  # a table is for who reads lines; `edge-serve status` shows the same
+            return
         try:
             fields = fields_of(record)
             if self._limiter.take(kind_of(record), fields, self._clock()):

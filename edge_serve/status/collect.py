@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
-import platform
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -148,7 +148,7 @@ class Collector:
             ready=service.ready(),
             uptime_seconds=(self._clock.now_ns() - self._started_ns) / 1e9,
             pid=os.getpid(),
-            host=platform.node(),
+            host=socket.gethostname(),
             protocol=TRITON_VERSION,
             required=tuple(self._rooms.required),
             safe_mode=self._rooms.safe_mode(),

@@ -6,13 +6,13 @@ docs/status.md tells users about both.
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Callable
 from functools import cached_property
-from importlib import resources
+from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
@@ -38,12 +38,13 @@ class StatusPage:
     @cached_property
     def body(self) -> bytes:
         """The page."""
-        return resources.files("edge_serve.transport").joinpath("ui.html").read_bytes()
+        return Path(__file__).with_name("ui.html").read_bytes()
 
     @cached_property
     def compressed(self) -> bytes:
         """The page for browsers that accept gzip: all of them."""
-        return gzip.compress(self.body, mtime=0)
+        packer = zlib.compressobj(wbits=31)  # 31: with gzip's head and tail
+        return packer.compress(self.body) + packer.flush()
 
     @cached_property
     def etag(self) -> str:

@@ -18,7 +18,7 @@ from edge_serve.journal import handler as handlers
 from edge_serve.journal import native
 from edge_serve.journal.handler import JournalHandler, LibrarySender, find_journal, is_journal
 from edge_serve.journal.limit import Limiter
-from edge_serve.messages.about import about
+from edge_serve.messages.about import DISPLAY, about
 from tests.journal.journald import Journald, journald
 
 
@@ -80,6 +80,14 @@ def test_records_become_entries_with_what_they_are_about(logger: logging.Logger)
         "test_handler.py",
         "test_records_become_entries_with_what_they_are_about",
     )
+
+
+def test_a_table_for_the_reader_of_lines_is_no_entry(logger: logging.Logger) -> None:
+    sent = Sent()
+    attach(sent, Time())
+    logger.info("MODEL VERSION STATE", extra={DISPLAY: True})
+
+    assert sent.entries == []
 
 
 def test_like_lines_are_suppressed_and_counted_and_others_pass(logger: logging.Logger) -> None:
