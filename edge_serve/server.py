@@ -163,7 +163,7 @@ class Server:
         options = ServiceOptions(config.id, explicit, config.strict_readiness, config.allow_client_shm)
         self.service = Service(self._registry, options, log_control, Tracing(_trace_settings(config)))
         calls = Calls(self._registry.lookup, self.service)
-        hooks.infer, hooks.control = calls.infer, calls.control
+        hooks.infer, hooks.control, hooks.rests = calls.infer, calls.control, calls.rests
         self._guards = Guards(config)
         self._source = Source(self._registry, custom, self._budget, self._doors, self._guards)
         self._log_control = log_control

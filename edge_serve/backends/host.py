@@ -85,6 +85,13 @@ class Host(Protocol):
             EdgeServeError: the call could not be made, and no reply comes.
         """
 
+    def rests(self, still: Callable[[], bool]) -> None:
+        """The only instance of this process waits until another thread wakes it.
+
+        Args:
+            still: whether that is so at the time of asking.
+        """
+
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         """As the repository API. Raises EdgeServeError."""
 
@@ -108,6 +115,9 @@ class Alone:
     def infer(self, call: Call, on_reply: OnReply) -> Cancel:
         """Refused."""
         raise Unsupported(f"calling model '{call.model_name}' from a model is not supported yet")
+
+    def rests(self, still: Callable[[], bool]) -> None:
+        """Nobody could wait for it."""
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         """Refused."""

@@ -1,14 +1,48 @@
 """The event loop of an instance whose model has `async def` methods; a thread of its own, from the first use on.
 
-The loop goes on between calls, because models leave tasks in it.
+The loop goes on between calls, because models leave tasks in it. While the instance waits for a coroutine, the host is
+told when the loop has come to rest: when no timer runs and no socket is watched, so that only another thread can wake
+it, such as the one that brings the answers to calls of other models.
 """
 
 from __future__ import annotations
 
 import asyncio
+import selectors
 import threading
 from collections.abc import Coroutine
 from typing import Any
+
+from edge_serve.backends import host
+
+#: a loop that has nothing to do for so long is at rest; most answers are there before
+REST_SECONDS = 0.02
+
+
+class _Selector(selectors.DefaultSelector):
+    """Tells the host before it sleeps for ever.
+
+    Attributes:
+        awaited: the instance waits for what runs in the loop.
+    """
+
+    awaited = False
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for the sockets of the loop; `timeout` is None when there is no timer."""
+        if timeout is None and self.awaited and len(self.get_map()) == 1:  # other threads write to that socket
+            events = super().select(REST_SECONDS)
+            if events:
+                return events
+
+            def still() -> bool:
+                events.extend(super(_Selector, self).select(0))
+                return not events
+
+            host.current().rests(still)
+            if events:
+                return events
+        return super().select(timeout)
 
 
 class EventLoop:
@@ -18,11 +52,20 @@ class EventLoop:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._selector = _Selector()
         self._lock = threading.Lock()
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run it to its end and give its result, or raise what it raised."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._started()).result()
+    def run(self, coroutine: Coroutine[Any, Any, Any], *, alone: bool = False) -> Any:
+        """Run it to its end and give its result, or raise what it raised.
+
+        Args:
+            alone: the caller is the only thread of its instance, which does nothing else until then.
+        """
+        self._selector.awaited = alone
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._started()).result()
+        finally:
+            self._selector.awaited = False
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run it in the background."""
@@ -31,7 +74,7 @@ class EventLoop:
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop = asyncio.SelectorEventLoop(self._selector)
                 self._thread = threading.Thread(target=self._loop.run_forever, name=f"{self._name} loop", daemon=True)
                 self._thread.start()
             return self._loop
@@ -39,6 +82,7 @@ class EventLoop:
     def close(self, timeout: float = 5.0) -> None:
         """Cancel what still runs and stop; waits `timeout` seconds at most."""
         if self._loop is None or self._thread is None:
+            self._selector.close()
             return
         self._loop.call_soon_threadsafe(self._cancel_all)
         self._thread.join(timeout)

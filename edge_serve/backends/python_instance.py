@@ -110,7 +110,7 @@ class PythonInstance:
         try:
             result = self._model.execute(requests)
             if type(result) is not list and asyncio.iscoroutine(result):
-                result = self._loop.run(result)
+                result = self._loop.run(result, alone=True)
             timing.output_start_ns = time.monotonic_ns()
             replies, complete = self._check(batch, requests, result)
         except BaseException as error:

@@ -10,15 +10,17 @@ refused (`waits`).
 from __future__ import annotations
 
 import asyncio
+import itertools
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, RequestedOutput
 from edge_serve.models.caching import running
-from edge_serve.models.driver import Driver, Job
+from edge_serve.models.driver import Driver, Job, Ticket
 from edge_serve.models.ensemble_flight import Lookup
 from edge_serve.models.rate_limit import LimitedModel
 from edge_serve.models.served import Served
@@ -48,7 +50,7 @@ class Repository(Protocol):
 
 
 class Calls:
-    """Runs what models ask for. `infer` and `control` are `workers.desk.Hooks`.
+    """Runs what models ask for. `infer`, `control` and `rests` are `workers.desk.Hooks`.
 
     Args:
         lookup: the version that a call means; raises an EdgeServeError when it does not serve.
@@ -58,10 +60,17 @@ class Calls:
         self._lookup = lookup
         self._repository = repository
         self._waits = Waits()
+        #: calls that their models have taken
+        self._accepted: dict[Asked, _Call] = {}
+        #: instances that wait, and for what
+        self._resting: dict[Place, list[Asked]] = {}
         self._loop = asyncio.get_running_loop()
 
     def infer(self, asked: Asked) -> None:
         """Run a call; never raises."""
+        place = _place_of(asked)
+        if place in self._resting and not self._resting[place][0].call.blocking:  # it has gone on; no answer woke it
+            self._wake(place)
         caller = _driver_of(asked)
         if isinstance(caller, Driver):
             caller.run_one_by_one()
@@ -85,6 +94,7 @@ class Calls:
                 self._submit(asked, served, request)
             else:
                 _refuse(asked, request, error)
+                self._on_answer(asked, final=True)
             served.let_go()
 
         work(self._loop, nbytes, job, prepared)
@@ -133,33 +143,57 @@ class Calls:
 
     def _submit(self, asked: Asked, served: Served, request: InferRequest) -> None:
         """Queue a request whose inputs are where the called model reads them."""
-        accepted = final = circle = False
+        call = self._accepted[asked] = _Call(asked, served, self._on_answer)
+        call.start(request)
+        if call.final:
+            return
+        place = _place_of(asked)
+        if asked.call.blocking and asked.instance >= 0:
+            if not self._waits.begin(place, call.waits_for):
+                call.refuse_circle()
+                return
+            self._resting[place] = [asked]
+        elif asked in self._resting.get(place, ()):  # it was being prepared when its instance came to rest
+            self._rest(place)
 
-        def on_response(response: InferResponse) -> None:
-            nonlocal final
-            if circle:
-                response.error = Internal(_CIRCLE.format(name=served.name))
-            if response.error is not None and (circle or (not accepted and served.opened is not None)):
-                response.error = _in_call(asked, response.error)
-            final = response.final
-            if final:
-                self._waits.end(place, waits_for)
-            asked.answer(response)
+    def _on_answer(self, asked: Asked, final: bool) -> None:
+        """A response wakes the instance that waits for it."""
+        place = _place_of(asked)
+        if asked in self._resting.get(place, ()):
+            self._wake(place)
+        if final:
+            self._accepted.pop(asked, None)
 
-        def waits_for() -> list[Place] | None:
-            job = running(ticket)
-            if asked.deaf or not isinstance(job, Job):
+    # ---- circles ------------------------------------------------------------------------------------------------
+
+    def rests(self, calls: Sequence[Asked]) -> None:
+        """An instance does nothing but wait for an answer to one of these calls. Should that close a circle, the call
+        that came into it last is refused; its caller goes on, and may come to rest again."""
+        place = _place_of(calls[0])
+        if calls[0].instance >= 0 and all(_place_of(asked) == place for asked in calls):
+            self._resting[place] = list(calls)
+            self._rest(place)
+
+    def _rest(self, place: Place) -> None:
+        stuck = self._waits.note(place, partial(self._waits_for, self._resting[place]))
+        calls = [self._accepted.get(asked) for one in stuck for asked in self._resting.get(one, ())]
+        waiting = [call for call in calls if call is not None and call.is_queued]
+        if waiting:
+            max(waiting, key=_number).refuse_circle()
+
+    def _waits_for(self, calls: Sequence[Asked]) -> list[Place] | None:
+        found: list[Place] = []
+        for asked in calls:
+            call = self._accepted.get(asked)
+            places = call.waits_for() if call is not None else None
+            if places is None:
                 return None
-            return [(job.driver, instance) for instance in job.driver.places(job)]
+            found += places
+        return found
 
-        place = _driver_of(asked), asked.instance
-        ticket = served.submit(request, on_response)
-        accepted = True
-        asked.on_cancel = ticket.cancel
-        if asked.call.blocking and asked.instance >= 0 and not final and not self._waits.begin(place, waits_for):
-            circle = True
-        if asked.cancelled or circle:
-            ticket.cancel()
+    def _wake(self, place: Place) -> None:
+        self._waits.forget(place)
+        self._resting.pop(place, None)
 
     # ---- the repository -----------------------------------------------------------------------------------------
 
@@ -195,6 +229,80 @@ class Calls:
             return self._repository.model_ready(name, version)
         except (NotFound, Unavailable):
             return False
+
+
+class _Call:
+    """A call that the called model has been asked for.
+
+    Args:
+        on_answer: told of each response, and whether it is the last.
+
+    Attributes:
+        number: later calls have higher ones.
+        final: it has got its last response.
+    """
+
+    _numbers = itertools.count(1)
+
+    __slots__ = ("_accepted", "_asked", "_circle", "_on_answer", "_served", "_ticket", "final", "number")
+
+    def __init__(self, asked: Asked, served: Served, on_answer: Callable[[Asked, bool], None]) -> None:
+        self.number = next(self._numbers)
+        self.final = False
+        self._asked = asked
+        self._served = served
+        self._on_answer = on_answer
+        self._accepted = self._circle = False
+        self._ticket: Ticket | None = None
+
+    def start(self, request: InferRequest) -> None:
+        """Queue it."""
+        ticket = self._ticket = self._served.submit(request, self._on_response)
+        self._accepted = True
+        self._asked.on_cancel = ticket.cancel
+        if self._asked.cancelled:
+            ticket.cancel()
+
+    def _on_response(self, response: InferResponse) -> None:
+        if self._circle:
+            response.error = Internal(_CIRCLE.format(name=self._served.name))
+        if response.error is not None and (self._circle or (not self._accepted and self._served.opened is not None)):
+            response.error = _in_call(self._asked, response.error)
+        self.final = response.final
+        self._on_answer(self._asked, response.final)
+        self._asked.answer(response)
+
+    def waits_for(self) -> list[Place] | None:
+        """The instances that may answer it; None when others may, or nobody waits for that."""
+        job = self._job
+        if self._asked.deaf or job is None:
+            return None
+        return [(job.driver, instance) for instance in job.driver.places(job)]
+
+    @property
+    def is_queued(self) -> bool:
+        """No instance has begun with it."""
+        job = self._job
+        return job is not None and not job.batch_id
+
+    @property
+    def _job(self) -> Job | None:
+        job = running(self._ticket) if self._ticket is not None else None
+        return job if isinstance(job, Job) else None
+
+    def refuse_circle(self) -> None:
+        """Answer it, which is queued, with the error that says why it would never be answered."""
+        assert self._ticket is not None, "it was started"
+        self._circle = True
+        self._ticket.cancel()
+
+
+def _number(call: _Call) -> int:
+    return call.number
+
+
+def _place_of(asked: Asked) -> Place:
+    return _driver_of(asked), asked.instance
 
 
 def _driver_of(asked: Asked) -> object:

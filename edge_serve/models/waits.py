@@ -23,8 +23,7 @@ class Waits:
     def begin(self, place: Place, waits_for: WaitsFor) -> bool:
         """An instance waits from now on; False, and nothing is noted, when it would wait for ever."""
         before = self._waiting.get(place)
-        self._waiting[place] = waits_for
-        if self._goes_on(place):
+        if not self.note(place, waits_for):
             return True
         if before is None:
             del self._waiting[place]
@@ -32,19 +31,20 @@ class Waits:
             self._waiting[place] = before
         return False
 
-    def end(self, place: Place, waits_for: WaitsFor) -> None:
-        """It has its answer."""
-        if self._waiting.get(place) is waits_for:
-            del self._waiting[place]
-
-    def _goes_on(self, start: Place) -> bool:
-        seen, left = {start}, [start]
+    def note(self, place: Place, waits_for: WaitsFor) -> set[Place]:
+        """An instance waits from now on; those that wait for each other for ever, it among them. None: it goes on."""
+        self._waiting[place] = waits_for
+        seen, left = {place}, [place]
         while left:
-            waits_for = self._waiting.get(left.pop())
-            others = waits_for() if waits_for is not None else None
+            waits = self._waiting.get(left.pop())
+            others = waits() if waits is not None else None
             if others is None:
-                return True
+                return set()
             new = set(others) - seen
             seen |= new
             left += new
-        return False
+        return seen
+
+    def forget(self, place: Place) -> None:
+        """It has an answer."""
+        self._waiting.pop(place, None)

@@ -17,7 +17,7 @@ import numpy as np
 
 from edge_serve.backends.host import Call, Cancel, OnReply
 from edge_serve.tensors import Buffer, Tensor
-from edge_serve.workers.calls import decode_response, encode_call, room_of
+from edge_serve.workers.calls import decode_response, encode_call, encode_rest, room_of
 from edge_serve.workers.frames import Frame, Kind, frame
 from edge_serve.workers.layout import INLINE, padded
 
@@ -49,10 +49,11 @@ def _address(data: Buffer) -> int:
 
 @dataclass(slots=True)
 class _Open:
-    """A call whose last response has not come; keeps its inputs alive."""
+    """A call whose last response has not come; keeps its inputs alive. `seen` counts its responses."""
 
     on_reply: OnReply
     call: Call
+    seen: int = 0
 
 
 class Calling:
@@ -121,9 +122,22 @@ class Calling:
         """INFER_RESPONSE arrived (control thread)."""
         memory = self._outputs(received)
         reply, final = decode_response(received, memory)
-        opened = self._open.pop(received.id, None) if final else self._open.get(received.id)
+        opened = self._open.get(received.id)
         if opened is not None:
             opened.on_reply(reply, final)
+            opened.seen += 1  # only now: `rest` must not count what has not woken the model yet
+            if final:
+                del self._open[received.id]
+
+    def rest(self, still: Callable[[], bool]) -> None:
+        """The instance goes on only when one of its calls is answered: tell which they are.
+
+        Args:
+            still: nothing has woken the model yet; asked after the calls were counted.
+        """
+        waiting = [(number, one.seen) for number, one in list(self._open.items())]
+        if waiting and still():
+            self._send(encode_rest(waiting))
 
     def _outputs(self, received: Frame) -> memoryview:
         """The slot of the outputs, which is free again when the last view of it is gone."""

@@ -31,6 +31,8 @@ DECOUPLED, BLOCKING = 1, 2
 #: of an INFER_RESPONSE: the last one
 FINAL = 1
 
+#: in an INFER_REST: number of a call, how many responses to it have arrived
+_WAITING = struct.Struct("<QQ")
 _ALIGNMENT = 16
 _PARSE_ERRORS = (struct.error, KeyError, IndexError, ValueError, TypeError)
 
@@ -215,3 +217,19 @@ def _tensors(
             raise FrameError(f"tensor '{name}' is cut off")
         tensors.append(Tensor(name, datatype, shape, body, offset))
     return tensors
+
+
+def encode_rest(waiting: Sequence[tuple[int, int]]) -> bytes:
+    """An INFER_REST frame: calls that are waited for, and how many responses to each have arrived."""
+    return frame(Kind.INFER_REST, 0, b"".join([_WAITING.pack(number, seen) for number, seen in waiting]))
+
+
+def decode_rest(received: Frame) -> list[tuple[int, int]]:
+    """What `encode_rest` was given.
+
+    Raises:
+        FrameError: the worker wrote something else.
+    """
+    if not received.payload or len(received.payload) % _WAITING.size:
+        raise FrameError("found an INFER_REST of another length")
+    return list(_WAITING.iter_unpack(received.payload))

@@ -20,7 +20,7 @@ from edge_serve.messages.infer import InferResponse, Lease
 from edge_serve.tensors import Tensor
 from edge_serve.workers.arena import Arena, Slot
 from edge_serve.workers.beside import copy, work
-from edge_serve.workers.calls import Room, decode_call, encode_response
+from edge_serve.workers.calls import Room, decode_call, decode_rest, encode_response
 from edge_serve.workers.channel import Channel
 from edge_serve.workers.frames import Frame, FrameError, Kind, failed_frame, json_frame
 from edge_serve.workers.layout import INLINE, padded
@@ -40,11 +40,13 @@ class Hooks:
     Attributes:
         control: is given the question of a CALL (load, unload, is it ready) and what takes its answer.
         infer: runs a call of another model.
+        rests: is told which calls an instance waits for, when it does nothing else.
     """
 
     metric: Callable[[dict[str, Any]], None] = lambda update: None
     control: Callable[[dict[str, Any], Answer], None] | None = None
     infer: Callable[[Asked], None] | None = None
+    rests: Callable[[Sequence[Asked]], None] = lambda calls: None
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class Asked:
         on_cancel: set by whoever runs the call; the last response is still due.
         cancelled: nobody wants the (other) responses.
         deaf: the caller is gone, and responses are thrown away.
+        answers: how many responses have been given so far; sent: how many of them the caller has got or will get now.
     """
 
     def __init__(self, desk: Desk, number: int, call: Call, model: int, caller: Caller | None) -> None:
@@ -91,6 +94,7 @@ class Asked:
         self.on_cancel: Callable[[], None] = _nothing
         self.cancelled = False
         self.deaf = False
+        self.answers = self.sent = 0
         self._desk = desk
         self._number = number
         self._copying = False
@@ -98,6 +102,7 @@ class Asked:
 
     def answer(self, response: InferResponse) -> None:
         """Send a response; its lease is released here."""
+        self.answers += 1
         if self._copying:  # they keep their order
             self._waiting.append(response)
         else:
@@ -161,6 +166,7 @@ class Asked:
     def _send(self, response: InferResponse, places: list[int], room: Room, lease: Lease | None) -> None:
         if not self.deaf:
             self._desk.send(encode_response(self._number, response, places, room))
+            self.sent += 1
         if lease is not None:
             lease.release()
         if response.final:
@@ -203,6 +209,8 @@ class Desk:
             kept = self._kept.pop(received.id, None)
             if kept is not None:
                 kept[0].release()
+        elif received.kind == Kind.INFER_REST:
+            self._on_rest(received)
         elif received.kind == Kind.CALL:
             self._on_call(received)
         else:
@@ -266,6 +274,13 @@ class Desk:
             asked.refuse(Unsupported("models may not call other models here"))
         else:
             self.hooks.infer(asked)
+
+    def _on_rest(self, received: Frame) -> None:
+        """Unless an answer is on its way, which will wake the instance."""
+        waiting = [(self._asked.get(number), seen) for number, seen in decode_rest(received)]
+        calls = [asked for asked, seen in waiting if asked is not None and asked.sent == asked.answers == seen]
+        if len(calls) == len(waiting):
+            self.hooks.rests(calls)
 
     def keep(self, lease: Lease, model: int) -> Room:
         """`lease` is in the worker's hands."""

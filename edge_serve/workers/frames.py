@@ -61,6 +61,7 @@ class Kind(IntEnum):
     INFER_RESPONSE = 32  # -> one of the responses to it
     INFER_CANCEL = 33  # <- the model wants no (further) response to it
     INFER_FREE = 34  # <- the model has let go of the outputs in a slot; the id is the slot's token
+    INFER_REST = 35  # <- the instance waits for the answers to these calls, and for nothing else
     DECODE = 40  # -> codec: make a request of a body; descriptor: the arena
     ENCODE = 41  # -> codec: make a body of a response; descriptor: the arena
     CODED = 42  # <- codec: done, or refused

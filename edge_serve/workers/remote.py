@@ -18,6 +18,8 @@ from edge_serve.workers.frames import Frame, Kind, error_of, json_frame
 
 #: longest log text; a worker cannot flood the front end with one line
 LOG_CHARACTERS = 64 * 1024
+#: of a worker, besides the main one; others are the model's own, which may wake its loop
+_THREADS = {"control", "heartbeat", "calls"}
 #: levels of `backends.host.LEVELS` as numbers of `logging`
 _LEVELS = {"VERBOSE": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
 
@@ -50,6 +52,12 @@ class Remote:
             EdgeServeError: there is no memory for the inputs.
         """
         return self.calling.start(call, on_reply)
+
+    def rests(self, still: Callable[[], bool]) -> None:
+        """Tell that the instance waits for its calls alone; see `backends.host.Host.rests`."""
+        mine = threading.current_thread()
+        if all(one is mine or one is threading.main_thread() or one.name in _THREADS for one in threading.enumerate()):
+            self.calling.rest(still)
 
     def _memory(self, model: int, nbytes: int) -> tuple[int, int]:
         answer = self.ask({"do": "memory", "model": model, "nbytes": nbytes})

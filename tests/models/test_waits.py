@@ -35,9 +35,8 @@ def test_one_that_has_its_answer_does_not_wait() -> None:
     waits = Waits()
     first = on(("b", 0))
     assert waits.begin(("a", 0), first)
-    waits.end(("a", 0), on(("b", 0)))
-    assert not waits.begin(("b", 0), on(("a", 0))), "another wait has ended, not this"
-    waits.end(("a", 0), first)
+    assert not waits.begin(("b", 0), on(("a", 0)))
+    waits.forget(("a", 0))
     assert waits.begin(("b", 0), on(("a", 0)))
 
 
@@ -46,3 +45,13 @@ def test_one_whose_caller_has_died_does_not_wait() -> None:
     assert waits.begin(("a", 0), on(("b", 0)))
     waits._waiting[("a", 0)] = lambda: None
     assert waits.begin(("b", 0), on(("a", 0)))
+
+
+def test_all_that_wait_for_each_other_are_told() -> None:
+    waits = Waits()
+    assert waits.note(("a", 0), on(("b", 0), ("c", 0))) == set()
+    assert waits.note(("b", 0), on(("a", 0))) == set()
+    assert waits.note(("d", 0), on(("a", 0))) == set()
+    assert waits.note(("c", 0), on(("b", 0))) == {("a", 0), ("b", 0), ("c", 0)}
+    waits.forget(("b", 0))
+    assert waits.note(("a", 0), on(("b", 0), ("c", 0))) == set()

@@ -15,7 +15,7 @@ from edge_serve.messages.infer import InferResponse
 from edge_serve.tensors import DataType, Tensor
 from edge_serve.workers.arena import Arena, Budget
 from edge_serve.workers.beside import MOST_AT_ONCE
-from edge_serve.workers.calls import decode_response, encode_call, room_of
+from edge_serve.workers.calls import decode_response, encode_call, encode_rest, room_of
 from edge_serve.workers.channel import Channel
 from edge_serve.workers.desk import Asked, Caller, Desk, Hooks
 from edge_serve.workers.frames import HEADER_SIZE, Frame, FrameError, Kind, json_frame, parse_header
@@ -238,5 +238,47 @@ def test_a_call_may_not_come_twice() -> None:
         scene.call(1)
         with pytest.raises(FrameError, match="twice"):
             scene.call(1)
+
+    play(work)
+
+
+def test_an_instance_that_waits_is_told_of_with_its_calls() -> None:
+    def work(scene: Scene) -> None:
+        waits: list[list[Asked]] = []
+        scene.hooks.rests = lambda calls: waits.append(list(calls))
+        first, second = scene.call(1), scene.call(2)
+        scene.receive(encode_rest([(1, 0), (2, 0)]))
+        assert waits == [[first, second]]
+        first.answer(answer(SMALL, final=False))
+        scene.receive(encode_rest([(1, 1), (2, 0)]))
+        assert waits == [[first, second]] * 2
+
+    play(work)
+
+
+@pytest.mark.parametrize("size", [SMALL, HUGE // 4 + LARGE])
+def test_one_whose_answer_is_on_its_way_does_not_wait(size: int) -> None:
+    async def work(scene: Scene) -> None:
+        waits: list[object] = []
+        scene.hooks.rests = waits.append
+        first, _ = scene.call(1), scene.call(2)
+        first.answer(answer(size, final=False))
+        scene.receive(encode_rest([(1, 0), (2, 0)]))
+        while not scene.sent:
+            await asyncio.sleep(0.001)
+        scene.receive(encode_rest([(1, 0), (2, 0)]))
+        first.answer(answer(SMALL))
+        scene.receive(encode_rest([(1, 1), (2, 0)]))
+        scene.receive(encode_rest([(2, 0), (3, 0)]))
+        assert waits == []
+
+    play(work)
+
+
+@pytest.mark.parametrize("payload", [b"", bytes(15), bytes(17)])
+def test_an_instance_waits_for_whole_calls(payload: bytes) -> None:
+    def work(scene: Scene) -> None:
+        with pytest.raises(FrameError, match="another length"):
+            scene.desk.on_frame(Frame(Kind.INFER_REST, 0, 0, payload))
 
     play(work)

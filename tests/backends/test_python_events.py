@@ -1,0 +1,79 @@
+"""When the event loop of a model is at rest: only then is the host told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from edge_serve.backends.python_events import EventLoop
+
+from .hosting import RecordingHost, installed
+
+
+class Host(RecordingHost):
+    """Counts how often it was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = threading.Event()
+        self.times = 0
+
+    def rests(self, still: Callable[[], bool]) -> None:
+        if still():
+            self.times += 1
+            self.told.set()
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with installed(made := Host()):
+        yield made
+
+
+@pytest.fixture
+def events() -> Iterator[EventLoop]:
+    made = EventLoop("m_0_0")
+    yield made
+    made.close()
+
+
+def test_a_loop_that_only_another_thread_can_wake_is_at_rest(host: Host, events: EventLoop) -> None:
+    async def wait() -> str:
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        threading.Thread(target=lambda: (host.told.wait(), loop.call_soon_threadsafe(woken.set))).start()
+        await woken.wait()
+        return "woken"
+
+    assert events.run(wait(), alone=True) == "woken"
+    assert host.times == 1
+
+
+def test_a_timer_is_no_rest(host: Host, events: EventLoop) -> None:
+    events.run(asyncio.sleep(0.1), alone=True)
+    assert host.times == 0
+
+
+def test_nor_is_a_socket(host: Host, events: EventLoop) -> None:
+    async def wait() -> bytes:
+        near, far = socket.socketpair()
+        with near, far:
+            near.setblocking(False)
+            threading.Timer(0.1, far.send, (b"x",)).start()
+            return await asyncio.get_running_loop().sock_recv(near, 1)
+
+    assert events.run(wait(), alone=True) == b"x"
+    assert host.times == 0
+
+
+def test_nor_is_a_loop_that_nobody_waits_for(host: Host, events: EventLoop) -> None:
+    async def wait() -> None:
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        threading.Timer(0.1, loop.call_soon_threadsafe, (woken.set,)).start()
+        await woken.wait()
+
+    events.run(wait())
+    assert host.times == 0
