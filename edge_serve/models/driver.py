@@ -104,7 +104,8 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._on_idle: Callable[[], None] | None = None
-        self._pace = scheduler.pace if isinstance(scheduler, DirectScheduler) else None
+        self._direct = scheduler if isinstance(scheduler, DirectScheduler) else None
+        self._pace = self._direct.pace if self._direct is not None else None
         self._sequences = scheduler if isinstance(scheduler, SequenceScheduler) else None
         #: before it is idle, its open sequences must have ended
         self._awaits_sequences = False
@@ -129,9 +130,9 @@ class Driver:
             self._fail(job, error, record.REJECTED)
             return job
         self.statistics.pending += 1
-        if request.compute is None:
+        if request.compute is None and (self._direct is None or not self._direct.gathers):
             self._pump()
-        else:  # a step of an ensemble: those of other requests in the last step's batch follow at once
+        else:  # others follow at once: those that came with it, or whose last step of an ensemble was in one batch
             self._pump_soon()
         return job
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
 from edge_serve.scheduling.core import Decision, Entry, QueuePolicy, Run
 from edge_serve.scheduling.queue import PriorityQueue
@@ -21,7 +22,8 @@ class DirectScheduler(QueuedScheduler):
 
     Each request is an execution of its own. While executions are short beside the hop to the worker, waiting requests
     travel together in one `Run` with `each`, so that the hop is paid once; and one instance takes them all, because a
-    second one would only contend with it, unless a run takes longer than it was to.
+    second one would only contend with it, unless a run takes longer than it was to. That instance gets its next run
+    before it has finished one, so that it need not sleep until its reply has been read and answered.
     """
 
     def __init__(self, instances: int, passive: Collection[int] = ()) -> None:
@@ -29,6 +31,38 @@ class DirectScheduler(QueuedScheduler):
         self._mean_ns = BURST_NS
         self._burst = 1
         self._started_ns = 0
+        #: the instance that short executions go to while it is busy; -1 = none is
+        self._current = -1
+        #: instances that have a second run, which they begin when the first is done
+        self._ahead: set[int] = set()
+        self._looks_ahead = True
+
+    @property
+    def gathers(self) -> bool:
+        """Whoever executes has something to do: `next` need not be asked for each entry, only for all that come
+        together."""
+        return self._current >= 0 and self._burst > 1
+
+    def prefer(self, rank: Callable[[int], Any]) -> None:
+        """See `QueuedScheduler`. The rate limiter counts one run for each instance."""
+        self._looks_ahead = False
+        super().prefer(rank)
+
+    def done(self, instance: int) -> None:
+        """See `core.Scheduler`."""
+        if instance in self._ahead:
+            self._ahead.remove(instance)
+            return
+        if instance == self._current:
+            self._current = -1
+        super().done(instance)
+
+    def lost(self, instance: int) -> None:
+        """See `core.Scheduler`."""
+        self._ahead.discard(instance)
+        if instance == self._current:
+            self._current = -1
+        super().lost(instance)
 
     def pace(self, execution_ns: int) -> None:
         """An execution took this long; the mean of the last ones decides how many may travel together."""
@@ -44,12 +78,25 @@ class DirectScheduler(QueuedScheduler):
         refused = self._queue.expire(now_ns)
         if refused is not None:
             return refused
-        if not self._queue or not self._instances.idle:
+        if not self._queue:
             return self._wait(0)
         if self._burst == 1:
-            return Run(self._instances.take(), self._queue.take(1))
-        if self._instances.busy and now_ns < self._started_ns + OVERDUE_NS:
-            return self._wait(self._started_ns + OVERDUE_NS)
+            return Run(self._instances.take(), self._queue.take(1)) if self._instances.idle else self._wait(0)
+        return self._next_short(now_ns)
+
+    def _next_short(self, now_ns: int) -> Decision:
+        idle, instance = self._instances.idle, self._current
+        if instance >= 0 and self._looks_ahead and instance not in self._ahead:
+            self._ahead.add(instance)
+        elif idle and (instance < 0 or now_ns >= self._started_ns + OVERDUE_NS):
+            self._current = instance = self._instances.take()
+        else:
+            return self._wait(self._started_ns + OVERDUE_NS if idle else 0)
         self._started_ns = now_ns
         entries = self._queue.take(min(self._burst, len(self._queue)))
-        return Run(self._instances.take(), entries, each=len(entries) > 1)
+        return Run(instance, entries, each=len(entries) > 1)
+
+    def _check(self) -> None:
+        super()._check()
+        assert self._ahead.isdisjoint(self._instances.idle)
+        assert self._current not in self._instances.idle

@@ -134,6 +134,26 @@ def test_a_request_runs_at_once_and_its_answer_has_the_outputs_and_their_memory(
     play(story)
 
 
+def test_short_executions_that_come_together_while_the_instance_is_busy_travel_together() -> None:
+    async def story() -> None:
+        scheduler = DirectScheduler(1)
+        for _ in range(100):
+            scheduler.pace(10_000)
+        here = Scene(scheduler)
+        for id in "abc":
+            here.submit(id)
+        assert here.events == ["execute a"], "the others have time"
+        await until(lambda: len(here.model.batches) == 2)
+        assert here.events == ["execute a", "execute b c"]
+
+        for number in range(2):
+            here.reply(number)
+        assert here.events[2:] == ["answer a", "answer b", "answer c"]
+        here.check()
+
+    play(story)
+
+
 def test_the_instance_gets_its_next_batch_before_the_answers_are_given() -> None:
     async def story() -> None:
         here = Scene(batcher())

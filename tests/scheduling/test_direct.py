@@ -40,20 +40,111 @@ def test_request_timeouts_mean_nothing_and_deadlines_count() -> None:
     assert scheduler.pending() == 1
 
 
-def test_short_executions_travel_together_to_one_instance() -> None:
-    scheduler = DirectScheduler(2)
+def short(scheduler: DirectScheduler, count: int) -> None:
+    """A model of 10 us, and so many requests."""
     for _ in range(100):
         scheduler.pace(10_000)
-    for number in range(BURST_REQUESTS + 2):
+    for number in range(count):
         scheduler.add(entry(0, id=str(number)), 0)
-    (run,), _, until_ns = settle(scheduler, 0)
 
-    assert run.each
-    assert ids([run]) == [[str(number) for number in range(BURST_REQUESTS)]]
-    assert until_ns == OVERDUE_NS  # then the second instance helps
 
+def test_short_executions_travel_together_to_one_instance_which_has_its_next_run_before_it_asks() -> None:
+    scheduler = DirectScheduler(2)
+    short(scheduler, 2 * BURST_REQUESTS + 3)
+    runs, _, until_ns = settle(scheduler, 0)
+
+    numbers = [str(number) for number in range(2 * BURST_REQUESTS + 3)]
+    assert ids(runs) == [numbers[:BURST_REQUESTS], numbers[BURST_REQUESTS : 2 * BURST_REQUESTS]]
+    assert [(run.instance, run.each) for run in runs] == [(0, True), (0, True)]
+    assert until_ns == OVERDUE_NS
+
+    scheduler.done(0)
+    (run,), _, until_ns = settle(scheduler, 1)
+    assert (run.instance, ids([run]), until_ns) == (0, [numbers[2 * BURST_REQUESTS :]], None)
+
+
+def test_another_instance_helps_when_short_executions_take_long() -> None:
+    scheduler = DirectScheduler(2)
+    short(scheduler, 2 * BURST_REQUESTS + 3)
+    assert settle(scheduler, 0)[2] == OVERDUE_NS
     (late,), _, until_ns = settle(scheduler, OVERDUE_NS)
-    assert (late.instance, late.each, ids([late])) == (1, True, [["8", "9"]])
+
+    assert (late.instance, len(late.entries), until_ns) == (1, 3, None)
+
+    for instance in (0, 1, 0):  # the first of the two runs of instance 0, the run of 1, the second of 0
+        scheduler.done(instance)
+        scheduler._check()
+    scheduler.add(entry(0, id="last"), 0)
+    assert len(settle(scheduler, 0)[0]) == 1
+
+
+def test_whether_entries_may_be_looked_at_together() -> None:
+    scheduler = DirectScheduler(1)
+    short(scheduler, 1)
+    assert not scheduler.gathers  # the instance is idle: at once
+    settle(scheduler, 0)
+    assert scheduler.gathers
+    scheduler.done(0)
+    assert not scheduler.gathers
+
+
+def test_both_runs_are_lost_with_their_instance() -> None:
+    scheduler = DirectScheduler(1)
+    short(scheduler, 2 * BURST_REQUESTS + 1)
+    assert len(settle(scheduler, 0)[0]) == 2
+
+    scheduler.lost(0)
+    assert settle(scheduler, 0) == ([], [], None)
+    scheduler.back(0)
+    (run,) = settle(scheduler, 0)[0]
+    assert (run.instance, len(run.entries)) == (0, 1)
+
+
+def test_with_ranked_instances_none_has_a_second_run() -> None:
+    """The rate limiter counts one run for each instance."""
+    scheduler = DirectScheduler(1)
+    scheduler.prefer(lambda instance: instance)
+    short(scheduler, 2 * BURST_REQUESTS)
+
+    assert len(settle(scheduler, 0)[0]) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_walk_of_short_executions(seed: int) -> None:
+    """FIFO, each entry once, at most two runs for an instance, and something runs whenever something waits."""
+    random = Random(seed)
+    scheduler = DirectScheduler(3)
+    short(scheduler, 0)
+    running: dict[int, int] = {0: 0, 1: 0, 2: 0}
+    waiting, lost, now = list[Entry](), set[int](), 0
+    for _ in range(3000):
+        now += random.choice([1, 1000, OVERDUE_NS])
+        busy = [instance for instance, count in running.items() if count]
+        match random.randint(0, 6):
+            case 0 | 1 | 2:
+                for _ in range(random.randint(1, 2 * BURST_REQUESTS)):
+                    waiting.append(entry(now))
+                    scheduler.add(waiting[-1], now)
+            case 3 | 4 if busy:
+                instance = random.choice(busy)
+                running[instance] -= 1
+                scheduler.done(instance)
+            case 5 if busy:
+                instance = random.choice(busy)
+                running[instance] = 0
+                lost.add(instance)
+                scheduler.lost(instance)
+            case 6 if lost:
+                scheduler.back(lost.pop())
+        for run in settle(scheduler, now)[0]:
+            assert run.instance not in lost
+            assert run.entries == waiting[: len(run.entries)]
+            del waiting[: len(run.entries)]
+            running[run.instance] += 1
+        assert max(running.values()) <= 2
+        assert not waiting or any(running.values()) or len(lost) == 3
+        assert scheduler.pending() == len(waiting)
+        scheduler._check()
 
 
 def test_one_long_execution_after_short_ones_is_noticed_by_the_mean() -> None:

@@ -70,6 +70,21 @@ def test_instances_work_beside_each_other(tmp_path: Path) -> None:
     run(work())
 
 
+def test_an_instance_may_have_its_next_batch_before_it_has_finished_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, config(dims=-1)) as served:
+            for number in range(3):  # outputs for which each asks for room
+                served.send(request(range(number, 20_000 + number), do="grow", times=2))
+            for number in range(3):
+                reply = await served.listener.reply()
+                assert reply.batch_id == number + 1
+                assert values(reply.replies[0])[:2] == [number, number + 1]
+                assert reply.lease is not None
+                reply.lease.release()
+
+    run(work())
+
+
 def test_errors_of_models_are_replies(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path) as served:
