@@ -30,15 +30,21 @@ class NoPeerError(RuntimeError):
     """It cannot be had on this machine; the text says what would help."""
 
 
-def triton(repository: Path, http: int, grpc: int, metrics: int, *flags: str) -> tuple[list[str], dict[str, str]]:
+def triton(
+    repository: Path, http: int, grpc: int, metrics: int, *flags: str, backends: Path | None = None
+) -> tuple[list[str], dict[str, str]]:
     """Command and environment that serve `repository` with the real Triton.
+
+    Args:
+        backends: where its backends are, in place of its own folder.
 
     Raises:
         NoPeerError: it could not be fetched, or does not run on this machine.
     """
     server = _triton_files()
     command = [
-        f"{server}/bin/tritonserver", f"--model-repository={repository}", f"--backend-directory={server}/backends",
+        f"{server}/bin/tritonserver", f"--model-repository={repository}",
+        f"--backend-directory={backends or server / 'backends'}",
         f"--cache-directory={server}/caches", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1",
         f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}", *flags,
     ]  # fmt: skip

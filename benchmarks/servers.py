@@ -57,14 +57,14 @@ def edge_serve(repository: Path, *flags: str) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def triton(repository: Path, *flags: str) -> Iterator[Server]:
-    """The real one.
+def triton(repository: Path, *flags: str, backends: Path | None = None) -> Iterator[Server]:
+    """The real one, with the backends of that folder in place of its own.
 
     Raises:
         peer.NoPeerError: it cannot be had here.
     """
     http_port, grpc_port, metrics_port = free_ports(3)
-    command, environment = peer.triton(repository, http_port, grpc_port, metrics_port, *flags)
+    command, environment = peer.triton(repository, http_port, grpc_port, metrics_port, *flags, backends=backends)
     with _running("triton", command, environment, http_port) as server:
         server.grpc_port = grpc_port
         yield server
