@@ -15,7 +15,7 @@ import resource
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +50,7 @@ from edge_serve.status.collect import Collector, Rooms
 from edge_serve.status.probe import Probe
 from edge_serve.systemd import notify
 from edge_serve.systemd.activation import Inherited, inherit
+from edge_serve.systemd.safe_mode import CrashWatch
 from edge_serve.systemd.supervisor import Supervisor, Watched
 from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.grpc_door import open_grpc
@@ -150,7 +151,7 @@ class Server:
             self._workers, self._budget, self._clock, _loader_options(config), _response_cache(config), _gate(config)
         )
         roots = [Path(path) for path in config.model_repository]
-        repository = Repository(roots, namespaced=config.model_namespacing)
+        repository = self._repository = Repository(roots, namespaced=config.model_namespacing)
         self._registry = Registry(
             repository, loader, config.required_model, max(1, config.model_load_thread_count), config.swap_drain_secs,
             config.model_load_retry_count,
@@ -184,6 +185,7 @@ class Server:
             self._budget.limit,
             config.required_model,
             log_control.events if log_control is not None else None,
+            lambda: self._supervisor.safe_mode,
         )
         return Collector(rooms, Probe(repository.scan, gpu=config.allow_gpu_metrics), self._clock)
 
@@ -194,8 +196,9 @@ class Server:
         raise_file_limit()
         try:
             self._inherited = inherit(os.environ, os.getpid(), self._config)
+            self._count_crashes(os.environ)
             failures = await self.start()
-            if failures and self._config.exit_on_error:
+            if failures and self._config.exit_on_error and not self._supervisor.safe_mode:
                 for text in failures:
                     log.error("%s", text.strip())
                 log.error(
@@ -212,6 +215,12 @@ class Server:
             raise
         finally:
             await self.close()
+            self._supervisor.ended()
+
+    def _count_crashes(self, environ: Mapping[str, str]) -> None:
+        directory = self._config.state_directory or environ.get("STATE_DIRECTORY", "").partition(":")[0]
+        if directory:
+            self._supervisor.watch_crashes(CrashWatch(Path(directory), self._registry, self._repository))
 
     async def start(self) -> list[str]:
         """Open the doors and load the models; a text for each model that failed.

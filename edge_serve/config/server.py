@@ -143,6 +143,14 @@ class ServerConfig(DoorSettings):
     worker_heartbeat_timeout_secs: Annotated[
         float, _worker(number(0.1), "Seconds of silence after which a worker process counts as hung and is restarted.")
     ] = 30.0
+    state_directory: Annotated[
+        str,
+        _server(
+            PATH,
+            "Directory in which a server that dies again and again finds which models to leave out. Not given: "
+            "$STATE_DIRECTORY, which systemd sets; without either it does not know.",
+        ),
+    ] = ""
     hang_timeout_secs: Annotated[
         float,
         _worker(

@@ -92,6 +92,7 @@ class Poller:
         load = list(dict.fromkeys([*changes.load, *self._registry.strayed()]))
         if load:
             log.info("changed in the repository: %s", ", ".join(load))
+            self._registry.incidents.readmit(load)
             try:
                 await self._registry.load_all(load, own_worker=True)
             except Exception:  # a fault of ours must not end the polling

@@ -31,6 +31,7 @@ from edge_serve.models.dependencies import (
     released,
 )
 from edge_serve.models.elders import Elders
+from edge_serve.models.incidents import Incidents
 from edge_serve.models.lifecycle import State
 from edge_serve.models.loading import Loader, Plan
 from edge_serve.models.memory import Memory
@@ -55,6 +56,7 @@ class Registry:
 
     Attributes:
         elders: replaced versions with open sequences.
+        incidents: what is loading, and what is left out.
     """
 
     def __init__(
@@ -71,7 +73,14 @@ class Registry:
         self._required = frozenset(required)
         self._models: dict[str, ModelRecord] = {}
         self.elders = Elders()
+        self.incidents = Incidents()
         self._turnover = Turnover(loader, at_once, self.lookup, self.elders, drain_seconds, retries)
+
+        self._turnover.incidents = self.incidents
+
+    def load_at_once(self, count: int) -> None:
+        """How many versions may be loading at the same time from now on."""
+        self._turnover.load_at_once(count)
 
     def admit(self, memory: Memory, most_waiting: int) -> None:
         """See `Turnover.admit`."""
@@ -163,8 +172,9 @@ class Registry:
         return [served.series() for served in self.served()]
 
     def is_ready(self) -> bool:
-        """Strict readiness: every version of every model that counts serves and is healthy, or was unloaded."""
-        if not self._required.issubset(map(plain_name, self._turnover.highest)):
+        """Strict readiness: every version of every model that counts serves and is healthy, or was unloaded. A server
+        in safe mode is not ready."""
+        if self.incidents.left_out or not self._required.issubset(map(plain_name, self._turnover.highest)):
             return False
         counted = (
             record for name, record in self._models.items() if not self._required or plain_name(name) in self._required
@@ -188,8 +198,9 @@ class Registry:
                     )
                 )
             elif name not in self._models or not self._models[name].versions:
+                reason = self.incidents.left_out.get(name, "")
                 if not ready_only:
-                    entries.append(IndexEntry(plain_name(name)))
+                    entries.append(IndexEntry(plain_name(name), state="UNAVAILABLE" if reason else "", reason=reason))
             else:
                 entries += self._models[name].index_entries(ready_only=ready_only)
         return entries
@@ -206,7 +217,9 @@ class Registry:
             wanted = sorted(self._repository.scan())
         else:
             wanted = list(dict.fromkeys(one for name in names for one in self._repository.named(name)))
+        wanted = self.incidents.wanted(wanted)
         results = await self._load(wanted, None, own_worker=own_worker)
+        self.incidents.failed = {name for name in wanted if results[name] is not None}
         return [error.message for error in (results[name] for name in wanted) if error is not None]
 
     async def load(self, name: str, override: Override | None = None, *, own_worker: bool = True) -> None:
@@ -218,6 +231,7 @@ class Registry:
         """
         check_name(name)
         wanted = self._repository.named(name)
+        self.incidents.readmit(wanted)
         results = await self._load(wanted, override, own_worker=own_worker)
         for error in (results[one] for one in wanted):
             if error is not None:
@@ -261,6 +275,7 @@ class Registry:
                 raise NotFound(f"no directory '{name}' in {', '.join(map(str, self._repository.roots))}")
             if found.ambiguous:
                 raise InvalidArgument(f"model '{name}' appears in two or more repositories")
+            self.incidents.check(name)
             plan = self._loader.plan(found, override)
             if plan.config.model_repository_agents.agents:
                 await asyncio.to_thread(run_agents, plan.config, plan.directory)

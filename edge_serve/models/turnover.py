@@ -15,6 +15,7 @@ from edge_serve.models.dependencies import LoadFailure, members_of
 from edge_serve.models.driver import Driver
 from edge_serve.models.elders import Elders, open_sequences
 from edge_serve.models.ensemble_flight import Lookup
+from edge_serve.models.incidents import Incidents
 from edge_serve.models.lifecycle import Event, State
 from edge_serve.models.loading import Loader, Plan
 from edge_serve.models.memory import Memory
@@ -41,6 +42,7 @@ class Turnover:
     Attributes:
         highest: model -> the highest version that serves.
         leaving: one task for each version that has not left yet.
+        incidents: is told what is loading.
     """
 
     def __init__(
@@ -56,6 +58,11 @@ class Turnover:
         self._slots = asyncio.Semaphore(at_once)
         self.highest: dict[str, Served] = {}
         self.leaving: set[asyncio.Task[None]] = set()
+        self.incidents = Incidents()
+
+    def load_at_once(self, count: int) -> None:
+        """How many versions may be loading at the same time from now on."""
+        self._slots = asyncio.Semaphore(count)
 
     def admit(self, memory: Memory, most_waiting: int) -> None:
         """Load only what fits. `most_waiting` requests may wait while a version goes before its successor comes."""
@@ -134,13 +141,17 @@ class Turnover:
 
     async def _open(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
         async with self._slots:
-            for left in range(self._retries, -1, -1):
-                opened = await self._try(plan, version, own_worker)
-                if not isinstance(opened, EdgeServeError) or not left:
-                    break
-                text, extra = "model %s version %d is tried again, at most %d times", about(plan.name, version)
-                log.info(text, plan.name, version, left, extra=extra)
-            return opened
+            with self.incidents.load(plan.name):
+                return await self._open_with_retries(plan, version, own_worker)
+
+    async def _open_with_retries(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
+        for left in range(self._retries, -1, -1):
+            opened = await self._try(plan, version, own_worker)
+            if not isinstance(opened, EdgeServeError) or not left:
+                break
+            text, extra = "model %s version %d is tried again, at most %d times", about(plan.name, version)
+            log.info(text, plan.name, version, left, extra=extra)
+        return opened
 
     async def _try(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
         extra = about(plan.name, version)

@@ -17,6 +17,7 @@ from edge_serve.models.registry import Registry
 from edge_serve.service import Service
 from edge_serve.systemd import faults, notify
 from edge_serve.systemd.facts import FactReader
+from edge_serve.systemd.safe_mode import CrashWatch
 from edge_serve.systemd.standing import Phase, has_started, status_line
 from edge_serve.systemd.watchdog import Withhold, decide, time_of
 from edge_serve.workers.pool import Workers
@@ -61,6 +62,7 @@ class Supervisor:
         self._facts = FactReader(watched.registry, watched.workers)
         self._watchdog = 0.0
         self._hungry = ""
+        self._crashes: CrashWatch | None = None
         #: what grows while models load, when it last grew, and when the manager was last told
         self._progress: object = None
         self._extended_ns = 0
@@ -71,6 +73,11 @@ class Supervisor:
         self._watchdog = time_of(environ, os.getpid())
         self._watched.workers.default_hang = self._watchdog
         faults.allow(environ, self._watched.registry)
+
+    def watch_crashes(self, crashes: CrashWatch) -> None:
+        """Before anything is loaded: whoever killed the service again and again is left out."""
+        self._crashes = crashes
+        crashes.begin()
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -90,6 +97,9 @@ class Supervisor:
         if not self._started or self._reloading:
             self._extend(now)
         self._feed(now)
+        if self._crashes is not None:
+            served = self._watched.registry.served()
+            self._crashes.look(now, sorted({one.name for one in served if one.runner.in_flight()}))
 
     # ---- what happens to the server -----------------------------------------------------------------------------
 
@@ -109,19 +119,34 @@ class Supervisor:
         """The server drains, for at most `seconds`."""
         if not self._stopping:
             self._stopping = True
+            self.ended()  # whoever is impatient with us now does not find a crash
             self._notifier.tell(notify.stopping(f"answering the requests that it has, at most {seconds:g} s"))
             self._notifier.tell(notify.extend(seconds + STOP_EXTRA))
 
     def fails(self, text: str, errno: int | None = None) -> None:
         """The process ends because of `text`."""
         self._stopping = True
+        failed = sorted(self._watched.registry.incidents.failed)
+        if self._crashes is not None and failed and errno is None:
+            self._crashes.fail(failed)
         self._notifier.tell(notify.failed(text, errno))
+
+    def ended(self) -> None:
+        """The end is meant."""
+        if self._crashes is not None:
+            self._crashes.end()
+
+    @property
+    def safe_mode(self) -> str:
+        """Why models are left out; "" = none is."""
+        left_out = self._watched.registry.incidents.left_out
+        return f"left out {', '.join(sorted(left_out))}, {next(iter(left_out.values()))}" if left_out else ""
 
     # ---- inside -------------------------------------------------------------------------------------------------
 
     def _phase(self) -> Phase:
         service = self._watched.service
-        return Phase(service.started, service.ready())
+        return Phase(service.started, service.ready(), self.safe_mode)
 
     def _line(self) -> str:
         return status_line(self._phase(), self._watched.registry.standings())

@@ -1,0 +1,139 @@
+"""Which models are left out after the service has died again and again. Pure: a record and what is there now go in.
+
+A death counts when the process ended without having said so while the machine stayed up, or when models failed to load
+and the settings made that the end. The third in a row, with less than `STABLE_SECONDS` of service between them, has
+consequences: the models that were loading each time are left out; or those that were at work each time; or, when there
+is no such model or that did not help, all. So at the latest the seventh start serves health, metrics and the reasons.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+#: deaths in a row that have consequences
+DEATHS = 3
+#: a service that has served for so long is in no crash loop
+STABLE_SECONDS = 120.0
+
+
+class Phase(Enum):
+    """What the process last said of itself."""
+
+    ALIVE = "alive"
+    FAILED = "failed to load"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """Who may have caused a death: models that were loading (or failed to), and models that were at work."""
+
+    loading: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is kept from one process to the next.
+
+    Attributes:
+        boot: which run of the machine it is of; a power cut is no crash.
+        now: what the process is doing.
+        deaths: of the processes before it, in a row.
+        left_out: model -> fingerprint of its directory when it was left out.
+        reasons: why, by model.
+        helpless: models were left out, and it has not served for a while since.
+    """
+
+    boot: str = ""
+    phase: Phase = Phase.ENDED
+    now: Suspects = Suspects()
+    deaths: tuple[Suspects, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    helpless: bool = False
+
+
+def next_record(last: Record, boot: str, print_of: Callable[[str], str], models: Sequence[str]) -> Record:
+    """The record of a process that starts.
+
+    Args:
+        last: of the process before it.
+        print_of: a fingerprint of a model's directory; "" = there is none.
+        models: those that are there.
+    """
+    deaths = last.deaths if last.boot == boot else ()
+    if last.phase is not Phase.ENDED and last.boot == boot:
+        deaths = (*deaths, last.now)
+    left_out = {name: seen for name, seen in last.left_out.items() if print_of(name) == seen}
+    reasons = {name: last.reasons.get(name, "") for name in left_out}
+    if len(deaths) >= DEATHS:
+        names, reason = (None, _NO_HELP) if last.helpless else _guilty(deaths[-DEATHS:], left_out)
+        for name in names if names is not None else models:
+            left_out.setdefault(name, print_of(name))
+            reasons.setdefault(name, reason)
+        return Record(boot, Phase.ALIVE, Suspects(), (), left_out, reasons, True)
+    return Record(boot, Phase.ALIVE, Suspects(), deaths, left_out, reasons, last.helpless and last.boot == boot)
+
+
+_NO_HELP = f"the service died {DEATHS} times in a row again, without the models that were left out first"
+
+
+def _guilty(deaths: Sequence[Suspects], known: Mapping[str, str]) -> tuple[list[str] | None, str]:
+    """Who was there each time, and in what words; None = all, for want of anybody."""
+    for what, groups in (
+        ("loading", [one.loading for one in deaths]),
+        ("at work", [one.busy for one in deaths]),
+    ):
+        names = set(groups[0]).intersection(*groups[1:]) - known.keys()
+        if names:
+            return sorted(names), f"it was {what} each time when the service died {len(deaths)} times in a row"
+    return None, f"the service died {len(deaths)} times in a row, and nothing says which model did it"
+
+
+def stable(record: Record) -> Record:
+    """It has served for a while."""
+    return replace(record, deaths=(), helpless=False)
+
+
+def as_text(record: Record) -> str:
+    """For a file."""
+    return json.dumps(
+        {
+            "boot": record.boot,
+            "phase": record.phase.value,
+            "now": _as_json(record.now),
+            "helpless": record.helpless,
+            "deaths": [_as_json(death) for death in record.deaths],
+            "left_out": {
+                name: {"fingerprint": seen, "reason": record.reasons.get(name, "")}
+                for name, seen in record.left_out.items()
+            },
+        },
+        indent=1,
+    )
+
+
+def from_text(text: str) -> Record:
+    """What a file holds; one that cannot be read holds nothing, because a guess could keep good models out."""
+    try:
+        value = json.loads(text)
+        left_out = {name: str(one["fingerprint"]) for name, one in value["left_out"].items()}
+        reasons = {name: str(one["reason"]) for name, one in value["left_out"].items()}
+        deaths = tuple(_suspects(death) for death in value["deaths"])
+        phase, now, helpless = Phase(value["phase"]), _suspects(value["now"]), value["helpless"] is True
+        return Record(str(value["boot"]), phase, now, deaths, left_out, reasons, helpless)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Record()
+
+
+def _as_json(suspects: Suspects) -> dict[str, list[str]]:
+    return {"loading": list(suspects.loading), "busy": list(suspects.busy)}
+
+
+def _suspects(value: dict[str, Any]) -> Suspects:
+    return Suspects(tuple(map(str, value["loading"])), tuple(map(str, value["busy"])))
