@@ -48,7 +48,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.config.getoption("--machine")
     why = (nspawn if name == "nspawn" else vm).why_not()
     if why:
-        pytest.skip(f"SKIPPED: no machine can be booted here: {why}")
+        pytest.skip(f"no machine can be booted here: {why}")
     return name
 
 
@@ -66,6 +66,8 @@ def machine(kind: str, release: str) -> Iterator[Machine]:
     boot = Nspawn(tree) if kind == "nspawn" else Vm(tree)
     machine = Machine(boot)
     try:
+        if isinstance(boot, Nspawn) and (why := boot.refused()):
+            pytest.skip(f"no container runs here: {why}")
         machine.start()
         yield machine
     finally:

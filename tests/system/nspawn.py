@@ -46,6 +46,17 @@ class Nspawn:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(grouped, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
+    def refused(self) -> str:
+        """Why a container cannot run here at all; "" = it can."""
+        command = ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--pipe"]
+        done = subprocess.run(
+            [*command, f"--directory={self.root}", "/bin/true"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        return done.stderr.strip() if done.returncode else ""
+
     def stop(self) -> None:
         """Shut down; then nothing of it is left."""
         if self._process is not None:

@@ -50,7 +50,12 @@ class Service:
     def add_shipped_models(self, *names: str) -> None:
         """Some of model_repository/."""
         for name in names:
-            self.add_model(CHECKOUT / "model_repository" / name)
+            self.add_model(self.shipped(name))
+
+    @staticmethod
+    def shipped(name: str) -> Path:
+        """The directory of one of model_repository/."""
+        return CHECKOUT / "model_repository" / name
 
     def start(self) -> None:
         """`systemctl start`: comes back when the service is ready."""

@@ -37,11 +37,8 @@ class Client:
 
     def fresh(self) -> None:
         """One request on a connection of its own; no second try."""
-        self._connection = self._connect()
-        try:
-            self._ask()
-        finally:
-            self._connection.close()
+        self._ask()
+        self._hang_up()
 
     def kept_alive(self) -> None:
         """One request on the connection of the last one. If that was closed while idle, a new one (RFC 9112, 9.3.1)."""
@@ -52,7 +49,7 @@ class Client:
             if not reused:
                 raise
             self.retried += 1
-            self._connection = None
+            self._hang_up()
             self._ask()
 
     def run(self, request: Callable[[], None], over: threading.Event) -> None:
@@ -61,16 +58,19 @@ class Client:
             try:
                 request()
             except UNREACHABLE as error:
-                self._connection = None
+                self._hang_up()
                 self.failures.append(repr(error))
+        self._hang_up()
 
-    def _connect(self) -> http.client.HTTPConnection:
-        address = self._service.machine.boot.address(HTTP)
-        return http.client.HTTPConnection(*address, timeout=60 * self._service.patience)
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _ask(self) -> None:
         if self._connection is None:
-            self._connection = self._connect()
+            address = self._service.machine.boot.address(HTTP)
+            self._connection = http.client.HTTPConnection(*address, timeout=60 * self._service.patience)
         self._connection.request("POST", "/v2/models/simple/infer", _BODY)
         answer = self._connection.getresponse()
         text = answer.read()
@@ -79,7 +79,7 @@ class Client:
         else:
             self.failures.append(f"{answer.status} {text[:200]!r}")
         if answer.getheader("Connection", "").lower() == "close":
-            self._connection = None
+            self._hang_up()
 
 
 @pytest.mark.parametrize("way", ["fresh", "kept_alive"])

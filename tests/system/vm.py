@@ -89,7 +89,9 @@ class Vm:
         network = root / "etc/systemd/system/multi-user.target.wants/systemd-networkd.service"
         network.symlink_to("/lib/systemd/system/systemd-networkd.service")
         raw = self.folder / "disk.raw"
-        subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", str(root), str(raw), _DISK], check=True)
+        subprocess.run(
+            ["mke2fs", "-q", "-t", "ext4", "-d", str(root), str(raw), _DISK], check=True, stdout=subprocess.DEVNULL
+        )
         shutil.rmtree(root)
         image = self.folder / "disk.qcow2"
         command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(raw), "-F", "raw", str(image)]
