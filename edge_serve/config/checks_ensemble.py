@@ -204,21 +204,25 @@ def _shape(dims: tuple[int, ...]) -> str:
 
 
 def _check_decoupled(config: pb.ModelConfig, members: Mapping[str, pb.ModelConfig]) -> bool:
-    """Follow replies downstream: a step may not mix the replies of two decoupled models."""
+    """Follow replies downstream: neither a step nor the ensemble's response mixes those of two decoupled models."""
     origin = {tensor.name: 0 for tensor in config.input}
     origins = 0
     waiting = list(config.ensemble_scheduling.step)
     while runnable := [step for step in waiting if all(t in origin for t in step.input_map.values())]:
         for step in runnable:
             waiting.remove(step)
-            found = {origin[tensor] for tensor in step.input_map.values()}
-            if len(found) > 1:
-                raise InvalidArgument(
-                    f"in ensemble {config.name}, step of model '{member_key(step)}' receives inputs originated from "
-                    "different decoupled models"
-                )
-            source = found.pop()
+            source = _only_origin(config, member_key(step), {origin[tensor] for tensor in step.input_map.values()})
             if members[member_key(step)].model_transaction_policy.decoupled:
                 source = origins = origins + 1
             origin.update((tensor, source) for tensor in step.output_map.values())
+    _only_origin(config, config.name, {origin[tensor.name] for tensor in config.output if tensor.name in origin} or {0})
     return origins > 0
+
+
+def _only_origin(config: pb.ModelConfig, receiver: str, origins: set[int]) -> int:
+    if len(origins) > 1:
+        raise InvalidArgument(
+            f"in ensemble {config.name}, step of model '{receiver}' receives inputs originated from "
+            "different decoupled models"
+        )
+    return origins.pop()

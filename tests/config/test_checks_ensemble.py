@@ -183,3 +183,19 @@ def test_replies_of_two_decoupled_members_do_not_mix() -> None:
     assert caught.value.message == (
         "in ensemble e, step of model 'c' receives inputs originated from different decoupled models"
     )
+
+
+def test_a_response_does_not_mix_replies_of_two_decoupled_members() -> None:
+    decoupled = _member(more="model_transaction_policy { decoupled: true }")
+    ensemble = _ensemble(_step("a", {"I": "X"}, {"O": "Y"}), _step("a", {"I": "X"}, {"O": "Z"}))
+    more = ensemble.output.add()
+    more.CopyFrom(ensemble.output[0])
+    more.name = "Z"
+
+    with pytest.raises(InvalidArgument) as caught:
+        check_ensemble_members(ensemble, {"a": decoupled})
+
+    assert caught.value.message == (
+        "in ensemble e, step of model 'e' receives inputs originated from different decoupled models"
+    )
+    assert not check_ensemble_members(ensemble, {"a": _member()})
