@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 
+from edge_serve.models.incidents import Incidents
 from edge_serve.models.poller import Poller
 from edge_serve.models.registry import Registry
 from edge_serve.models.repository import Repository
@@ -23,6 +24,7 @@ class FakeRegistry:
         self.calls: list[tuple[str, ...]] = []
         self.told = asyncio.Event()
         self.error: Exception | None = None
+        self.incidents = Incidents()
 
     def knows(self, name: str) -> bool:
         return name != "stranger"

@@ -99,8 +99,7 @@ def test_a_model_whose_directory_changed_or_went_is_innocent(now: str) -> None:
     )
 )
 def test_a_record_survives_the_file(record: Record) -> None:
-    full = Record(*[getattr(record, name) for name in ("boot", "phase", "now", "deaths", "left_out")],
-                  dict.fromkeys(record.left_out, "why"), True)  # fmt: skip
+    full = replace(record, reasons=dict.fromkeys(record.left_out, "why"), helpless=True)
     assert from_text(as_text(full)) == full
 
 
