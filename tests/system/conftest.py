@@ -59,11 +59,11 @@ def package(kind: str, release: str, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="session")
-def machine(kind: str, release: str) -> Iterator[Machine]:
-    """A booted system without the package."""
+def machine(kind: str, release: str, package: Path) -> Iterator[Machine]:
+    """A booted system."""
     # Debian 12 goes without systemd's library, so that both ways are taken
     tree = Tree(release, boots=kind == "vm", journald_library=release == "trixie")
-    boot = Nspawn(tree) if kind == "nspawn" else Vm(tree)
+    boot = Nspawn(tree) if kind == "nspawn" else Vm(tree, package)
     machine = Machine(boot)
     try:
         if isinstance(boot, Nspawn) and (why := boot.refused()):
@@ -78,7 +78,8 @@ def machine(kind: str, release: str) -> Iterator[Machine]:
 def installed(machine: Machine, package: Path) -> Service:
     """The package on it, not started."""
     service = Service(machine)
-    service.install(package)
+    if machine.boot.kind == "nspawn":
+        service.install(package)
     machine.run("cp /etc/edge-serve/edge-serve.conf /root/edge-serve.conf")
     return service
 
