@@ -64,13 +64,21 @@ def top(arguments: Sequence[str]) -> int:
 def _once(target: Target, *, as_json: bool) -> int:
     document = fetch(target)
     if as_json:
-        print(json.dumps(document, indent=2))
+        _print(json.dumps(document, indent=2))
     else:
         time.sleep(MEASURED_SECONDS)
         before, document = document, fetch(target)
         paint = coloured if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else plain
-        print("\n".join(report(before, document, paint)))
+        _print("\n".join(report(before, document, paint)))
     return READY if document["server"]["state"] == "ready" else NOT_READY
+
+
+def _print(text: str) -> None:
+    """A reader that has read enough (`| head`) is no trouble."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the interpreter flushes at its end
 
 
 def _target(options: argparse.Namespace) -> Target:

@@ -155,3 +155,10 @@ def test_who_has_not_the_role_read_sees_the_page_and_no_status(tmp_path: Path) -
     assert refused.returncode == 4
     assert "--token-file names a file with a token" in refused.stderr
     assert shown.returncode == 0, shown.stderr
+
+
+def test_a_reader_that_has_read_enough_is_no_trouble(server: Running) -> None:
+    shell = f"{sys.executable} -m edge_serve status --json --url {server.url} | head -c 10; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
+
+    assert (done.stdout[:1], done.stdout[-2:], done.stderr) == ("{", "0\n", "")
