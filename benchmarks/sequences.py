@@ -17,12 +17,18 @@ from benchmarks.servers import MODELS, Server, edge_serve, repository, triton
 
 #: model -> (its sequence_batching, sequences that are open at a time)
 CASES = {
-    "oldest": ("oldest { max_candidate_sequences: 1024 }", 1000),
+    "oldest": ("oldest { max_candidate_sequences: 200 }", 500),
     "direct": ("direct { }", 8 + 500),
 }
+#: on this server alone: Triton 2.51 never answers some requests of as many (of 500 sequences with 1,024 candidates too)
+ALONE = {"oldest_1000": ("oldest { max_candidate_sequences: 1024 }", 1000)}
 STEPS = 10
+#: an id is never used again: more than there are connections
+_IDS = 10_000
+#: one after the other on each connection
+SEQUENCES = 4
 #: seconds after which what is not answered counts as lost
-PATIENCE = 30
+PATIENCE = 60
 #: the ratio that the project asks for
 BAR = 1.0
 
@@ -35,9 +41,15 @@ def run(rounds: int = 3) -> Report:
             with triton(folder) as theirs:
                 for model, (_, count) in CASES.items():
                     row = load.versus(ours, theirs, functools.partial(measure, model=model, count=count), rounds)
-                    report.rows.append({"strategy": model, "open sequences": count, **row, "asked": BAR})
+                    report.rows.append({"model": model, "open sequences": count, **row, "asked": BAR})
         except peer.NoPeerError as error:
             report.notes.append(f"not measured: {error}")
+        for model, (_, count) in ALONE.items():
+            rate, p99 = measure(ours, model, count)
+            report.rows.append({
+                "model": model, "open sequences": count, "edge-serve /s": rate, "edge-serve p99 us": p99
+            })  # fmt: skip
+    report.notes.append("oldest_1000 has no row of Triton's: it leaves requests of it unanswered")
     report.notes.append(f"every one of the {STEPS} sums of every sequence was right, or this would have failed")
     return report
 
@@ -46,7 +58,7 @@ def run(rounds: int = 3) -> Report:
 def models() -> Iterator[Path]:
     """A repository with one model for each case."""
     with repository([]) as folder:
-        for name, (strategy, _) in CASES.items():
+        for name, (strategy, _) in {**CASES, **ALONE}.items():
             target = folder / name
             (target / "1").mkdir(parents=True)
             source = MODELS / "sequence_sum"
@@ -57,7 +69,7 @@ def models() -> Iterator[Path]:
 
 
 def measure(server: Server, model: str, count: int) -> tuple[float, float]:
-    """(requests/s, p99 in us) of `count` sequences side by side, two after each other on each connection.
+    """(requests/s, p99 in us) of `count` sequences side by side, SEQUENCES after each other on each connection.
 
     Raises:
         RuntimeError: a sum is wrong, a request was refused, or some were never answered, three times in a row.
@@ -91,12 +103,13 @@ def _same(client: Client) -> Client:
 class Client(asyncio.Protocol):
     """One connection: sequences one after the other, each of STEPS requests; checks every answer."""
 
-    def __init__(self, model: str, number: int, sequences: int = 2) -> None:
+    def __init__(self, model: str, number: int) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.taken: list[float] = []
         self._model = model
         self._number = number
-        self._left = sequences * STEPS
+        self._id = number  # of the sequence that is open
+        self._left = SEQUENCES * STEPS
         self._step = 0
         self._sum = 0
         self._data = b""
@@ -118,7 +131,7 @@ class Client(asyncio.Protocol):
         flags = {"sequence_start": self._step == 0, "sequence_end": self._step == STEPS - 1}
         self._sum = value + (self._sum if self._step else 0)
         head = json.dumps({
-            "parameters": {"sequence_id": self._number, **flags},
+            "parameters": {"sequence_id": self._id, **flags},
             "inputs": [
                 {"name": "IN", "shape": [1, 1], "datatype": "INT32", "parameters": {"binary_data_size": 4}}
             ],
@@ -150,6 +163,8 @@ class Client(asyncio.Protocol):
             )
             return
         self._step = (self._step + 1) % STEPS
+        if not self._step:
+            self._id += _IDS
         self._left -= 1
         if self._left:
             self.send()
