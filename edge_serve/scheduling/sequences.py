@@ -49,6 +49,7 @@ class SequenceScheduler(ABC):
         self._finished: list[Sequence] = []
         self._refusals: deque[Refuse] = deque()
         self._clocks = Clocks()
+        self._idle_from_ns = 0  # no sequence has been idle for too long before this
         self._generated_id = 0
         self._stopping = False
 
@@ -95,13 +96,13 @@ class SequenceScheduler(ABC):
         if self._refusals:
             return self._refusals.popleft()
         if not self._queued:
-            return Wait(self._first_idle_ns()) if self._stopping and self._known else NOTHING
+            return Wait(self._idle_from_ns) if self._stopping and self._known else NOTHING
         decision = self._decide(now_ns)
         if isinstance(decision, Run):
             return decision
         clocks = [decision, self._clocks.first_ns()]
         if self._backlog:
-            clocks.append(self._first_idle_ns())
+            clocks.append(self._idle_from_ns)
         until_ns = min((clock for clock in clocks if clock), default=0)
         return Wait(until_ns) if until_ns else NOTHING
 
@@ -140,10 +141,9 @@ class SequenceScheduler(ABC):
     def cancel(self, entry: Entry) -> bool:
         """See `core.Scheduler`. The rest of its sequence is refused."""
         sequence = self._queued.get(entry)
-        if sequence is None:
-            return False
-        self._break(sequence, entry, Cancelled(""))
-        return True
+        if sequence is not None:
+            self._break(sequence, entry, Cancelled(""))
+        return sequence is not None
 
     def reschedule(self, entry: Entry, now_ns: int) -> None:
         """An entry that runs is to run once more, before all else of its sequence; call it before `done`."""
@@ -343,15 +343,15 @@ class SequenceScheduler(ABC):
             self._settle_finished(now_ns)
         while (ringing := self._clocks.ring(now_ns)) is not None:
             self._expire(ringing, now_ns)
-        while self._known and self._first_idle_ns() <= now_ns:
-            sequence = next(iter(self._known.values()))
-            if sequence.busy:
-                self._touch(sequence, now_ns)
+        while now_ns >= self._idle_from_ns:
+            first = next(iter(self._known.values()), None)
+            self._idle_from_ns = (now_ns if first is None else first.used_ns) + self._idle_ns
+            if first is None or now_ns < self._idle_from_ns:
+                return
+            if first.busy:
+                self._touch(first, now_ns)
             else:
-                self._dismiss(sequence)
-
-    def _first_idle_ns(self) -> int:
-        return next(iter(self._known.values())).used_ns + self._idle_ns
+                self._dismiss(first)
 
     def _touch(self, sequence: Sequence, now_ns: int) -> None:
         sequence.used_ns = now_ns
@@ -398,3 +398,4 @@ class SequenceScheduler(ABC):
                 assert not sequence.ended
             deadline_ns = sequence.next_deadline_ns()
             assert not deadline_ns or 0 < sequence.clock_ns <= deadline_ns
+            assert sequence.used_ns + self._idle_ns >= self._idle_from_ns
