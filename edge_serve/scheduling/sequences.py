@@ -140,8 +140,7 @@ class SequenceScheduler(ABC):
 
     def cancel(self, entry: Entry) -> bool:
         """See `core.Scheduler`. The rest of its sequence is refused."""
-        sequence = self._queued.get(entry)
-        if sequence is not None:
+        if (sequence := self._queued.get(entry)) is not None:
             self._break(sequence, entry, Cancelled(""))
         return sequence is not None
 
