@@ -23,6 +23,9 @@ PLACED_FROM = 32 * 1024
 #: Memory of a body that nobody placed grows by doubling from here, so that a declared length alone costs nothing.
 _FIRST_STEP = 256 * 1024
 
+#: Bytes of a body received in one call: a fast sender must not keep the loop for itself.
+_AT_ONCE = 1 << 20
+
 #: Empty lines before a request line that are forgiven (RFC 9112 2.2 asks for at least one).
 _EMPTY_LINES = 4
 
@@ -134,8 +137,7 @@ class RequestReader:
         if type(store) is bytearray:
             if self._filled == len(store):
                 store += bytes(min(len(store), self._length - len(store)))
-            return memoryview(store)[self._filled :]
-        return memoryview(store)[self._filled :]
+        return memoryview(store)[self._filled : self._filled + _AT_ONCE]
 
     def advance(self, received: int) -> None:
         """`received` bytes have been put into `buffer()`."""

@@ -30,7 +30,7 @@ class HttpLimits(MessageLimits):
     connections: int = 4096
     pipelined: int = 16
     unsent: int = 256 * 1024
-    receive_buffer: int = 128 * 1024
+    receive_buffer: int = 64 * 1024
     idle_timeout: float = 300.0
     head_timeout: float = 20.0
     body_timeout: float = 30.0
