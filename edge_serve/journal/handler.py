@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -14,7 +15,11 @@ from typing import Any, Protocol
 from edge_serve.journal.fields import Fields, fields_of
 from edge_serve.journal.limit import Limiter
 from edge_serve.journal.native import NativeSender
-from edge_serve.messages.about import DISPLAY, FIELDS
+from edge_serve.messages.about import CHATTER, DISPLAY, FIELDS
+
+_NUMBER = re.compile(r"[0-9]+")
+#: characters that tell one kind of a model's lines from another
+_TELLING = 120
 
 
 class Sender(Protocol):
@@ -95,8 +100,12 @@ class JournalHandler(logging.Handler):
 
 
 def kind_of(record: logging.LogRecord) -> Hashable:
-    """What makes records alike: the same line of our code, about the same model, equally severe."""
-    return (record.pathname, record.lineno, record.levelno, *(getattr(record, name, "") for name in FIELDS[:2]))
+    """What makes records alike: the same line of our code, about the same model, equally severe. What a model prints or
+    logs is alike when it reads alike, numbers aside: how much it may say in all, the worker's own limit decides."""
+    place = (record.pathname, record.lineno, record.levelno)
+    of = tuple(getattr(record, name, "") for name in FIELDS[:2])
+    said = _NUMBER.sub("0", record.getMessage())[:_TELLING] if record.name in CHATTER else ""
+    return (place, of, said)
 
 
 def is_journal(fd: int, journal_stream: str) -> bool:

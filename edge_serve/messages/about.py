@@ -11,6 +11,9 @@ FIELDS = ("model", "version", "request_id")
 #: marks lines that show something to a reader of the log and are no event: `extra={DISPLAY: True}`
 DISPLAY = "display"
 
+#: loggers whose lines are the models' own words
+CHATTER = frozenset(("edge_serve.model", "edge_serve.workers.output"))
+
 
 def about(model: str, version: str | int = "", request_id: str = "") -> dict[str, str]:
     """For `extra` of a log call; what is not known is left out."""

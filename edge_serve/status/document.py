@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import LATENCY_BUCKETS, ModelStatistics
-from edge_serve.messages.status import ModelFacts, ProcessReading, ServerFacts, WorkerFacts
+from edge_serve.messages.status import ModelFacts, ProcessReading, ServerFacts, Temperature, WorkerFacts
+from edge_serve.metrics.gpu import GpuReading
 from edge_serve.metrics.source import HttpSeries
 from edge_serve.status.events import Event
 from edge_serve.status.probe import Readings
@@ -64,8 +65,8 @@ def build(facts: Facts) -> Document:
         },
         "tensor_memory": {"used_bytes": facts.tensor_memory[0], "limit_bytes": facts.tensor_memory[1]},
         "device": _device(facts.readings),
-        "events": [asdict(event) for event in facts.events],
-        "errors": [asdict(event) for event in facts.errors],
+        "events": [_plain(event) for event in facts.events],
+        "errors": [_plain(event) for event in facts.errors],
     }
 
 
@@ -200,9 +201,14 @@ def _device(readings: Readings) -> Document:
         "load": list(readings.load),
         "memory_total_bytes": readings.machine.memory_total,
         "memory_used_bytes": readings.machine.memory_used,
-        "temperatures": [asdict(one) for one in readings.temperatures],
-        "gpus": [asdict(gpu) for gpu in readings.gpus],
+        "temperatures": [_plain(one) for one in readings.temperatures],
+        "gpus": [_plain(gpu) for gpu in readings.gpus],
     }
+
+
+def _plain(value: Event | Temperature | GpuReading) -> Document:
+    """As `dataclasses.asdict`, which copies deeply and takes ten times as long."""
+    return {name: getattr(value, name) for name in value.__slots__}
 
 
 def _rounded(value: float | None) -> float | None:

@@ -9,15 +9,12 @@ import logging
 from collections import deque
 from dataclasses import dataclass, replace
 
-from edge_serve.messages.about import DISPLAY, FIELDS
+from edge_serve.messages.about import CHATTER, DISPLAY, FIELDS
 
 #: how many are kept of each
 MOST_EVENTS, MOST_ERRORS = 60, 30
 #: of one text
 LONGEST_TEXT = 500
-
-#: loggers whose lines are the models' own
-_CHATTER = frozenset(("edge_serve.model", "edge_serve.workers.output"))
 
 
 @dataclass(slots=True)
@@ -62,7 +59,7 @@ class EventRing(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         serious = record.levelno >= logging.WARNING
-        if not serious and (record.name in _CHATTER or hasattr(record, DISPLAY)):
+        if not serious and (record.name in CHATTER or hasattr(record, DISPLAY)):
             return
         try:
             event = _event(record)

@@ -108,6 +108,16 @@ def test_like_lines_are_suppressed_and_counted_and_others_pass(logger: logging.L
     assert sent.entries[4]["PRIORITY"] == "3"
 
 
+def test_what_a_model_says_is_alike_when_it_reads_alike(logger: logging.Logger) -> None:
+    sent, model = Sent(), logging.getLogger("edge_serve.model")
+    attach(sent, Time())
+    for i in range(5):
+        model.error("%s: %s", "det", f"frame {i} is dark")
+    model.error("%s: %s", "det", "the camera is gone")
+
+    assert sent.messages == ["det: frame 0 is dark", "det: frame 1 is dark", "det: the camera is gone"]
+
+
 def test_the_switches_of_the_log_apply(logger: logging.Logger) -> None:
     sent = Sent()
     control = attach(sent, Time())
