@@ -112,7 +112,7 @@ test-powercut: .venv/test  ## cut a virtual machine's power 20 times while model
 	$(PYTHON) -m venv .venv
 
 .venv/serve: pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[onnx,grpc]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[onnx]'
 	@touch $@
 
 # --group needs pip 25.1

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.report import ROOT, Report
 
 #: extra -> megabytes (10^6) that the project asks for, of which NumPy is about 73; tests/test_sizes.py holds them
-LIMITS = {"": 85, "[onnx]": 155, "[onnx,grpc]": 176}
+LIMITS = {"": 85, "[onnx]": 155}
 
 
 def run() -> Report:

@@ -22,7 +22,7 @@ from edge_serve.protocol.validate import check_strings, validate
 from edge_serve.tensors import Buffer, DataType, Shape, Tensor, element_count
 
 #: the tags of the fields, all length-delimited: the number times 8, plus 2
-_ID, _RAW = 3 << 3 | 2, 7 << 3 | 2
+_MODEL, _VERSION, _ID, _RAW = 1 << 3 | 2, 2 << 3 | 2, 3 << 3 | 2, 7 << 3 | 2
 _TAGS = frozenset(number << 3 | 2 for number in range(1, 7))
 
 UNPARSABLE = "Unable to parse request"
@@ -39,11 +39,17 @@ class Unreadable(Internal):
 
 @dataclass(slots=True)
 class Parts:
-    """A message cut at its top level: `head` is what stands before the raw contents, less the id."""
+    """A message cut at its top level.
+
+    Attributes:
+        head: what stands before the raw contents, less the id.
+        starts: where each of the raw contents begins in the message.
+    """
 
     head: bytes
     id: str
     raw: list[Buffer]
+    starts: list[int]
 
 
 @dataclass(slots=True)
@@ -73,13 +79,14 @@ class _Template:
     wants_final: bool
 
 
-def cut(data: bytes) -> Parts | None:
+def cut(data: Buffer) -> Parts | None:
     """The message's parts, or None when its fields come in an order that no serializer writes, or it is broken."""
     position, end = 0, len(data)
     head_end = end
     id_start = id_end = 0
     text = ""
     raw: list[Buffer] = []
+    starts: list[int] = []
     view = memoryview(data)
     try:
         while position < end:
@@ -93,6 +100,7 @@ def cut(data: bytes) -> Parts | None:
                 if not raw:
                     head_end = position
                 raw.append(view[start:stop])
+                starts.append(start)
             elif raw or tag not in _TAGS:
                 return None
             elif tag == _ID:
@@ -104,11 +112,40 @@ def cut(data: bytes) -> Parts | None:
         return None
     if position != end:
         return None
+    if type(data) is not bytes:
+        data = bytes(view[:head_end])
     head = data[:id_start] + data[id_end:head_end] if id_end else data[:head_end]
-    return Parts(head, text, raw)
+    return Parts(head, text, raw, starts)
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What the first bytes of a large message say: who is to read it, and where its first raw content starts."""
+
+    model_name: str
+    model_version: str
+    first_raw: int
+
+
+def peek(data: bytes) -> Beginning | None:
+    """The beginning of a message that is not complete; None when it does not reach to the first raw content."""
+    position, names = 0, {_MODEL: "", _VERSION: ""}
+    try:
+        while True:
+            tag = data[position]
+            length, start = _varint(data, position + 1)
+            if tag == _RAW:
+                return Beginning(names[_MODEL], names[_VERSION], start)
+            if tag not in _TAGS:
+                return None
+            if tag in names:
+                names[tag] = data[start : start + length].decode()
+            position = start + length
+    except (IndexError, UnicodeDecodeError):
+        return None
+
+
+def _varint(data: Buffer, position: int) -> tuple[int, int]:
     value = shift = 0
     while shift < 35:
         byte = data[position]
@@ -136,15 +173,20 @@ class GrpcInferDecoder:
         self._signature_of = signature_of
         self._templates: dict[bytes, _Template] = {}
 
-    def decode(self, data: bytes, forwarded: Mapping[str, str] | None = None) -> tuple[InferRequest, Signature, bool]:
+    def decode(
+        self, data: Buffer, forwarded: Mapping[str, str] | None = None, offset: int = -1
+    ) -> tuple[InferRequest, Signature, bool]:
         """A validated request, whose raw tensors are views of `data`; what serves it; is an empty final wanted?
+
+        Args:
+            offset: where `data` starts in the model's tensor arena; -1 in ordinary memory.
 
         Raises:
             EdgeServeError: with Triton's text and code.
         """
         parts = cut(data)
         if parts is None:
-            message = parse(data)
+            message = parse(bytes(data))
             return self._read(message, list(message.raw_input_contents), forwarded)
         template = self._templates.get(parts.head)
         if template is not None:
@@ -152,6 +194,8 @@ class GrpcInferDecoder:
             if signature is template.signature:
                 request = _fill(template, parts)
                 if request is not None:
+                    if offset >= 0:
+                        _set_offsets(request, parts, offset)
                     if forwarded:
                         request.parameters.update(forwarded)
                     return request, signature, template.wants_final
@@ -159,6 +203,8 @@ class GrpcInferDecoder:
         message.id = parts.id
         decoded = self._read(message, parts.raw, None)
         self._remember(parts, *decoded)
+        if offset >= 0:
+            _set_offsets(decoded[0], parts, offset)
         if forwarded:
             decoded[0].parameters.update(forwarded)
         return decoded
@@ -214,6 +260,15 @@ def parse(data: bytes) -> ModelInferRequest:
         return ModelInferRequest.FromString(data)
     except DecodeError as error:
         raise Unreadable from error
+
+
+def _set_offsets(request: InferRequest, parts: Parts, offset: int) -> None:
+    """Tell where in the arena the tensors lie that are views of the message."""
+    starts = {id(view): start for view, start in zip(parts.raw, parts.starts, strict=True)}
+    for tensor in request.inputs:
+        start = starts.get(id(tensor.data))
+        if start is not None:
+            tensor.offset = offset + start
 
 
 def _fill(template: _Template, parts: Parts) -> InferRequest | None:

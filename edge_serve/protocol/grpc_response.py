@@ -1,6 +1,6 @@
 """An `InferResponse` as the bytes of a ModelInferResponse, written by hand.
 
-The parts that repeat are remembered; the outputs' bytes are copied once, into the message.
+The parts that repeat are remembered; the outputs' bytes stay where they are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from edge_serve.protocol.grpc_service_pb2 import InferParameter, ModelInferRespo
 from edge_serve.tensors import Buffer, Tensor, is_unseen
 
 _Key = tuple[object, ...]
+#: names; the outputs without data; what goes before the bytes of each; how long all of it is, with the data
+_Head = tuple[bytes, bytes, list[bytes], int]
 _FINAL = "triton_final_response"
 _INT64 = range(-(2**63), 2**63)
 
@@ -43,12 +45,18 @@ class GrpcInferEncoder:
     _MAX_HEADS = 1024
 
     def __init__(self) -> None:
-        self._heads: dict[_Key, tuple[bytes, bytes, list[bytes]]] = {}
+        self._heads: dict[_Key, _Head] = {}
 
     def encode(
         self, response: InferResponse, request: InferRequest, signature: Signature, *, final: bool | None = None
     ) -> bytes:
-        """The message.
+        """The message in one piece; as `parts`."""
+        return b"".join(self.parts(response, request, signature, final=final)[0])
+
+    def parts(
+        self, response: InferResponse, request: InferRequest, signature: Signature, *, final: bool | None = None
+    ) -> tuple[list[Buffer], int]:
+        """The message in pieces, among them the outputs' own bytes, and its length.
 
         Args:
             final: what `triton_final_response` says; None = unary, which does not say it.
@@ -72,21 +80,27 @@ class GrpcInferEncoder:
             if len(self._heads) >= self._MAX_HEADS:
                 del self._heads[next(iter(self._heads))]  # the oldest
             self._heads[key] = head
-        parts: list[Buffer] = [head[0]]
+        names, described, befores, size = head
+        parts: list[Buffer] = [names]
         if response.id:
-            parts.append(delimited(0x1A, response.id.encode()))
+            given = delimited(0x1A, response.id.encode())
+            parts.append(given)
+            size += len(given)
         if response.parameters or final is not None:
-            parts.append(_parameters(response.parameters, final))
-        parts.append(head[1])
-        for before, tensor in zip(head[2], outputs, strict=True):
+            given = _parameters(response.parameters, final)
+            parts.append(given)
+            size += len(given)
+        parts.append(described)
+        for before, tensor in zip(befores, outputs, strict=True):
             parts.append(before)
             parts.append(tensor.data)
-        return b"".join(parts)
+        return parts, size
 
 
-def stream_response(message: bytes) -> bytes:
-    """A ModelStreamInferResponse with a ModelInferResponse."""
-    return delimited(0x12, message)
+def stream_response(parts: list[Buffer], size: int) -> tuple[list[Buffer], int]:
+    """A ModelStreamInferResponse with a ModelInferResponse of `size` bytes."""
+    before = b"\x12" + varint(size)
+    return [before, *parts], len(before) + size
 
 
 def stream_error(error: EdgeServeError, request: InferRequest, *, final: bool) -> bytes:
@@ -109,14 +123,15 @@ def stream_final(request: InferRequest) -> bytes:
     return ModelStreamInferResponse(infer_response=inner).SerializeToString()
 
 
-def _head(response: InferResponse, outputs: list[Tensor]) -> tuple[bytes, bytes, list[bytes]]:
-    """Names; the outputs without data; what goes before the bytes of each."""
+def _head(response: InferResponse, outputs: list[Tensor]) -> _Head:
     message = ModelInferResponse()
     for tensor in outputs:
         message.outputs.add(name=tensor.name, datatype=tensor.datatype.name, shape=tensor.shape)
     names = ModelInferResponse(model_name=response.model_name, model_version=response.model_version)
     befores = [b"\x32" + varint(len(tensor.data)) for tensor in outputs]
-    return names.SerializeToString(), message.SerializeToString(), befores
+    named, described = names.SerializeToString(), message.SerializeToString()
+    size = len(named) + len(described) + sum(map(len, befores)) + sum(len(tensor.data) for tensor in outputs)
+    return named, described, befores, size
 
 
 def _parameters(parameters: Mapping[str, Parameter], final: bool | None) -> bytes:

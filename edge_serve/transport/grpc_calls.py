@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError, Message
 
@@ -15,14 +14,23 @@ from edge_serve.protocol import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc_infer import Unreadable
 from edge_serve.protocol.grpc_response import delimited
 from edge_serve.protocol.routes import Group
+from edge_serve.tensors import Buffer
 from edge_serve.transport.call_service import CallService, Done
 
 INFERENCE = "/inference.GRPCInferenceService/"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 
-_SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
+SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 
-Answer = Message | bytes
+Answer = Message | bytes | None
+Ask = Callable[[Any, "Replier"], Answer]
+
+
+class Replier(Protocol):
+    """What these need of their call (transport.grpc_call.GrpcCall)."""
+
+    def reply(self, parts: Sequence[Buffer], size: int) -> None: ...
+    def fail(self, error: EdgeServeError) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,27 +39,27 @@ class Call:
 
     Attributes:
         request: the class of its message.
-        answer: gives the reply, or a promise of it; raises EdgeServeError.
+        ask: gives the reply; None when it has answered, or will. Raises EdgeServeError.
     """
 
     group: Group
     request: type[Message]
-    answer: Callable[[Any], Answer | Awaitable[Answer]]
+    ask: Ask
 
-    async def run(self, data: bytes) -> bytes:
-        """The reply to a request.
+    def run(self, data: Buffer, replier: Replier) -> None:
+        """Answer a request, now or later.
 
         Raises:
             EdgeServeError: what the client is told instead.
         """
         try:
-            message = self.request.FromString(data)
+            message = self.request.FromString(bytes(data))
         except DecodeError as error:
             raise Unreadable from error
-        answer = self.answer(message)
-        if not isinstance(answer, (bytes, Message)):
-            answer = await answer
-        return answer if isinstance(answer, bytes) else answer.SerializeToString()
+        answer = self.ask(message, replier)
+        if answer is not None:
+            raw = answer if isinstance(answer, bytes) else answer.SerializeToString()
+            replier.reply((raw,), len(raw))
 
 
 class Calls:
@@ -88,59 +96,55 @@ class Calls:
 
     # ---- health and metadata ------------------------------------------------------------------------------------
 
-    def _check(self, request: Message) -> bytes:
+    def _check(self, request: Message, _: Replier) -> bytes:
         """The standard health service: readiness of the server, whatever service is asked for, as in Triton."""
-        return _SERVING if self._service.ready() else _NOT_SERVING
+        return SERVING if self._service.ready() else NOT_SERVING
 
-    def _server_live(self, request: pb.ServerLiveRequest) -> Answer:
+    def _server_live(self, request: pb.ServerLiveRequest, _: Replier) -> Answer:
         return pb.ServerLiveResponse(live=self._service.live())
 
-    def _server_ready(self, request: pb.ServerReadyRequest) -> Answer:
+    def _server_ready(self, request: pb.ServerReadyRequest, _: Replier) -> Answer:
         return pb.ServerReadyResponse(ready=self._service.ready())
 
-    def _model_ready(self, request: pb.ModelReadyRequest) -> Answer:
+    def _model_ready(self, request: pb.ModelReadyRequest, _: Replier) -> Answer:
         try:
             ready = self._service.model_ready(request.name, request.version)
         except NotFound:
             ready = False  # Triton 2.51 does not tell an unknown model from one that is not ready
         return pb.ModelReadyResponse(ready=ready)
 
-    def _server_metadata(self, request: pb.ServerMetadataRequest) -> Answer:
+    def _server_metadata(self, request: pb.ServerMetadataRequest, _: Replier) -> Answer:
         return grpc_bodies.server_metadata(self._service.server_metadata())
 
-    def _model_metadata(self, request: pb.ModelMetadataRequest) -> Answer:
+    def _model_metadata(self, request: pb.ModelMetadataRequest, _: Replier) -> Answer:
         return grpc_bodies.model_metadata(self._service.model_metadata(request.name, request.version))
 
-    def _model_config(self, request: pb.ModelConfigRequest) -> Answer:
+    def _model_config(self, request: pb.ModelConfigRequest, _: Replier) -> Answer:
         config = self._service.model_config(request.name, request.version)
         return delimited(0x0A, config.SerializeToString())  # a ModelConfigResponse, without a copy into our own pool
 
-    def _model_statistics(self, request: pb.ModelStatisticsRequest) -> Answer:
+    def _model_statistics(self, request: pb.ModelStatisticsRequest, _: Replier) -> Answer:
         return grpc_bodies.statistics(self._service.model_statistics(request.name, request.version))
 
     # ---- the repository -----------------------------------------------------------------------------------------
 
-    def _index(self, request: pb.RepositoryIndexRequest) -> Answer:
+    def _index(self, request: pb.RepositoryIndexRequest, _: Replier) -> Answer:
         _check_repository(request.repository_name)
         return grpc_bodies.repository_index(self._service.repository_index(request.ready))
 
-    def _load(self, request: pb.RepositoryModelLoadRequest) -> Awaitable[Answer]:
+    def _load(self, request: pb.RepositoryModelLoadRequest, replier: Replier) -> None:
         _check_repository(request.repository_name)
         parameters = grpc_bodies.load_parameters(request.parameters)
-        done, finish = _promise()
-        self._service.load_model(request.model_name, parameters, finish)
-        return done
+        self._service.load_model(request.model_name, parameters, _finish(replier))
 
-    def _unload(self, request: pb.RepositoryModelUnloadRequest) -> Awaitable[Answer]:
+    def _unload(self, request: pb.RepositoryModelUnloadRequest, replier: Replier) -> None:
         _check_repository(request.repository_name)
         dependents = grpc_bodies.unload_dependents(request.parameters)
-        done, finish = _promise()
-        self._service.unload_model(request.model_name, dependents, finish)
-        return done
+        self._service.unload_model(request.model_name, dependents, _finish(replier))
 
     # ---- settings -----------------------------------------------------------------------------------------------
 
-    def _trace(self, request: pb.TraceSettingRequest) -> Answer:
+    def _trace(self, request: pb.TraceSettingRequest, _: Replier) -> Answer:
         service, model = self._service, request.model_name
         current = service.trace_settings(model)
         if request.settings:
@@ -148,7 +152,7 @@ class Calls:
             current = service.trace_settings(model)
         return grpc_bodies.trace_settings(current)
 
-    def _log(self, request: pb.LogSettingsRequest) -> Answer:
+    def _log(self, request: pb.LogSettingsRequest, _: Replier) -> Answer:
         service = self._service
         if request.settings:
             service.update_log_settings(grpc_bodies.read_log_settings(request.settings, service.log_settings()))
@@ -156,26 +160,26 @@ class Calls:
 
     # ---- client shared memory -----------------------------------------------------------------------------------
 
-    def _system_status(self, request: pb.SystemSharedMemoryStatusRequest) -> Answer:
+    def _system_status(self, request: pb.SystemSharedMemoryStatusRequest, _: Replier) -> Answer:
         return grpc_bodies.shared_memory(self._service.system_shm_status(request.name))
 
-    def _system_register(self, request: pb.SystemSharedMemoryRegisterRequest) -> Answer:
+    def _system_register(self, request: pb.SystemSharedMemoryRegisterRequest, _: Replier) -> Answer:
         self._service.register_system_shm(request.name, request.key, request.offset, request.byte_size)
         return b""
 
-    def _system_unregister(self, request: pb.SystemSharedMemoryUnregisterRequest) -> Answer:
+    def _system_unregister(self, request: pb.SystemSharedMemoryUnregisterRequest, _: Replier) -> Answer:
         self._service.unregister_system_shm(request.name)
         return b""
 
-    def _cuda_status(self, request: pb.CudaSharedMemoryStatusRequest) -> Answer:
+    def _cuda_status(self, request: pb.CudaSharedMemoryStatusRequest, _: Replier) -> Answer:
         self._service.cuda_shm_status(request.name)
         return b""  # none is ever registered
 
-    def _cuda_register(self, request: pb.CudaSharedMemoryRegisterRequest) -> Answer:
+    def _cuda_register(self, request: pb.CudaSharedMemoryRegisterRequest, _: Replier) -> Answer:
         self._service.register_cuda_shm(request.name)
         return b""
 
-    def _cuda_unregister(self, request: pb.CudaSharedMemoryUnregisterRequest) -> Answer:
+    def _cuda_unregister(self, request: pb.CudaSharedMemoryUnregisterRequest, _: Replier) -> Answer:
         self._service.unregister_cuda_shm(request.name)
         return b""
 
@@ -185,16 +189,13 @@ def _check_repository(name: str) -> None:
         raise Unsupported("'repository_name' specification is not supported")
 
 
-def _promise() -> tuple[asyncio.Future[Answer], Done]:
-    """An empty reply to wait for, and what the service calls when it is due."""
-    future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+def _finish(replier: Replier) -> Done:
+    """What the service calls when an empty reply is due."""
 
-    def finish(error: EdgeServeError | None) -> None:
-        if future.done():  # the client has gone
-            return
+    def done(error: EdgeServeError | None) -> None:
         if error is None:
-            future.set_result(b"")
+            replier.reply((), 0)
         else:
-            future.set_exception(error)
+            replier.fail(error)
 
-    return future, finish
+    return done

@@ -1,4 +1,4 @@
-"""Opens the gRPC door where grpcio is installed: the extra `[grpc]`, which the rest of the server does without."""
+"""Opens the gRPC door. Its message classes are imported here and not before: they cost memory and time."""
 
 from __future__ import annotations
 
@@ -7,34 +7,26 @@ from typing import TYPE_CHECKING
 
 from edge_serve.clock import Clock
 from edge_serve.config.server import ServerConfig
-from edge_serve.errors import Unsupported
+from edge_serve.transport.listeners import listen_tcp
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc_server import GrpcServer, GrpcService
 
 log = logging.getLogger(__name__)
 
-_HINT = "grpcio is not installed: pip install 'edge-serve[grpc]', or start with --allow-grpc=false"
 
-
-async def open_grpc(service: GrpcService, config: ServerConfig, clock: Clock) -> GrpcServer | None:
-    """The open door, or None without grpcio.
+async def open_grpc(service: GrpcService, config: ServerConfig, clock: Clock) -> GrpcServer:
+    """The open door.
 
     Raises:
-        Unsupported: there is no grpcio, and the door was asked for. InvalidArgument: a file of TLS is missing.
-        OSError: the port is taken.
+        InvalidArgument: a file of TLS is missing or no good. OSError: the port is taken.
     """
-    try:
-        from edge_serve.transport.grpc_options import settings_of
-        from edge_serve.transport.grpc_server import GrpcServer
-    except ModuleNotFoundError as error:
-        if error.name != "grpc":
-            raise
-        if "allow_grpc" in config.given:
-            raise Unsupported(f"--allow-grpc: {_HINT}") from error
-        log.warning("no gRPC, because %s", _HINT)
-        return None
-    door = GrpcServer(service, settings_of(config), clock)
-    await door.start(config.grpc_address, config.grpc_port)
+    from edge_serve.transport.grpc_options import keepalive_of, settings_of, tls_of
+    from edge_serve.transport.grpc_server import GrpcServer
+
+    tls = tls_of(config)
+    listeners = listen_tcp(config.grpc_address, config.grpc_port, reuse_port=config.reuse_grpc_port)
+    door = GrpcServer(service, clock, settings_of(config), keepalive=keepalive_of(config), tls=tls)
+    await door.start(listeners)
     log.info("gRPC on %s", door.address)
     return door

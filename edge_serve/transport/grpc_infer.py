@@ -1,23 +1,29 @@
 """ModelInfer: decode, call the service, encode (server src/grpc/infer_handler.cc). Streams are in `grpc_stream`.
 
-A unary request costs the one task that grpc.aio makes for every call, and a future.
+A request costs no task and no future: everything happens in the call, or in the callback of the worker's reply.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterable, Mapping
+import logging
 
 from edge_serve.clock import Clock
-from edge_serve.errors import Unavailable, Unsupported
-from edge_serve.messages.infer import InferResponse
+from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
+from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
-from edge_serve.protocol.grpc_infer import GrpcInferDecoder
+from edge_serve.protocol.grpc_infer import GrpcInferDecoder, peek
 from edge_serve.protocol.grpc_response import GrpcInferEncoder
-from edge_serve.transport.grpc_stream import GrpcInferService, Stream, Write, release
+from edge_serve.transport.grpc_call import GrpcCall
+from edge_serve.transport.grpc_messages import Message, Place
+from edge_serve.transport.grpc_stream import GrpcInferService, InferStream
 
+log = logging.getLogger(__name__)
+
+#: where in tensor memory the first raw content of a large message begins, so that it lies aligned
+_ALIGNMENT = 64
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 _EXITING = "GRPC server is shutting down and has stopped accepting new requests."
+UNENCODABLE = Internal("the server failed to encode the response, its log says why")
 
 
 class GrpcInference:
@@ -29,6 +35,64 @@ class GrpcInference:
         self._decoder = GrpcInferDecoder(self._signature_of, service.regions)
         self._encoder = GrpcInferEncoder()
 
+    def place(self, beginning: bytes, length: int) -> Place | None:
+        """Tensor memory for a large message, with its first raw content on 64 bytes.
+
+        Raises:
+            Unavailable: there is none left.
+        """
+        asked = peek(beginning)
+        if asked is None:
+            return None
+        shift = -asked.first_raw % _ALIGNMENT
+        lease = self._service.lease(asked.model_name, asked.model_version, length + shift)
+        return None if lease is None else Place(lease, shift)
+
+    def infer(self, call: GrpcCall, message: Message) -> None:
+        """Answer a ModelInferRequest, now or later.
+
+        Raises:
+            EdgeServeError: it was not accepted.
+        """
+        asked = call.asked
+        try:
+            request, signature, _ = self._decoder.decode(message.data, asked.forwarded, message.offset)
+            if signature.decoupled:
+                raise Unsupported(_DECOUPLED)
+        except BaseException:
+            message.release()
+            raise
+        request.lease = message.lease
+        if asked.timeout_ns:
+            request.deadline_ns = self._clock.now_ns() + asked.timeout_ns
+
+        def on_response(response: InferResponse) -> None:
+            self._answer(call, request, signature, response)
+
+        ticket = self._service.infer(request, on_response)
+        call.on_cancelled = ticket.cancel
+
+    def stream(self, call: GrpcCall) -> InferStream:
+        """What answers a ModelStreamInfer."""
+        return InferStream(call, self._service, self._decoder, self._encoder)
+
+    def _answer(self, call: GrpcCall, request: InferRequest, signature: Signature, response: InferResponse) -> None:
+        lease = response.lease
+        try:
+            if response.error is not None:
+                call.fail(response.error)
+            else:
+                parts, size = self._encoder.parts(response, request, signature)
+                call.reply(parts, size, None if lease is None else lease.release)
+                return  # `on_sent` gives the lease back
+        except EdgeServeError as error:
+            call.fail(error)
+        except Exception:
+            log.exception("a response of model %s cannot be encoded", response.model_name)
+            call.fail(UNENCODABLE)
+        if lease is not None:
+            lease.release()
+
     def _signature_of(self, name: str, version: str) -> Signature:
         try:
             return self._service.lookup(name, version).signature
@@ -36,59 +100,3 @@ class GrpcInference:
             if self._service.exiting():
                 raise Unavailable(_EXITING) from None
             raise
-
-    async def infer(self, data: bytes, forwarded: Mapping[str, str] | None, remaining: float | None) -> bytes:
-        """The response to a ModelInferRequest; cancelling this cancels the request.
-
-        Args:
-            remaining: seconds until the client's deadline; None = it has none.
-
-        Raises:
-            EdgeServeError: what the client is told instead.
-        """
-        request, signature, _ = self._decoder.decode(data, forwarded)
-        if signature.decoupled:
-            raise Unsupported(_DECOUPLED)
-        if remaining is not None:
-            request.deadline_ns = self._clock.now_ns() + int(remaining * 1e9)
-        waiting: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
-
-        def on_response(response: InferResponse) -> None:
-            if not waiting.done():
-                waiting.set_result(response)
-            elif response.lease is not None:
-                response.lease.release()
-
-        ticket = self._service.infer(request, on_response)
-        try:
-            response = await waiting
-        except asyncio.CancelledError:
-            ticket.cancel()
-            if waiting.done() and not waiting.cancelled():
-                release(waiting.result())
-            raise
-        try:
-            if response.error is not None:
-                raise response.error
-            return self._encoder.encode(response, request, signature)
-        finally:
-            release(response)
-
-    async def stream(
-        self, requests: AsyncIterable[bytes], write: Write, forwarded: Mapping[str, str] | None, *, strict: bool
-    ) -> None:
-        """A ModelStreamInfer call; cancelling this cancels all of its requests.
-
-        Args:
-            strict: the first error ends the stream (`triton_grpc_error`); otherwise errors are messages in it.
-
-        Raises:
-            EdgeServeError: what the stream ends with.
-        """
-        stream = Stream(self._service, self._decoder, self._encoder, forwarded, strict=strict)
-        reading = asyncio.create_task(stream.read(requests), name="gRPC stream")
-        try:
-            await stream.write(write)
-        finally:
-            reading.cancel()
-            stream.cancel()

@@ -1,25 +1,24 @@
-"""The `--grpc-*` settings as what the gRPC door needs: channel arguments, credentials, restrictions."""
+"""The `--grpc-*` settings as what the gRPC door needs."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from typing import Any
-
-import grpc
+import math
+import ssl
 
 from edge_serve.config.server import ServerConfig
 from edge_serve.errors import InvalidArgument
 from edge_serve.protocol.routes import Group
-from edge_serve.transport.grpc_server import GrpcSettings
+from edge_serve.transport.grpc_asked import GrpcSettings
+from edge_serve.transport.grpc_keepalive import KeepaliveSettings
+from edge_serve.transport.reloaded import Reloaded
+from edge_serve.transport.tls import TlsFiles, make_context
+
+#: messages are as long as their protocol allows, and no longer than what could ever be run
+_MOST = 2**31 - 1
 
 
 def settings_of(config: ServerConfig) -> GrpcSettings:
-    """What `config` says of gRPC.
-
-    Raises:
-        InvalidArgument: TLS is asked for, and a file of it is missing.
-    """
+    """What `config` says of calls."""
     pattern = config.grpc_header_forward_pattern
     return GrpcSettings(
         header_forward_pattern=pattern.pattern if pattern is not None else "",
@@ -29,61 +28,32 @@ def settings_of(config: ServerConfig) -> GrpcSettings:
             for api in restriction.apis
         },
         compression_level=config.grpc_infer_response_compression_level,
-        reuse_port=config.reuse_grpc_port,
-        options=tuple(_options(config)),
-        credentials=_credentials(config) if config.grpc_use_ssl or config.grpc_use_ssl_mutual else None,
+        max_message=min(_MOST, config.tensor_memory_bytes or _MOST),
     )
 
 
-def _options(config: ServerConfig) -> list[tuple[str, int]]:
-    """Keepalive and the age of connections, as channel arguments."""
-    options = [
-        ("grpc.keepalive_time_ms", config.grpc_keepalive_time),
-        ("grpc.keepalive_timeout_ms", config.grpc_keepalive_timeout),
-        ("grpc.keepalive_permit_without_calls", int(config.grpc_keepalive_permit_without_calls)),
-        ("grpc.http2.max_pings_without_data", config.grpc_http2_max_pings_without_data),
-        (
-            "grpc.http2.min_ping_interval_without_data_ms",
-            config.grpc_http2_min_recv_ping_interval_without_data,
-        ),
-        ("grpc.http2.max_ping_strikes", config.grpc_http2_max_ping_strikes),
-    ]
-    if config.grpc_max_connection_age:
-        options.append(("grpc.max_connection_age_ms", config.grpc_max_connection_age))
-    if config.grpc_max_connection_age_grace:
-        options.append(("grpc.max_connection_age_grace_ms", config.grpc_max_connection_age_grace))
-    return options
+def keepalive_of(config: ServerConfig) -> KeepaliveSettings:
+    """What `config` says of connections."""
+    return KeepaliveSettings(
+        time=config.grpc_keepalive_time / 1e3,
+        timeout=config.grpc_keepalive_timeout / 1e3,
+        without_calls=config.grpc_keepalive_permit_without_calls,
+        max_pings_without_data=config.grpc_http2_max_pings_without_data,
+        min_interval=config.grpc_http2_min_recv_ping_interval_without_data / 1e3,
+        max_strikes=config.grpc_http2_max_ping_strikes,
+        max_age=config.grpc_max_connection_age / 1e3 or math.inf,
+        age_grace=config.grpc_max_connection_age_grace / 1e3 or math.inf,
+    )
 
 
-class Certificates:
-    """The files of TLS, read again when one of them has changed.
+def tls_of(config: ServerConfig) -> Reloaded[ssl.SSLContext] | None:
+    """The contexts of new connections, made again when a file changes; None = no TLS.
 
-    Args:
-        root: signs the certificates of clients; "" = clients need none.
+    Raises:
+        InvalidArgument: TLS is asked for, and a file of it is missing or no good.
     """
-
-    def __init__(self, certificate: str, key: str, root: str) -> None:
-        self._paths = [path for path in (key, certificate, root) if path]
-        self._seen: list[tuple[int, int]] = []
-
-    def changed(self) -> list[bytes] | None:
-        """Key, certificate and root; None when they are as they were.
-
-        Raises:
-            OSError: a file cannot be read.
-        """
-        seen = [(status.st_mtime_ns, status.st_ino) for status in map(os.stat, self._paths)]
-        if seen == self._seen:
-            return None
-        contents = []
-        for path in self._paths:
-            with open(path, "rb") as file:
-                contents.append(file.read())
-        self._seen = seen
-        return contents
-
-
-def _credentials(config: ServerConfig) -> Any:
+    if not (config.grpc_use_ssl or config.grpc_use_ssl_mutual):
+        return None
     flags = {"--grpc-server-cert": config.grpc_server_cert, "--grpc-server-key": config.grpc_server_key}
     if config.grpc_use_ssl_mutual:
         flags["--grpc-root-cert"] = config.grpc_root_cert
@@ -91,29 +61,5 @@ def _credentials(config: ServerConfig) -> Any:
         if not path:
             raise InvalidArgument(f"TLS for gRPC needs {flag}: the file was not named")
     root = config.grpc_root_cert if config.grpc_use_ssl_mutual else ""
-    certificates = Certificates(config.grpc_server_cert, config.grpc_server_key, root)
-    try:
-        first = _configuration(certificates.changed() or [])
-    except OSError as error:
-        raise InvalidArgument(f"TLS for gRPC: cannot read '{error.filename}': {error.strerror}") from error
-    return grpc.dynamic_ssl_server_credentials(
-        first, _fetcher(certificates), require_client_authentication=config.grpc_use_ssl_mutual
-    )
-
-
-def _configuration(contents: list[bytes]) -> Any:
-    key, certificate, *root = contents
-    return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=root[0] if root else None)
-
-
-def _fetcher(certificates: Certificates) -> Callable[[], Any]:
-    """What gRPC calls for each new connection, in threads of its own; None = as before."""
-
-    def fetch() -> Any:
-        try:
-            contents = certificates.changed()
-        except OSError:
-            return None  # between two files of an exchange: the next connection looks again
-        return None if contents is None else _configuration(contents)
-
-    return fetch
+    files = TlsFiles(config.grpc_server_cert, config.grpc_server_key, root, demanded=config.grpc_use_ssl_mutual)
+    return Reloaded("certificate of gRPC", files.paths, lambda: make_context(files, ("h2",)))

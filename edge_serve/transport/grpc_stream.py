@@ -10,32 +10,35 @@ is ended.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol import grpc_response
 from edge_serve.protocol.grpc_infer import GrpcInferDecoder, Unreadable, cut
 from edge_serve.protocol.grpc_response import GrpcInferEncoder
+from edge_serve.tensors import Buffer
 from edge_serve.transport import backlog
 from edge_serve.transport.backlog import Backlog
 from edge_serve.transport.generate import StreamTicket
+from edge_serve.transport.grpc_asked import Asked
+from edge_serve.transport.grpc_messages import Message
 from edge_serve.transport.v2_infer import Served
 
 log = logging.getLogger(__name__)
 
 #: requests under way from which on nothing more is read from the client
 PAUSE_REQUESTS = 256
+#: outputs up to this many bytes are copied, and their slot is free for the next batch at once
+_COPIED = 16 * 1024
 
 OnResponse = Callable[[InferResponse], None]
-Write = Callable[[bytes], Awaitable[None]]
 
 
 class GrpcInferService(Protocol):
@@ -45,7 +48,20 @@ class GrpcInferService(Protocol):
     def regions(self) -> Regions: ...
     def exiting(self) -> bool: ...
     def lookup(self, name: str, version: str) -> Served: ...
+    def lease(self, name: str, version: str, nbytes: int) -> Lease | None: ...
     def infer(self, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
+
+
+class StreamCall(Protocol):
+    """What this needs of its call (transport.grpc_call.GrpcCall)."""
+
+    asked: Asked
+
+    def write(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> int: ...
+    def finish(self) -> None: ...
+    def fail(self, error: EdgeServeError) -> None: ...
+    def cut(self, error: EdgeServeError) -> None: ...
+    def replenish(self) -> None: ...
 
 
 class StreamOverrun(EdgeServeError):
@@ -54,9 +70,30 @@ class StreamOverrun(EdgeServeError):
     grpc_code = "RESOURCE_EXHAUSTED"
 
 
+@dataclass(slots=True)
+class _Written:
+    """A message that is to be sent."""
+
+    parts: Sequence[Buffer]
+    size: int
+    lease: Lease | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """The place of an ordinary request in the order of the stream.
+
+    Attributes:
+        answered: it may leave; `message` None = there is nothing to send.
+    """
+
+    answered: bool = False
+    message: _Written | None = None
+
+
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A request that has not got its last response; `turn` holds the messages of one that has to wait for its turn."""
+    """A request that has not got its last response; `turn` holds the message of one that has to wait for its turn."""
 
     request: InferRequest
     signature: Signature
@@ -66,190 +103,199 @@ class _Open:
     submitted: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class _Turn:
-    """The place of an ordinary request in the order of the stream; None until it is answered."""
-
-    message: bytes | None = None
-
-
-class Stream:
-    """The requests under way of one call, and what waits to be written.
-
-    Args:
-        forwarded: metadata that becomes parameters of each request.
-        strict: the first error ends the stream.
-    """
+class InferStream:
+    """The requests under way of one call, and what waits to be written."""
 
     def __init__(
-        self,
-        service: GrpcInferService,
-        decoder: GrpcInferDecoder,
-        encoder: GrpcInferEncoder,
-        forwarded: Mapping[str, str] | None,
-        *,
-        strict: bool,
+        self, call: StreamCall, service: GrpcInferService, decoder: GrpcInferDecoder, encoder: GrpcInferEncoder
     ) -> None:
+        self._call = call
         self._service = service
         self._decoder = decoder
         self._encoder = encoder
-        self._forwarded = forwarded
-        self._strict = strict
         self._open: set[_Open] = set()
         self._turns: deque[_Turn] = deque()
-        self._messages: deque[bytes] = deque()
+        #: messages that have come while nothing more was read; what may come is limited by the stream's window
+        self._unread: deque[Message] = deque()
         self._backlog = Backlog()
         self._complete = False
-        self._failure: EdgeServeError | None = None
-        self._changed = asyncio.Event()
-        self._readable = asyncio.Event()
-        self._readable.set()
+        self._over = False
 
-    async def read(self, requests: AsyncIterable[bytes]) -> None:
-        """Submit requests as they come, until the client has sent its last one."""
-        try:
-            async for data in requests:
-                self._submit(data)
-                if not self._wants_more():
-                    self._readable.clear()
-                    await self._readable.wait()
-                if self._failure is not None:
-                    return
-        except Exception as error:  # of ours; the client must not wait for ever
-            log.exception("a stream failed")
-            self._fail(Internal(f"{type(error).__name__}: {error}"))
+    # ---- from the call -------------------------------------------------------------------------------------------
+
+    def on_message(self, message: Message) -> None:
+        """A request."""
+        if self._unread or not self._wants_more():
+            self._unread.append(message)
+            return
+        self._submit(message)
+        if self._wants_more() and not self._over:
+            self._call.replenish()
+
+    def on_end(self) -> None:
+        """No further request comes."""
         self._complete = True
-        self._changed.set()
+        self._end_if_done()
 
-    async def write(self, write: Write) -> None:
-        """Write messages as they come, until the last request has its last one.
-
-        Raises:
-            EdgeServeError: what the stream ends with.
-        """
-        while True:
-            while self._messages:
-                message = self._messages.popleft()
-                await write(message)
-                self._backlog.take(len(message))
-                if self._backlog.may_go_on():
-                    self._hold(False)
-                if self._wants_more():
-                    self._readable.set()
-            if self._failure is not None:
-                raise self._failure
-            if self._complete and not self._open and not self._turns:
-                return
-            self._changed.clear()
-            await self._changed.wait()
-
-    def cancel(self) -> None:
+    def on_gone(self) -> None:
         """Nobody listens any more."""
-        self._failure = self._failure or Internal("the stream has ended")
+        self._over = True
+        while self._unread:
+            self._unread.popleft().release()
         for one in list(self._open):
             if one.ticket is not None:
                 one.ticket.cancel()
+        turns, self._turns = self._turns, deque()
+        for turn in turns:
+            if turn.message is not None and turn.message.lease is not None:
+                turn.message.lease.release()
 
-    # ---- requests -----------------------------------------------------------------------------------------------
+    def on_taken(self, size: int) -> None:
+        """A message that had to wait is on its way."""
+        self._backlog.take(size)
+        if self._backlog.may_go_on():
+            self._hold(False)
+        self._read_on()
+
+    # ---- requests ------------------------------------------------------------------------------------------------
 
     def _wants_more(self) -> bool:
         return not self._backlog.held and len(self._open) < PAUSE_REQUESTS
 
-    def _submit(self, data: bytes) -> None:
+    def _read_on(self) -> None:
+        unread = self._unread
+        if not unread or self._over:
+            return
+        while unread and self._wants_more() and not self._over:
+            self._submit(unread.popleft())
+        if not self._over and not unread:
+            self._call.replenish()
+            self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._complete and not self._over and not (self._open or self._turns or self._unread):
+            self._over = True
+            self._call.finish()
+
+    def _submit(self, message: Message) -> None:
+        data = message.data
         try:
-            request, signature, wants_final = self._decoder.decode(data, self._forwarded)
-        except Unreadable as error:
-            self._fail(error)
-            return
+            request, signature, wants_final = self._decoder.decode(data, self._call.asked.forwarded, message.offset)
         except EdgeServeError as error:
-            parts = cut(data)
-            self._refuse(error, "" if parts is None else parts.id, self._take_turn())
+            self._refuse_unread(error, data)
+            message.release()
             return
+        except Exception as error:  # of ours; the client must not wait for ever
+            log.exception("a stream failed")
+            message.release()
+            self._fail(Internal(f"{type(error).__name__}: {error}"))
+            return
+        request.lease = message.lease
         turn = None if signature.decoupled else self._take_turn()
         one = _Open(request, signature, wants_final, turn)
         self._open.add(one)
         one.ticket = self._service.infer(request, lambda response: self._on_response(one, response))
         one.submitted = True
 
+    def _refuse_unread(self, error: EdgeServeError, data: Buffer) -> None:
+        if isinstance(error, Unreadable):
+            self._fail(error)
+        else:
+            parts = cut(data)
+            self._refuse(error, "" if parts is None else parts.id, self._take_turn())
+
     def _take_turn(self) -> _Turn:
         turn = _Turn()
         self._turns.append(turn)
         return turn
 
-    # ---- responses ----------------------------------------------------------------------------------------------
+    # ---- responses -----------------------------------------------------------------------------------------------
 
     def _on_response(self, one: _Open, response: InferResponse) -> None:
         if response.final:
             self._open.discard(one)
-        if self._failure is None:
-            error = response.error
-            if error is not None and not one.submitted:
-                self._refuse(error, one.request.id, one.turn or self._take_turn())
-            elif error is not None:
-                self._send_error(one, response, error)
-            elif not response.null:
-                self._send(one, response)
-            elif one.wants_final:
-                self._push(grpc_response.stream_final(one.request), one.turn)
-            elif one.turn is not None:
-                self._push(b"", one.turn)
-        if response.lease is not None:
-            response.lease.release()
-        if response.final:
-            if self._wants_more():
-                self._readable.set()
-            self._changed.set()
+        lease = response.lease
+        if not self._over:
+            lease = self._pass_on(one, response)
+        if lease is not None:
+            lease.release()
+        if response.final and not self._over:
+            self._read_on()
+            self._end_if_done()
 
-    def _send(self, one: _Open, response: InferResponse) -> None:
+    def _pass_on(self, one: _Open, response: InferResponse) -> Lease | None:
+        """Send what a response says; its lease, unless that is needed until it is sent."""
+        error = response.error
+        if error is not None and not one.submitted:
+            self._refuse(error, one.request.id, one.turn or self._take_turn())
+        elif error is not None:
+            self._send_error(one, response, error)
+        elif not response.null:
+            return self._send(one, response)
+        elif one.wants_final:
+            self._push(_whole(grpc_response.stream_final(one.request)), one.turn)
+        elif one.turn is not None:
+            self._push(None, one.turn)
+        return response.lease
+
+    def _send(self, one: _Open, response: InferResponse) -> Lease | None:
+        lease = response.lease
         try:
-            message = self._encoder.encode(response, one.request, one.signature, final=response.final)
+            inner, size = self._encoder.parts(response, one.request, one.signature, final=response.final)
         except EdgeServeError as error:
             self._send_error(one, response, error)
-            return
+            return lease
         except Exception:
             log.exception("a response of model %s cannot be encoded", response.model_name)
             self._send_error(one, response, Internal("the server failed to encode the response, its log says why"))
-            return
-        self._push(grpc_response.stream_response(message), one.turn)
+            return lease
+        parts, size = grpc_response.stream_response(inner, size)
+        if size <= _COPIED:
+            self._push(_whole(b"".join(parts)), one.turn)
+            return lease
+        self._push(_Written(parts, size, lease), one.turn)
+        return None
 
     def _send_error(self, one: _Open, response: InferResponse, error: EdgeServeError) -> None:
-        if self._strict:
+        if self._call.asked.strict:
             self._fail(error)
             return
-        self._push(grpc_response.stream_error(error, one.request, final=response.final), one.turn)
+        self._push(_whole(grpc_response.stream_error(error, one.request, final=response.final)), one.turn)
 
     def _refuse(self, error: EdgeServeError, request_id: str, turn: _Turn) -> None:
         """A request that did not get to its model."""
-        if self._strict:
+        if self._call.asked.strict:
             self._fail(error)
             return
-        self._push(grpc_response.stream_refusal(error, request_id), turn)
+        self._push(_whole(grpc_response.stream_refusal(error, request_id)), turn)
 
     def _fail(self, error: EdgeServeError) -> None:
-        self._failure = self._failure or error
-        self._readable.set()
-        self._changed.set()
+        if not self._over:
+            self._over = True
+            self._call.fail(error)
 
-    def _push(self, message: bytes, turn: _Turn | None) -> None:
+    def _push(self, message: _Written | None, turn: _Turn | None) -> None:
         if turn is None:
-            self._append(message)
-        else:
-            turn.message = message
-            while self._turns and self._turns[0].message is not None:
-                ready = self._turns.popleft().message
-                if ready:
-                    self._append(ready)
-        self._changed.set()
+            self._write(message)
+            return
+        turn.answered, turn.message = True, message
+        while self._turns and self._turns[0].answered:
+            self._write(self._turns.popleft().message)
 
-    def _append(self, message: bytes) -> None:
-        self._messages.append(message)
-        self._backlog.add(len(message))
+    def _write(self, message: _Written | None) -> None:
+        if message is None:
+            return
+        release = None if message.lease is None else message.lease.release
+        waiting = self._call.write(message.parts, message.size, release)
+        if not waiting:
+            return
+        self._backlog.add(waiting)
         if self._backlog.must_hold():
             self._hold(True)
             if self._backlog.is_too_much():
                 text = f"the stream was ended because the client left more than {backlog.MAX_UNREAD} bytes of it unread"
-                self._messages.clear()
-                self._fail(StreamOverrun(text))
+                self._over = True
+                self._call.cut(StreamOverrun(text))
 
     def _hold(self, held: bool) -> None:
         """Let the senders of decoupled models wait, or go on."""
@@ -258,7 +304,5 @@ class Stream:
         self._backlog.held = held and all(can_wait)
 
 
-def release(response: InferResponse) -> None:
-    """Give back what a response holds."""
-    if response.lease is not None:
-        response.lease.release()
+def _whole(message: bytes) -> _Written:
+    return _Written((message,), len(message))

@@ -54,8 +54,10 @@ def test_parameters_keep_their_types() -> None:
 
 @pytest.mark.parametrize("final", [True, False])
 def test_messages_of_a_stream_say_whether_they_are_the_last(final: bool) -> None:
-    data = GrpcInferEncoder().encode(response(), REQUEST, SIGNATURE, final=final)
-    read = ModelStreamInferResponse.FromString(grpc_response.stream_response(data))
+    parts, size = grpc_response.stream_response(*GrpcInferEncoder().parts(response(), REQUEST, SIGNATURE, final=final))
+    data = b"".join(parts)
+    assert len(data) == size
+    read = ModelStreamInferResponse.FromString(data)
 
     assert read.infer_response.parameters["triton_final_response"].bool_param is final
     assert read.infer_response.outputs[0].name == "Y"

@@ -1,4 +1,4 @@
-"""The gRPC door over a service that records what it is asked, and a real channel to it."""
+"""The gRPC door over a service that records what it is asked, and a real channel of grpcio to it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,24 @@ import grpc.aio
 
 from edge_serve.config.model_config_pb2 import ModelConfig
 from edge_serve.protocol import grpc_service_pb2 as pb
-from edge_serve.transport.grpc_server import GrpcServer, GrpcSettings
-from tests.transport.v2_scene import FakeService, FixedClock
+from edge_serve.transport.grpc_asked import GrpcSettings
+from edge_serve.transport.grpc_server import GrpcServer
+from edge_serve.transport.listeners import listen_tcp
+from tests.transport.v2_scene import FakeLease, FakeService, FixedClock
 
 INFERENCE = "/inference.GRPCInferenceService/"
 
 
 class GrpcFakeService(FakeService):
-    """As the HTTP door's, with a configuration that is a message."""
+    """As the HTTP door's, with a configuration that is a message, and tensor memory for every body."""
+
+    def lease(self, name: str, version: str, nbytes: int) -> FakeLease | None:
+        if self.lease_error is not None:
+            raise self.lease_error
+        if name != "m":
+            return None
+        self.leases.append(FakeLease(memoryview(bytearray(nbytes)), 4096 * (1 + len(self.leases))))
+        return self.leases[-1]
 
     def model_config(self, name: str, version: str) -> Any:
         self.lookup(name, version)
@@ -51,8 +61,8 @@ class Caller:
 @contextlib.asynccontextmanager
 async def door(service: FakeService, settings: GrpcSettings | None = None) -> AsyncIterator[tuple[GrpcServer, Caller]]:
     """An open door and a caller."""
-    server = GrpcServer(service, settings or GrpcSettings(), FixedClock())
-    await server.start("127.0.0.1", 0)
+    server = GrpcServer(service, FixedClock(), settings)
+    await server.start(listen_tcp("127.0.0.1", 0))
     try:
         async with grpc.aio.insecure_channel(server.address) as channel:
             yield server, Caller(channel)

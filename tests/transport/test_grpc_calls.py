@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,15 +11,34 @@ import pytest
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable, Unsupported
 from edge_serve.messages.settings import TraceChanges
 from edge_serve.protocol import grpc_service_pb2 as pb
+from edge_serve.tensors import Buffer
 from edge_serve.transport.grpc_calls import HEALTH_CHECK, INFERENCE, Calls
 from tests.transport.grpc_scene import GrpcFakeService
+
+
+@dataclass
+class Replier:
+    answer: bytes | None = None
+    error: EdgeServeError | None = None
+
+    def reply(self, parts: Sequence[Buffer], size: int) -> None:
+        self.answer = b"".join(parts)
+        assert len(self.answer) == size
+
+    def fail(self, error: EdgeServeError) -> None:
+        self.error = error
 
 
 def ask(name: str, request: Any = b"", service: GrpcFakeService | None = None) -> bytes:
     """The bytes that a call answers."""
     call = Calls(service or GrpcFakeService()).table[name if name.startswith("/") else INFERENCE + name]
     data = request if isinstance(request, bytes) else request.SerializeToString()
-    return asyncio.run(call.run(data))
+    replier = Replier()
+    call.run(data, replier)
+    if replier.error is not None:
+        raise replier.error
+    assert replier.answer is not None
+    return replier.answer
 
 
 def refused(name: str, request: Any, service: GrpcFakeService | None = None) -> EdgeServeError:

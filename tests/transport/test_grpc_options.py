@@ -1,4 +1,4 @@
-"""The `--grpc-*` settings become what gRPC understands; certificates are read again when they change."""
+"""The `--grpc-*` settings become what the door needs; TLS with and without clients' certificates, and renewed ones."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ import pytest
 from edge_serve.config.server import ServerConfig, parse_argv
 from edge_serve.errors import InvalidArgument
 from edge_serve.protocol.routes import Group
-from edge_serve.transport.grpc_options import Certificates, settings_of
+from edge_serve.transport.grpc_asked import GrpcSettings
+from edge_serve.transport.grpc_keepalive import KeepaliveSettings
+from edge_serve.transport.grpc_options import keepalive_of, settings_of, tls_of
 from edge_serve.transport.grpc_server import GrpcServer
+from edge_serve.transport.listeners import listen_tcp
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService
 from tests.transport.v2_scene import FixedClock
 
@@ -25,39 +28,28 @@ def config(*arguments: str) -> ServerConfig:
 
 
 def test_defaults_are_tritons() -> None:
-    settings = settings_of(config())
-
-    assert dict(settings.options) == {
-        "grpc.keepalive_time_ms": 7_200_000,
-        "grpc.keepalive_timeout_ms": 20_000,
-        "grpc.keepalive_permit_without_calls": 0,
-        "grpc.http2.max_pings_without_data": 2,
-        "grpc.http2.min_ping_interval_without_data_ms": 300_000,
-        "grpc.http2.max_ping_strikes": 2,
-    }
-    assert settings.credentials is None
-    assert not settings.reuse_port
+    assert settings_of(config()) == GrpcSettings()
+    assert keepalive_of(config()) == KeepaliveSettings()
+    assert tls_of(config()) is None
 
 
 def test_what_is_given_gets_there() -> None:
-    settings = settings_of(
-        config(
-            "--grpc-keepalive-time=5",
-            "--grpc-keepalive-permit-without-calls=true",
-            "--grpc-max-connection-age=7",
-            "--grpc-max-connection-age-grace=8",
-            "--grpc-restricted-protocol=health,metadata:key=value",
-            "--grpc-infer-response-compression-level=low",
-            "--reuse-grpc-port=true",
-        )
+    given = config(
+        "--grpc-keepalive-time=5",
+        "--grpc-keepalive-permit-without-calls=true",
+        "--grpc-max-connection-age=7",
+        "--grpc-max-connection-age-grace=8",
+        "--grpc-restricted-protocol=health,metadata:key=value",
+        "--grpc-infer-response-compression-level=low",
+        "--tensor-memory-bytes=1000",
     )
-    options = dict(settings.options)
+    keepalive, settings = keepalive_of(given), settings_of(given)
 
-    assert (options["grpc.keepalive_time_ms"], options["grpc.keepalive_permit_without_calls"]) == (5, 1)
-    assert (options["grpc.max_connection_age_ms"], options["grpc.max_connection_age_grace_ms"]) == (7, 8)
+    assert (keepalive.time, keepalive.without_calls) == (0.005, True)
+    assert (keepalive.max_age, keepalive.age_grace) == (0.007, 0.008)
     pair = ("triton-grpc-protocol-key", "value")
     assert settings.restricted == {Group.HEALTH: pair, Group.METADATA: pair}
-    assert (settings.compression_level, settings.reuse_port) == ("low", True)
+    assert (settings.compression_level, settings.max_message) == ("low", 1000)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +62,7 @@ def test_what_is_given_gets_there() -> None:
 )
 def test_tls_without_its_files_is_refused(arguments: list[str], text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
-        settings_of(config(*arguments))
+        tls_of(config(*arguments))
 
 
 def _certificate(folder: Path, name: str) -> None:
@@ -84,27 +76,14 @@ def _certificate(folder: Path, name: str) -> None:
     os.replace(folder / "new.pem", folder / "pem")
 
 
-def test_certificates_are_read_again_when_they_change(tmp_path: Path) -> None:
-    (tmp_path / "c").write_bytes(b"one")
-    (tmp_path / "k").write_bytes(b"key")
-    certificates = Certificates(str(tmp_path / "c"), str(tmp_path / "k"), "")
-
-    assert certificates.changed() == [b"key", b"one"]
-    assert certificates.changed() is None
-    (tmp_path / "new").write_bytes(b"two")
-    os.replace(tmp_path / "new", tmp_path / "c")
-    assert certificates.changed() == [b"key", b"two"]
-
-
-def _over_tls(folder: Path, arguments: list[str], then: Callable[[str], None]) -> None:
+def _over_tls(folder: Path, arguments: list[str], then: Callable[[GrpcServer], None]) -> None:
     async def main() -> None:
-        settings = settings_of(
-            config("--grpc-use-ssl=true", f"--grpc-server-cert={folder}/pem", f"--grpc-server-key={folder}/key",
-                   *arguments)
-        )  # fmt: skip
-        server = GrpcServer(GrpcFakeService(), settings, FixedClock())
-        await server.start("127.0.0.1", 0)
-        await asyncio.to_thread(then, server.address)
+        files = (f"--grpc-server-cert={folder}/pem", f"--grpc-server-key={folder}/key")
+        tls = tls_of(config("--grpc-use-ssl=true", *files, *arguments))
+        assert tls is not None
+        server = GrpcServer(GrpcFakeService(), FixedClock(), tls=tls)
+        await server.start(listen_tcp("127.0.0.1", 0))
+        await asyncio.to_thread(then, server)
         await server.drain(1.0)
 
     asyncio.run(main())
@@ -120,13 +99,15 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None
     pytest.importorskip("grpc")
     _certificate(tmp_path, "first")
 
-    def then(address: str) -> None:
+    def then(server: GrpcServer) -> None:
         first = (tmp_path / "pem").read_bytes()
-        assert _live(address, first) == b"\x08\x01"
+        assert _live(server.address, first) == b"\x08\x01"
         _certificate(tmp_path, "second")
-        assert _live(address, (tmp_path / "pem").read_bytes()) == b"\x08\x01"
+        server.sweep()
+        server.sweep()  # a file counts when it is as it was at the last look
+        assert _live(server.address, (tmp_path / "pem").read_bytes()) == b"\x08\x01"
         with pytest.raises(grpc.RpcError):
-            _live(address, first)
+            _live(server.address, first)
 
     _over_tls(tmp_path, [], then)
 
@@ -135,9 +116,9 @@ def test_mutual_tls_wants_the_clients_certificate(tmp_path: Path) -> None:
     _certificate(tmp_path, "both")
     key, pem = (tmp_path / "key").read_bytes(), (tmp_path / "pem").read_bytes()
 
-    def then(address: str) -> None:
-        assert _live(address, pem, key, pem) == b"\x08\x01"
+    def then(server: GrpcServer) -> None:
+        assert _live(server.address, pem, key, pem) == b"\x08\x01"
         with pytest.raises(grpc.RpcError):
-            _live(address, pem)
+            _live(server.address, pem)
 
     _over_tls(tmp_path, ["--grpc-use-ssl-mutual=true", f"--grpc-root-cert={tmp_path}/pem"], then)

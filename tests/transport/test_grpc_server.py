@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import grpc
 import pytest
@@ -11,9 +10,9 @@ import pytest
 from edge_serve.errors import InvalidArgument, Unavailable
 from edge_serve.protocol import grpc_service_pb2 as pb
 from edge_serve.protocol.routes import Group
-from edge_serve.transport.grpc_server import GrpcServer, GrpcSettings
+from edge_serve.transport.grpc_asked import GrpcSettings
 from tests.transport.grpc_scene import Caller, GrpcFakeService, door, infer_request, with_door
-from tests.transport.v2_scene import FakeLease, FakeService, FixedClock
+from tests.transport.v2_scene import FakeLease, FakeService
 
 
 def test_infer_answers_with_raw_contents() -> None:
@@ -190,17 +189,6 @@ def test_compressed_requests_are_read() -> None:
         assert len(reply.raw_output_contents[0]) == 100_000
 
     with_door(main)
-
-
-def test_a_port_that_is_taken_is_told() -> None:
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            server = GrpcServer(GrpcFakeService(), GrpcSettings(), FixedClock())
-            with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{taken.getsockname()[1]}"):
-                await server.start("127.0.0.1", taken.getsockname()[1])
-            await server.drain(0.1)
-
-    asyncio.run(main())
 
 
 def test_draining_lets_calls_under_way_finish() -> None:

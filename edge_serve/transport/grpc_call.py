@@ -1,0 +1,385 @@
+"""One gRPC call: the messages of a stream, and the way to answer them.
+
+What may take long for the loop (inflating and deflating what is large) is done in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.protocol import grpc_wire
+from edge_serve.protocol.grpc_wire import PREFIX, MessageTooLarge
+from edge_serve.protocol.http2 import Http2
+from edge_serve.protocol.http2_frames import Code
+from edge_serve.protocol.routes import Group
+from edge_serve.tensors import Buffer
+from edge_serve.transport.grpc_asked import Asked, HeadRefused
+from edge_serve.transport.grpc_messages import Message, MessageStream, Place
+
+log = logging.getLogger(__name__)
+
+#: messages that are inflated or deflated in the loop, and what they may become there
+_SMALL, _SMALL_INFLATED = 64 * 1024, 1024 * 1024
+_PREFIX_SIZE = PREFIX.size
+
+FAULT = Internal("the server failed to handle this request, its log says why")
+
+
+class DeadlineExceeded(EdgeServeError):
+    """The client's time is over."""
+
+    http_status, grpc_code = 504, "DEADLINE_EXCEEDED"
+
+
+class Conversation(Protocol):
+    """What answers a call of many messages."""
+
+    def on_message(self, message: Message) -> None:
+        """The client has sent one; its lease is the conversation's."""
+
+    def on_end(self) -> None:
+        """It was the last one."""
+
+    def on_gone(self) -> None:
+        """The call is over."""
+
+    def on_taken(self, size: int) -> None:
+        """A message of which `GrpcCall.write` has said `size` is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """A method with one message and one answer.
+
+    Attributes:
+        answer: answers by `reply` or `fail`, now or later. May raise EdgeServeError, with which the call then fails.
+        place: see `MessageStream.find_place`.
+    """
+
+    group: Group
+    answer: Callable[[GrpcCall, Message], None]
+    compresses: bool = False
+    place: Callable[[bytes, int], Place | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A method with many messages.
+
+    Attributes:
+        open: gives what answers the call; place: as of `Unary`.
+    """
+
+    group: Group
+    open: Callable[[GrpcCall], Conversation]
+    compresses: bool = False
+    place: Callable[[bytes, int], Place | None] | None = None
+
+
+class Line(Protocol):
+    """What a call needs of its connection (transport.grpc_connection)."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    def add(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> None:
+        """Push without seeing to it that it is sent."""
+
+    def answered(self) -> None:
+        """See to it that what was added is sent."""
+
+
+class GrpcCall(MessageStream):
+    """A call.
+
+    Attributes:
+        asked: its head.
+        on_cancelled: called when nobody waits for the answer any more.
+    """
+
+    __slots__ = ("_conversation", "_line", "_message", "_started", "_steps", "_timer", "asked", "on_cancelled")
+
+    def __init__(self, connection: Http2, line: Line, stream_id: int, due: int, asked: Asked, max_message: int) -> None:
+        MessageStream.__init__(self, connection, stream_id, due, max_message)
+        self.asked = asked
+        self.on_cancelled: Callable[[], None] | None = None
+        self._line = line
+        self._conversation: Conversation | None = None
+        self._started = False
+        self._timer: asyncio.TimerHandle | None = None
+        #: the only message of a unary call
+        self._message: Message | None = None
+        #: what waits for a message that is being inflated; None = none is
+        self._steps: deque[Callable[[], None]] | None = None
+
+    # ---- from the connection -------------------------------------------------------------------------------------
+
+    def on_open(self) -> None:
+        asked = self.asked
+        refusal = asked.refusal
+        if refusal is not None:
+            if isinstance(refusal, HeadRefused):
+                self._end_with(grpc_wire.refusal(self.id, refusal.status))
+            else:
+                self.fail(refusal)
+            return
+        if asked.timeout_ns:
+            self._timer = self._line.loop.call_later(asked.timeout_ns / 1e9, self._on_deadline)
+        method = asked.method
+        if type(method) is Streaming:
+            self._guarded(partial(self._open, method))
+
+    def take(self, message: Message, compressed: int) -> None:
+        if compressed:
+            self._in_turn(partial(self._inflate, message.data))
+        elif self._conversation is not None:
+            self._in_turn(partial(self._hand_on, message))
+        elif self._message is None:
+            self._message = message
+        else:
+            message.release()
+            self.fail(Internal("a unary call has one message, more than one came"))
+
+    def find_place(self, beginning: bytes, length: int) -> Place | None:
+        method = self.asked.method
+        if isinstance(method, (Unary, Streaming)) and method.place is not None:
+            return method.place(beginning, length)
+        return None
+
+    def on_end(self) -> None:
+        if self.midway:
+            self.fail(Internal("the stream ends within a message"))
+        elif self._steps is not None or self._conversation is not None:
+            self._in_turn(self._hand_on_end)
+        else:
+            self._answer()
+
+    def on_gone(self) -> None:
+        self._drop()
+        self._end_conversation()
+        on_cancelled, self.on_cancelled = self.on_cancelled, None
+        if on_cancelled is not None:
+            on_cancelled()
+
+    def on_taken(self, size: int) -> None:
+        if self._conversation is not None:
+            self._conversation.on_taken(size)
+
+    @property
+    def waits_for(self) -> tuple[str, object] | None:
+        """What the client owes, and a value that changes when it does something about it."""
+        if self.queue is not None and self._conversation is None:
+            return "read", (len(self.queue), self.queue[0].left)
+        if not self.ended and (self.midway or self._conversation is None):
+            return "message", (self.receivable >> 10, self.filled >> 10)
+        return None
+
+    def give_up(self, on: str) -> None:
+        """The client has owed it for too long."""
+        if on == "message":
+            self.fail(DeadlineExceeded("the request was not complete after a time without progress"))
+        else:
+            self.connection.reset(self, Code.CANCEL)
+
+    # ---- the answer ----------------------------------------------------------------------------------------------
+
+    def reply(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None:
+        """Answer a unary call with a message of `size` bytes. `on_sent` is called when nobody reads the parts any more,
+        whatever becomes of the call."""
+        if self.closed:
+            if on_sent is not None:
+                on_sent()
+            return
+        self.on_cancelled = None
+        if self.asked.deflate and size > _SMALL:
+            self._line.loop.create_task(self._reply_deflated(parts, on_sent))
+            return
+        connection = self.connection
+        if not self.asked.deflate and connection.sender.takes(self, size + _PREFIX_SIZE):
+            line = self._line
+            whole = size + grpc_wire.WHOLE_OVERHEAD
+            line.add((grpc_wire.before(self.id, size), *parts, grpc_wire.ok(self.id)), whole, on_sent)
+            if self._timer is not None:
+                self._drop()
+            connection.done(self)
+            line.answered()
+            return
+        self.write(parts, size, on_sent)
+        self.finish()
+
+    def write(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> int:
+        """Send a message; the bytes of it that have to wait for the client (`on_taken` tells when they do not any
+        more), 0 when it is on its way. `on_sent` as in `reply`."""
+        if self.closed:
+            if on_sent is not None:
+                on_sent()
+            return 0
+        flag = 0
+        if self.asked.deflate:
+            message = b"".join(parts)
+            small = grpc_wire.deflate(message, self.asked.deflate)
+            if on_sent is not None:
+                on_sent()
+                on_sent = None
+            flag, message = (0, message) if small is None else (1, small)
+            parts, size = (message,), len(message)
+        self._start()
+        prefix = PREFIX.pack(flag, size)
+        size += _PREFIX_SIZE
+        return 0 if self.connection.sender.send(self, (prefix, *parts), size, on_sent) else size
+
+    def finish(self) -> None:
+        """No message follows, and the call went well."""
+        if not self.closed:
+            self._start()
+            self._end_with(grpc_wire.ok(self.id))
+
+    def fail(self, error: EdgeServeError) -> None:
+        """End the call with an error; messages that still wait are sent before it."""
+        if not self.closed:
+            self._end_with(grpc_wire.fault(self.id, error.grpc_code, error.message, started=self._started))
+
+    def cut(self, error: EdgeServeError) -> None:
+        """As `fail`, without the messages that still wait."""
+        self.connection.sender.drop(self)
+        self.fail(error)
+
+    async def _reply_deflated(self, parts: Sequence[Buffer], on_sent: Callable[[], None] | None) -> None:
+        message = b"".join(parts)
+        if on_sent is not None:
+            on_sent()
+        small = await asyncio.to_thread(grpc_wire.deflate, message, self.asked.deflate)
+        if self.closed:
+            return
+        self._start()
+        flag, message = (0, message) if small is None else (1, small)
+        prefix = PREFIX.pack(flag, len(message))
+        self.connection.sender.send(self, (prefix, message), len(message) + _PREFIX_SIZE)
+        self.finish()
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            data = grpc_wire.head(self.id, self.asked.deflate)
+            self.connection.sender.output.push((data,), len(data))
+
+    def _end_with(self, trailers: bytes) -> None:
+        self._drop()
+        self.on_cancelled = None
+        self.connection.sender.finish(self, trailers)
+        self._end_conversation()
+
+    def _end_conversation(self) -> None:
+        conversation, self._conversation = self._conversation, None
+        if conversation is not None:
+            conversation.on_gone()
+
+    def _drop(self) -> None:
+        """Forget what only an open call needs."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.drop()
+        message, self._message = self._message, None
+        if message is not None:
+            message.release()
+
+    def _on_deadline(self) -> None:
+        self._timer = None
+        on_cancelled = self.on_cancelled
+        self.fail(DeadlineExceeded("Deadline Exceeded"))
+        if on_cancelled is not None:
+            on_cancelled()
+
+    # ---- the request ---------------------------------------------------------------------------------------------
+
+    def _answer(self) -> None:
+        message, self._message = self._message, None
+        if message is None:
+            self.fail(Internal("a unary call has one message, none came"))
+            return
+        method = self.asked.method
+        assert type(method) is Unary, "others have a conversation"
+        try:
+            method.answer(self, message)
+        except EdgeServeError as error:
+            self.fail(error)
+        except Exception:
+            self._fail_by_us()
+
+    def _open(self, method: Streaming) -> None:
+        self._conversation = method.open(self)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """A fault of ours ends this call, and not the connection."""
+        try:
+            step()
+        except Exception:
+            self._fail_by_us()
+
+    def _fail_by_us(self) -> None:
+        log.exception("a gRPC call failed")
+        self.fail(FAULT)
+
+    def _hand_on(self, message: Message) -> None:
+        if self._conversation is not None:
+            self._conversation.on_message(message)
+        else:
+            message.release()
+
+    def _hand_on_end(self) -> None:
+        if self._conversation is not None:
+            self._conversation.on_end()
+        elif not self.closed:
+            self._answer()
+
+    def _in_turn(self, step: Callable[[], None]) -> None:
+        """Do it when all messages before it have been inflated."""
+        if self._steps is None:
+            self._guarded(step)
+        else:
+            self._steps.append(step)
+
+    def _inflate(self, data: Buffer) -> None:
+        encoding = self.asked.encoding
+        if self.closed:
+            return
+        if not encoding:
+            self.fail(Internal("a compressed message, but no grpc-encoding says how"))
+            return
+        if len(data) <= _SMALL:
+            try:
+                message = grpc_wire.inflate(data, encoding, min(_SMALL_INFLATED, self.max_message))
+            except MessageTooLarge:
+                pass
+            except EdgeServeError as error:
+                self.fail(error)
+                return
+            else:
+                self.take(Message(message), 0)
+                return
+        self._steps = self._steps or deque()
+        self._line.loop.create_task(self._inflate_elsewhere(data, encoding))
+
+    async def _inflate_elsewhere(self, data: Buffer, encoding: str) -> None:
+        try:
+            message = await asyncio.to_thread(grpc_wire.inflate, data, encoding, self.max_message)
+        except EdgeServeError as error:
+            self._steps = None
+            self.fail(error)
+            return
+        steps, self._steps = self._steps or deque(), None
+        if not self.closed:
+            self.take(Message(message), 0)
+        while steps:
+            self._guarded(steps.popleft())
+            if self._steps is not None:
+                self._steps.extend(steps)
+                return

@@ -1,0 +1,381 @@
+"""One client's gRPC connection: a socket on the event loop, the HTTP/2 state machine, a send queue (ADR 7 and 12).
+
+No tasks, and no timers: the server's sweep calls `check_time`. What answers of one turn of the loop have to send is
+sent together at its end, but for an answer after which nothing is under way: that leaves at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import random
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from edge_serve.clock import Clock
+from edge_serve.protocol.http2 import Http2
+from edge_serve.protocol.http2_frames import Code, ConnectionFault
+from edge_serve.protocol.http2_heads import Head
+from edge_serve.tensors import Buffer
+from edge_serve.transport.grpc_asked import Asked, Understanding
+from edge_serve.transport.grpc_call import GrpcCall
+from edge_serve.transport.grpc_keepalive import Due, Keepalive, KeepaliveSettings
+from edge_serve.transport.send_queue import SendQueue
+from edge_serve.transport.tls import TlsSocket
+from edge_serve.transport.wire import Wire
+
+log = logging.getLogger(__name__)
+
+#: payloads of our PINGs
+_ARE_YOU_THERE, _LEAVING = b"edgeping", b"edgebye."
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcLimits:
+    """What one gRPC door gives to its clients, at most. Times are seconds.
+
+    Attributes:
+        connections: open at once; a further one is closed.
+        unsent: bytes waiting for a slow reader, beyond which its streams wait.
+        stalled: bytes, beyond which nothing is read from it: answers to what it asks for would be too many.
+        receive_buffer: bytes of the buffer that all connections share.
+        greeting_timeout: from the connection to the client's first frame.
+        message_timeout: in which at least 1 KiB more of a message must arrive.
+        write_timeout: in which the client must take at least a byte of what waits for it.
+        leave_timeout: in which a client must notice that it is asked to leave.
+        linger_timeout: for which bytes are thrown away at the end, so that the client gets to read why.
+    """
+
+    connections: int = 4096
+    unsent: int = 256 * 1024
+    stalled: int = 1024 * 1024
+    receive_buffer: int = 64 * 1024
+    greeting_timeout: float = 20.0
+    message_timeout: float = 30.0
+    write_timeout: float = 60.0
+    leave_timeout: float = 1.0
+    linger_timeout: float = 3.0
+
+
+class Shared:
+    """What all connections of a door use together."""
+
+    __slots__ = ("clock", "connections", "emptied", "keepalive", "limits", "loop", "max_message", "view")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        limits: GrpcLimits,
+        keepalive: KeepaliveSettings,
+        max_message: int,
+    ) -> None:
+        self.loop = loop
+        self.clock = clock
+        self.limits = limits
+        self.keepalive = keepalive
+        self.max_message = max_message
+        self.view = memoryview(bytearray(limits.receive_buffer))
+        self.connections: set[GrpcConnection] = set()
+        #: called when the last connection has gone
+        self.emptied: Callable[[], None] | None = None
+
+
+class Output(SendQueue):
+    """A send queue that asks to be flushed."""
+
+    __slots__ = ("_wanted",)
+
+    def __init__(self, sock: Wire, wanted: Callable[[], None]) -> None:
+        SendQueue.__init__(self, sock)
+        self._wanted = wanted
+
+    def push(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None:
+        SendQueue.push(self, parts, size, on_sent)
+        self._wanted()
+
+    #: the same for who sees to the flushing
+    add = SendQueue.push
+
+
+class Phase(enum.IntEnum):
+    """A connection only ever moves down this list."""
+
+    OPEN = 0
+    #: everything is said; bytes are thrown away until the client closes, because closing with unread bytes would reset
+    #: the connection and take the last words with it
+    LINGER = 1
+    CLOSED = 2
+
+
+@dataclass(slots=True)
+class _Waits:
+    """When the connection last got on with something: what, and since when."""
+
+    mark: object = None
+    since_ns: int = 0
+    calls: dict[int, tuple[object, int]] = field(default_factory=dict)
+
+
+class GrpcConnection:
+    """Implements `http2.Host` and `grpc_call.Line`."""
+
+    __slots__ = ("_fd", "_http2", "_keepalive", "_leaving_ns", "_out", "_phase", "_reading", "_scheduled", "_shared",
+                 "_sock", "_understanding", "_waits", "_writing", "loop")  # fmt: skip
+
+    def __init__(self, sock: Wire, shared: Shared, understanding: Understanding) -> None:
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._shared = shared
+        self._understanding = understanding
+        self.loop = shared.loop
+        self._out = Output(sock, self._schedule)
+        self._http2 = Http2(self, self._out, shared.clock, shared.limits.unsent)
+        now_ns = shared.clock.now_ns()
+        self._keepalive = Keepalive(shared.keepalive, now_ns, random.uniform(0.9, 1.1))
+        self._phase = Phase.OPEN
+        #: a flush will come
+        self._scheduled = False
+        self._leaving_ns: int | None = None
+        self._waits = _Waits(since_ns=now_ns)
+        self._writing = False
+        self._reading = True
+        shared.loop.add_reader(self._fd, self._on_readable)
+        self._http2.start()
+
+    # ---- from the loop -------------------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        http2 = self._http2
+        shared = self._shared
+        place = http2.place()
+        try:
+            received = self._sock.recv_into(shared.view if place is None else place)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        if received == 0:  # nobody ends only one direction of HTTP/2
+            self.close()
+        elif self._phase is Phase.OPEN:
+            scheduled, self._scheduled = self._scheduled, True
+            try:
+                if place is None:
+                    http2.receive(bytes(shared.view[:received]))
+                else:
+                    http2.placed(received)
+            except Exception:
+                log.exception("a gRPC connection failed")
+                self._http2.fail(ConnectionFault(Code.INTERNAL_ERROR, "the server failed, its log says why"))
+            self._scheduled = scheduled
+            self._flush()
+
+    def _flush_scheduled(self) -> None:
+        self._scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._phase is Phase.CLOSED:
+            return
+        out, sender = self._out, self._http2.sender
+        try:
+            out.flush()
+            while not out.pending and sender.waiting:
+                sender.pump()
+                if not out.pending:
+                    break
+                out.flush()
+        except OSError:
+            self.close()
+            return
+        pending = out.pending
+        if pending or self._writing:
+            self._set_writing(pending > 0)
+            limits = self._shared.limits
+            if self._phase is Phase.OPEN:
+                self._set_reading(pending <= (limits.stalled if self._reading else limits.unsent))
+        elif not self._reading:
+            self._set_reading(True)
+        if not pending and self._http2.over and self._phase is Phase.OPEN:
+            self._linger()
+
+    # ---- for calls -----------------------------------------------------------------------------------------------
+
+    def add(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> None:
+        self._out.add(parts, size, on_sent)
+
+    def answered(self) -> None:
+        if not self._scheduled:
+            if self._http2.streams:
+                self._schedule()
+            else:
+                self._flush()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._flush_scheduled)
+
+    # ---- from HTTP/2 ---------------------------------------------------------------------------------------------
+
+    def open_stream(self, stream_id: int, head: Head) -> GrpcCall:
+        asked = head.meaning
+        if type(asked) is not Asked:
+            asked = self._understanding.of(head)
+        return GrpcCall(self._http2, self, stream_id, head.content_length, asked, self._shared.max_message)
+
+    def on_ping(self) -> None:
+        http2 = self._http2
+        if self._keepalive.on_ping(self._shared.clock.now_ns(), len(http2.streams), http2.sender.sent):
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too_many_pings")
+
+    def on_pong(self, payload: bytes) -> None:
+        if payload == _LEAVING:
+            self._refuse_new()
+
+    def on_idle(self) -> None:
+        if self._leaving_ns is None:
+            self._http2.lose()  # all that was begun before the last GOAWAY is answered
+            self._schedule()
+
+    # ---- from the server -----------------------------------------------------------------------------------------
+
+    @property
+    def owes(self) -> bool:
+        """A call is unanswered, or its answer not sent."""
+        return self._phase is Phase.OPEN and bool(self._http2.streams or self._out.pending)
+
+    def drain(self) -> None:
+        """Answer what has begun, and what is on its way; then close."""
+        if self._phase is Phase.OPEN and not self._http2.leaving and not self._http2.over:
+            self._leaving_ns = self._shared.clock.now_ns()
+            self._http2.leave()
+            self._http2.ping(_LEAVING)
+
+    def _refuse_new(self) -> None:
+        """The client knows, or should, that it is to go elsewhere."""
+        if self._leaving_ns is not None:
+            self._leaving_ns = None
+            self._http2.refuse_new()
+            if not self._http2.streams:
+                self.on_idle()
+
+    def check_time(self, now_ns: int) -> None:
+        """Do what is due, and close the connection if it has been waiting for the same thing too long."""
+        waits, limits, http2 = self._waits, self._shared.limits, self._http2
+        mark, seconds = self._waiting()
+        if mark != waits.mark:
+            waits.mark, waits.since_ns = mark, now_ns
+        elif now_ns - waits.since_ns >= seconds * 1e9:
+            self.close()
+            return
+        if self._phase is not Phase.OPEN or http2.over:
+            return
+        if self._leaving_ns is not None and now_ns - self._leaving_ns >= limits.leave_timeout * 1e9:
+            self._refuse_new()
+        self._check_calls(now_ns)
+        match self._keepalive.look(now_ns, len(http2.streams), http2.received, http2.sender.sent):
+            case Due.ASK:
+                http2.ping(_ARE_YOU_THERE)
+            case Due.LEAVE:
+                self.drain()
+            case Due.CLOSE:
+                self.close()
+
+    def close(self) -> None:
+        """End it now, whatever is under way."""
+        if self._phase is Phase.CLOSED:
+            return
+        self._phase = Phase.CLOSED
+        self._set_reading(False)
+        self._set_writing(False)
+        self._sock.close()
+        self._http2.lose()
+        self._out.drop()
+        shared = self._shared
+        shared.connections.discard(self)
+        if not shared.connections and shared.emptied is not None:
+            shared.emptied()
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _waiting(self) -> tuple[object, float]:
+        """What the connection as a whole waits for, and for how long it may."""
+        limits = self._shared.limits
+        if self._phase is Phase.LINGER:
+            return "linger", limits.linger_timeout
+        if self._out.pending:
+            return self._out.taken, limits.write_timeout
+        if not self._http2.greeted:
+            return "greeting", limits.greeting_timeout
+        return None, float("inf")
+
+    def _check_calls(self, now_ns: int) -> None:
+        known, limits = self._waits.calls, self._shared.limits
+        waiting: dict[int, tuple[object, int]] = {}
+        for call in list(self._http2.streams.values()):
+            assert isinstance(call, GrpcCall), "open_stream makes no others"
+            mark = call.waits_for
+            if mark is None:
+                continue
+            before, since_ns = known.get(call.id, (None, now_ns))
+            waiting[call.id] = (mark, now_ns if before != mark else since_ns)
+            waited = now_ns - waiting[call.id][1]
+            if waited >= (limits.message_timeout if mark[0] == "message" else limits.write_timeout) * 1e9:
+                call.give_up(mark[0])
+        self._waits.calls = waiting
+
+    def _linger(self) -> None:
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.close()
+            return
+        self._phase = Phase.LINGER
+        self._set_reading(True)
+
+    def _set_reading(self, wanted: bool) -> None:
+        if wanted is not self._reading:
+            self._reading = wanted
+            if wanted:
+                self.loop.add_reader(self._fd, self._on_readable)
+            else:
+                self.loop.remove_reader(self._fd)
+
+    def _set_writing(self, wanted: bool) -> None:
+        if wanted is not self._writing:
+            self._writing = wanted
+            if wanted:
+                self.loop.add_writer(self._fd, self._flush)
+            else:
+                self.loop.remove_writer(self._fd)
+
+
+class TlsGrpcConnection(GrpcConnection):
+    """Bytes that OpenSSL holds do not make the descriptor readable, so they are asked for."""
+
+    __slots__ = ("_tls",)
+
+    def __init__(self, sock: TlsSocket, shared: Shared, understanding: Understanding) -> None:
+        super().__init__(sock, shared, understanding)
+        self._tls = sock
+        if sock.pending():  # the first frames came with the end of the handshake
+            shared.loop.call_soon(self._on_pending)
+
+    def _on_readable(self) -> None:
+        super()._on_readable()
+        while self._reading and self._tls.pending():
+            super()._on_readable()
+
+    def _set_reading(self, wanted: bool) -> None:
+        begins = wanted and not self._reading
+        super()._set_reading(wanted)
+        if begins and self._tls.pending():
+            self.loop.call_soon(self._on_pending)
+
+    def _on_pending(self) -> None:
+        if self._reading and self._tls.pending():
+            self._on_readable()

@@ -1,0 +1,200 @@
+"""The bytes of a gRPC stream as messages. A small one that comes in one piece is a slice of what was received; a large
+one is received straight to where it will be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.infer import Lease
+from edge_serve.protocol import grpc_wire
+from edge_serve.protocol.grpc_wire import PREFIX
+from edge_serve.protocol.http2 import Http2
+from edge_serve.protocol.http2_stream import Stream
+from edge_serve.tensors import Buffer
+
+#: messages from here on are offered to `find_place`
+PLACED_FROM = 32 * 1024
+#: memory of a message that nobody placed grows by doubling from here, so that a declared length costs nothing
+_FIRST_STEP = 256 * 1024
+#: bytes of a message's beginning that `find_place` is shown
+_SHOWN = 4096
+_PREFIX_SIZE = PREFIX.size
+
+
+@dataclass(slots=True)
+class Message:
+    """A complete message.
+
+    Attributes:
+        lease: the memory that `data` is a view of, the taker's from now on; `offset`: where it starts in its arena.
+    """
+
+    data: Buffer
+    lease: Lease | None = None
+    offset: int = -1
+
+    def release(self) -> None:
+        """Nobody will read it."""
+        if self.lease is not None:
+            self.lease.release()
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a message is to be received to: `lease.view[shift:]`."""
+
+    lease: Lease
+    shift: int
+
+
+class MessageStream(Stream):
+    """A stream whose bytes are messages.
+
+    Attributes:
+        max_message: the longest that is taken.
+        filled: bytes of the message that is coming.
+    """
+
+    __slots__ = ("_flag", "_length", "_placed", "_prefix", "_store", "filled", "max_message")
+
+    def __init__(self, connection: Http2, stream_id: int, due: int, max_message: int) -> None:
+        Stream.__init__(self, connection, stream_id, due)
+        self.max_message = max_message
+        #: the message that is coming: its length (-1 = none), its flag, where it is put, how much of it is there
+        self._length = -1
+        self._flag = 0
+        self._prefix = b""
+        self._store: bytearray | memoryview | None = None
+        self._placed: Place | None = None
+        self.filled = 0
+
+    # What subclasses do.
+
+    def take(self, message: Message, compressed: int) -> None:
+        """A message is complete."""
+        raise NotImplementedError
+
+    def find_place(self, beginning: bytes, length: int) -> Place | None:
+        """Memory for a message; None = ordinary memory.
+
+        Raises:
+            EdgeServeError: it is not taken.
+        """
+
+    def fail(self, error: EdgeServeError) -> None:
+        """The messages cannot be read."""
+        raise NotImplementedError
+
+    # From the connection.
+
+    def on_data(self, data: bytes, start: int, stop: int) -> None:
+        if self._length < 0 and not self._prefix and stop - start >= _PREFIX_SIZE:
+            flag, length = PREFIX.unpack_from(data, start)
+            if start + _PREFIX_SIZE + length == stop and length < PLACED_FROM:  # nearly always
+                self.take(Message(data[start + _PREFIX_SIZE : stop]), flag)
+                return
+        self._assemble(data, start, stop)
+
+    def place(self, size: int) -> memoryview | None:
+        store = self._store
+        if store is None:
+            return None
+        if type(store) is bytearray and self.filled == len(store):
+            self._grow(store)
+        return memoryview(store)[self.filled : min(self._length, self.filled + size)] or None
+
+    def on_placed(self, size: int) -> None:
+        self.filled += size
+        if self.filled == self._length:
+            self._complete()
+
+    @property
+    def midway(self) -> bool:
+        """A message has begun and is not complete."""
+        return self._length >= 0 or bool(self._prefix)
+
+    def drop(self) -> None:
+        """Forget the message that is coming."""
+        placed, self._placed, self._store = self._placed, None, None
+        if placed is not None:
+            placed.lease.release()
+
+    # Inside.
+
+    def _assemble(self, data: bytes, start: int, stop: int) -> None:
+        while not self.closed:
+            if self._length < 0:
+                if start == stop:
+                    return
+                missing = _PREFIX_SIZE - len(self._prefix)
+                self._prefix += data[start : min(stop, start + missing)]
+                start = min(stop, start + missing)
+                if len(self._prefix) < _PREFIX_SIZE:
+                    return
+                self._announce(*PREFIX.unpack(self._prefix))
+                self._prefix = b""
+            elif self._store is None:
+                here = stop - start
+                if here >= self._length and self._length < PLACED_FROM:
+                    end = start + self._length
+                    self._length = -1
+                    self.take(Message(data[start:end]), self._flag)
+                    start = end
+                elif here:
+                    self._begin(data[start : min(stop, start + _SHOWN)], here)
+                else:
+                    return
+            elif start == stop:
+                return
+            else:
+                start = self._fill(data, start, stop)
+
+    def _announce(self, flag: int, length: int) -> None:
+        self._flag, self._length = flag, length
+        if length > self.max_message:
+            self.fail(grpc_wire.too_large(length, self.max_message))
+        elif flag > 1:
+            self.fail(Internal(f"a message with the flag {flag}, expected 0 or 1"))
+
+    def _begin(self, beginning: bytes, here: int) -> None:
+        """Find a place for a message that has to be put together."""
+        length = self._length
+        if length >= PLACED_FROM and not self._flag:
+            try:
+                self._placed = self.find_place(beginning, length)
+            except EdgeServeError as error:
+                self.fail(error)
+                return
+        placed = self._placed
+        if placed is not None:
+            self._store = placed.lease.view[placed.shift : placed.shift + length]
+        else:
+            self._store = bytearray(min(length, max(_FIRST_STEP, here)))
+        self.filled = 0
+        self.widen(length - here)
+
+    def _fill(self, data: bytes, start: int, stop: int) -> int:
+        """Put bytes into their place; how far that went."""
+        store = self._store
+        assert store is not None, "the caller has looked"
+        if type(store) is bytearray and self.filled == len(store):
+            self._grow(store)
+        size = min(stop - start, len(store) - self.filled)
+        store[self.filled : self.filled + size] = memoryview(data)[start : start + size]
+        self.on_placed(size)
+        return start + size
+
+    def _grow(self, store: bytearray) -> None:
+        store += bytes(min(len(store), self._length - len(store)))
+
+    def _complete(self) -> None:
+        store, self._store = self._store, None
+        placed, self._placed = self._placed, None
+        self._length = -1
+        assert store is not None, "something was put there"
+        if placed is None:
+            self.take(Message(store), self._flag)
+        else:
+            self.take(Message(store, placed.lease, placed.lease.offset + placed.shift), self._flag)

@@ -1,0 +1,168 @@
+"""A connection whose streams record what they are told, and a client that writes its frames by hand."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from edge_serve.protocol import http2_frames as frames
+from edge_serve.protocol.http2 import Http2
+from edge_serve.protocol.http2_frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    Code,
+    Setting,
+)
+from edge_serve.protocol.http2_heads import Head, encode, literal
+from edge_serve.protocol.http2_stream import Stream
+from edge_serve.tensors import Buffer
+
+#: a request head as a block without the dynamic table
+BLOCK = (
+    b"\x83\x86"  # :method POST, :scheme http
+    + b"\x04\x02/x"  # :path
+    + literal(b"te", b"trailers")
+)
+
+
+@dataclass
+class Time:
+    now: int = 0
+
+    def now_ns(self) -> int:
+        return self.now
+
+
+@dataclass
+class Wire:
+    """Implements `http2_send.Output`; `pending` is set by tests."""
+
+    sent: bytearray = field(default_factory=bytearray)
+    pending: int = 0
+    callbacks: list[Callable[[], None]] = field(default_factory=list)
+
+    def push(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None:
+        data = b"".join(parts)
+        assert len(data) == size
+        self.sent += data
+        if on_sent is not None:
+            self.callbacks.append(on_sent)
+
+
+class Recorder(Stream):
+    """Takes everything; `ends` are replies given at the end of a request."""
+
+    def __init__(self, connection: Http2, stream_id: int, head: Head) -> None:
+        super().__init__(connection, stream_id, head.content_length)
+        self.head = head
+        self.data = b""
+        self.complete = self.gone = False
+        self.taken: list[int] = []
+        self.store: bytearray | None = None
+
+    def on_data(self, data: bytes, start: int, stop: int) -> None:
+        assert start < stop <= len(data)
+        self.data += data[start:stop]
+
+    def place(self, size: int) -> memoryview | None:
+        return None if self.store is None else memoryview(self.store)[len(self.data) :][:size]
+
+    def on_placed(self, size: int) -> None:
+        assert self.store is not None
+        self.data += bytes(self.store[len(self.data) :][:size])
+
+    def on_end(self) -> None:
+        self.complete = True
+
+    def on_gone(self) -> None:
+        self.gone = True
+
+    def on_taken(self, size: int) -> None:
+        self.taken.append(size)
+
+
+@dataclass
+class Scene:
+    """A connection, greeted unless told otherwise."""
+
+    greeted: bool = True
+    settings: tuple[tuple[Setting, int], ...] = ()
+    wire: Wire = field(default_factory=Wire)
+    time: Time = field(default_factory=Time)
+    streams: dict[int, Recorder] = field(default_factory=dict)
+    pongs: list[bytes] = field(default_factory=list)
+    pings: int = 0
+    idle: int = 0
+
+    def __post_init__(self) -> None:
+        self.http2 = Http2(self, self.wire, self.time, 256 * 1024)
+        if self.greeted:
+            self.http2.start()
+            self.http2.receive(PREFACE + frames.settings(self.settings))
+            self.wire.sent.clear()
+
+    # the host
+
+    def open_stream(self, stream_id: int, head: Head) -> Recorder:
+        self.streams[stream_id] = Recorder(self.http2, stream_id, head)
+        return self.streams[stream_id]
+
+    def on_ping(self) -> None:
+        self.pings += 1
+
+    def on_pong(self, payload: bytes) -> None:
+        self.pongs.append(payload)
+
+    def on_idle(self) -> None:
+        self.idle += 1
+
+    # the client
+
+    def send(self, *data: bytes) -> None:
+        self.http2.receive(b"".join(data))
+
+    def answers(self) -> list[tuple[int, int, int, bytes]]:
+        """(kind, flags, stream, payload) of the frames that were sent since."""
+        found = []
+        data = bytes(self.wire.sent)
+        while data:
+            upper, lower, kind, flags, stream = frames.FRAME_HEAD.unpack_from(data)
+            end = 9 + (upper << 8 | lower)
+            found.append((kind, flags, stream, data[9:end]))
+            data = data[end:]
+        self.wire.sent.clear()
+        return found
+
+    def fault(self) -> Code | None:
+        """With what code the connection was ended."""
+        for kind, _, _, payload in self.answers():
+            if kind == GOAWAY:
+                assert self.http2.over
+                return Code(struct.unpack_from(">I", payload, 4)[0])
+        assert not self.http2.over
+        return None
+
+    def reset(self, stream: int) -> Code | None:
+        """With what code a stream was reset."""
+        for kind, _, number, payload in self.answers():
+            if kind == RST_STREAM and number == stream:
+                return Code(struct.unpack(">I", payload)[0])
+        return None
+
+
+def headers(stream: int, *, end: bool = False, block: bytes = BLOCK) -> bytes:
+    return frames.frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, block)
+
+
+def data(stream: int, payload: bytes, *, end: bool = False) -> bytes:
+    return frames.frame(DATA, END_STREAM if end else 0, stream, payload)
+
+
+__all__ = ["BLOCK", "SETTINGS", "Recorder", "Scene", "data", "encode", "headers"]
