@@ -159,6 +159,14 @@ class ServerConfig(DoorSettings):
             "hung; its worker is restarted. 0 = the watchdog's time under systemd (WatchdogSec=), else never.",
         ),
     ] = 0.0
+    worker_memory_max_bytes: Annotated[
+        int,
+        _worker(
+            COUNT,
+            "Bytes of memory that each worker may have, where the service may divide its control group (Delegate=); "
+            "the model parameter EDGE_SERVE_MEMORY_MAX says otherwise. 0 = no limit.",
+        ),
+    ] = 0
     execution_env_directory: Annotated[
         str,
         _worker(

@@ -26,6 +26,11 @@ class VersionRecord:
         self.state = after(self.state, event)
         self.reason = reason
 
+    def news(self) -> str:
+        """Why it is where it is; of one that serves, what became of its workers lately."""
+        opened = self.served.opened if self.served is not None else None
+        return self.reason or (opened.trouble() if opened is not None else "")
+
     @property
     def settled(self) -> bool:
         """It serves and is healthy, or is being exchanged, or was unloaded."""
@@ -72,7 +77,7 @@ class ModelRecord:
     def index_entries(self, *, ready_only: bool) -> list[IndexEntry]:
         """Its lines of the repository index."""
         return [
-            IndexEntry(plain_name(self.name), str(version.version), version.state.index_word, version.reason)
+            IndexEntry(plain_name(self.name), str(version.version), version.state.index_word, version.news())
             for _, version in sorted(self.versions.items())
             if not ready_only or version.state is State.READY
         ]

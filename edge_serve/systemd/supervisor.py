@@ -20,6 +20,7 @@ from edge_serve.systemd.facts import FactReader
 from edge_serve.systemd.safe_mode import CrashWatch
 from edge_serve.systemd.standing import Phase, has_started, status_line
 from edge_serve.systemd.watchdog import Withhold, decide, time_of
+from edge_serve.workers.cgroups import find_groups
 from edge_serve.workers.pool import Workers
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,8 @@ class Supervisor:
         self._notifier = notify.Notifier(notify.sender(environ))
         self._watchdog = time_of(environ, os.getpid())
         self._watched.workers.default_hang = self._watchdog
+        if "INVOCATION_ID" in environ:  # systemd has started it
+            self._watched.workers.control_groups = find_groups()
         faults.allow(environ, self._watched.registry)
 
     def watch_crashes(self, crashes: CrashWatch) -> None:

@@ -25,6 +25,8 @@ _PR_SET_PDEATHSIG = 1
 #: that the front end may get, and decides about
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MOST_DESCRIPTORS = 253  # SCM_MAX_FD
+#: how much sooner than the front end a worker is chosen when memory runs out (proc(5), oom_score_adj: up to 1000)
+OOM_STEP = 500
 
 
 class Control:
@@ -74,6 +76,7 @@ def prepare_process(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the line above
         os._exit(1)
+    _die_first()
     for number in _SIGNALS:
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which a program that a model starts would inherit
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -83,6 +86,17 @@ def prepare_process(parent: int) -> None:
     faulthandler.enable(all_threads=False)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]  # text files
+
+
+def _die_first() -> None:
+    """When memory runs out a worker goes before the front end, which starts it again. Anybody may raise the figure."""
+    try:
+        with open("/proc/self/oom_score_adj", "r+") as file:
+            now = int(file.read())
+            file.seek(0)
+            file.write(str(min(1000, now + OOM_STEP)))
+    except (OSError, ValueError):
+        pass  # a system that hides it
 
 
 def release_signals() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.arena import Arena
+from edge_serve.workers.cgroups import MEMORY_PARAMETER, Group, Groups, parse_bytes
 from edge_serve.workers.desk import Hooks
 from edge_serve.workers.environments import Environment, Environments
 from edge_serve.workers.hangs import HANG_PARAMETER
@@ -83,6 +84,10 @@ class OpenedModel:
         """How often its workers were started again since the model was opened."""
         return sum(home.worker.restarts for home in self._homes)
 
+    def trouble(self) -> str:
+        """What has become of its workers lately; "" = nothing."""
+        return "; ".join(filter(None, dict.fromkeys(home.worker.trouble() for home in self._homes)))
+
     def memory_bytes(self) -> int:
         """Resident memory of its workers; its share where it lives with others."""
         return sum(home.worker.memory_bytes() // home.worker.shares() for home in self._homes)
@@ -135,6 +140,7 @@ class Workers:
 
     Attributes:
         default_hang: takes the place of `Limits.hang` where that is 0.
+        control_groups: for the processes that are started from now on; None = there are none.
     """
 
     def __init__(
@@ -153,6 +159,7 @@ class Workers:
         self._reserved: dict[Path, tuple[Worker, asyncio.TimerHandle]] = {}
         self._forgetting: set[asyncio.Task[None]] = set()
         self.default_hang = 0.0
+        self.control_groups: Groups | None = None
 
     def workers(self) -> int:
         """How many there are."""
@@ -255,14 +262,15 @@ class Workers:
             await self.release(home.worker)
 
     async def _claim(self, spec: ModelSpec, backend: str, own_worker: bool, label: str) -> Worker:
-        shared = backend in SHARED and not own_worker
+        own_limit = _memory(spec)
+        shared = backend in SHARED and not own_worker and not own_limit
         environment = await self._environments.take(spec) if backend in ALONE else None
         worker = self._groups.get(backend) if shared else None
         if worker is None or worker.gone:
             try:
                 worker = Worker(
                     backend if shared else label, backend in ALONE, self._limits, self._clock, self._hooks, environment,
-                    None if shared else about(spec.name, spec.version),
+                    None if shared else about(spec.name, spec.version), self._group_maker(own_limit),
                 )  # fmt: skip
             except BaseException:
                 _release(environment)
@@ -272,6 +280,10 @@ class Workers:
                 self._groups[backend] = worker
         worker.claims += 1
         return worker
+
+    def _group_maker(self, own_limit: int) -> Callable[[str], Group] | None:
+        groups, limit = self.control_groups, own_limit or self._limits.memory
+        return None if groups is None else lambda label: groups.make(label, limit)
 
     async def release(self, worker: Worker) -> None:
         """One load or model less needs `worker`; it ends with the last."""
@@ -304,13 +316,30 @@ def _label(spec: ModelSpec) -> str:
     return f"{spec.name}:{spec.version}"
 
 
+def _parameter(spec: ModelSpec, parameter: str) -> str:
+    text: str = (spec.config.get("parameters") or {}).get(parameter, {}).get("string_value", "0")
+    return text
+
+
+def _memory(spec: ModelSpec) -> int:
+    """The model parameter EDGE_SERVE_MEMORY_MAX in bytes; 0 = it is not given.
+
+    Raises:
+        Internal: it is no number of bytes.
+    """
+    try:
+        return parse_bytes(_parameter(spec, MEMORY_PARAMETER))
+    except ValueError as error:
+        raise Internal(f"parameter {MEMORY_PARAMETER} of model '{spec.name}': {error}") from None
+
+
 def _number(spec: ModelSpec, parameter: str) -> float:
     """The value of a model parameter; 0 = it is not given.
 
     Raises:
         Internal: it is no number.
     """
-    text = (spec.config.get("parameters") or {}).get(parameter, {}).get("string_value", "0")
+    text = _parameter(spec, parameter)
     try:
         return float(text)
     except ValueError:

@@ -18,6 +18,7 @@ from typing import Any
 from edge_serve.errors import Unavailable
 from edge_serve.tensors import Buffer
 from edge_serve.workers.arena import PAGE
+from edge_serve.workers.cgroups import Group
 from edge_serve.workers.environments import Interpreter, own_interpreter
 from edge_serve.workers.frames import Frame, FrameError, Kind, Splitter, error_of, json_frame
 from edge_serve.workers.lending import Lending
@@ -44,6 +45,7 @@ class Limits:
         silence: without a heartbeat before the interpreter counts as stuck; not while a model loads.
         python: interpreter of the workers; "" = this one.
         hang: without an answer or another response of a batch; 0 = for ever.
+        memory: bytes that each may have, where it has a control group; 0 = no limit.
     """
 
     hello: float = 60.0
@@ -52,6 +54,7 @@ class Limits:
     silence: float = 30.0
     python: str = ""
     hang: float = 0.0
+    memory: int = 0
 
 
 class ProcessLost(Unavailable):
@@ -67,6 +70,7 @@ class Process:
         module: what the child runs.
         interpreter: with which; None = the server's own.
         about: the model that it is for, as fields of log lines; None = for several.
+        group: its control group, if it has one.
 
     Raises:
         Unavailable: the machine lets no process start now.
@@ -85,8 +89,10 @@ class Process:
         module: str = "edge_serve.workers.main",
         interpreter: Interpreter | None = None,
         about: Mapping[str, str] | None = None,
+        group: Group | None = None,
     ) -> None:
         self.label = label
+        self._group = group
         self._about = about
         self._module = module
         self._interpreter = interpreter or own_interpreter(limits.python)
@@ -134,6 +140,8 @@ class Process:
                 start_new_session=True,  # Ctrl-C in a terminal is for the front end
                 bufsize=0,
             )
+            if self._group is not None:  # before it has loaded anything
+                self._group.add(self._popen.pid)
             undo.callback(self._popen.wait)
             undo.callback(self._popen.kill)
             assert self._popen.stdout is not None
@@ -297,7 +305,9 @@ class Process:
         os.close(self._pidfd)
         _kill_group(self._popen.pid)  # children it leaves behind; the number is ours until it is reaped
         status = self._popen.wait()
-        self._reason = self._reason or exit_reason(status)
+        self._reason = self._reason or (self._group.verdict() if self._group is not None else "") or exit_reason(status)
+        if self._group is not None:
+            self._group.remove()
         self._closing = True
         with contextlib.suppress(FrameError):
             while self._receive():

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from edge_serve.backends.base import ModelSpec
@@ -14,6 +14,7 @@ from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.about import about
 from edge_serve.messages.status import WorkerFacts
+from edge_serve.workers.cgroups import Group
 from edge_serve.workers.channel import Channel
 from edge_serve.workers.desk import Caller, Desk, Hooks
 from edge_serve.workers.environments import Environment
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 _ANSWERS = (Kind.HEALTH_REPLY, Kind.FAILED, Kind.OPENED, Kind.DESCRIBED, Kind.CLOSED)
 #: seconds between attempts to open a model again that refuses to
 _REOPEN_FIRST, _REOPEN_LONGEST = 0.25, 5.0
+#: how long the index tells of a worker that died
+_NEWS_SECONDS = 60.0
 #: the kernel passes at most 253 descriptors at once (SCM_MAX_FD), and one is the arena
 MOST_INSTANCES = 252
 
@@ -41,6 +44,7 @@ class Worker:
         in_main: models load and their first instance runs in the process's main thread.
         environment: what its processes run with, released by its owner; None = the server's own interpreter.
         about: the one model that it is for, as fields of log lines; None = for several.
+        group: makes a control group for its next process; None = there are none.
 
     Attributes:
         restarts: how often a process was started in place of one that died.
@@ -56,6 +60,7 @@ class Worker:
         hooks: Hooks,
         environment: Environment | None = None,
         about: Mapping[str, str] | None = None,
+        group: Callable[[str], Group] | None = None,
     ) -> None:
         self.label = label
         self._about = about
@@ -63,6 +68,9 @@ class Worker:
         self.restarts = 0
         self.claims = 0
         self._in_main = in_main
+        self._group = group
+        #: when the last process was lost, and why; 0 = none was
+        self._loss: tuple[int, str] = 0, ""
         self._limits = limits
         self._clock = clock
         self._hooks = hooks
@@ -94,6 +102,12 @@ class Worker:
         """Resident memory of its process."""
         return self._process.memory_bytes()
 
+    def trouble(self) -> str:
+        """How its last process ended, for as long as that is news; "" = it is not."""
+        lost_ns, reason = self._loss
+        is_news = lost_ns and self._clock.now_ns() - lost_ns < _NEWS_SECONDS * 1e9
+        return f"worker {self.label} {reason}" if is_news else ""
+
     def cpu_seconds(self) -> float:
         """What its process has computed."""
         return self._process.cpu_seconds()
@@ -122,8 +136,15 @@ class Worker:
 
     def _new_process(self) -> Process:
         interpreter = self.environment.interpreter if self.environment is not None else None
+        group = self._group(self.label) if self._group is not None else None
         process = Process(
-            self._loop, self.label, self._limits, self._on_frame, interpreter=interpreter, about=self._about
+            self._loop,
+            self.label,
+            self._limits,
+            self._on_frame,
+            interpreter=interpreter,
+            about=self._about,
+            group=group,
         )
         self._desk = Desk(self._loop, process.send, self._caller, self._hooks, self._turning)
         return process
@@ -273,7 +294,8 @@ class Worker:
     async def _supervise(self) -> None:
         while True:
             reason = await asyncio.shield(self._process.exited)
-            delay = self._policy.crashed(self._clock.now_ns()) / 1e9
+            self._loss = now_ns, _ = self._clock.now_ns(), reason
+            delay = self._policy.crashed(now_ns) / 1e9
             self._lose(reason, delay)
             if delay and not self._ending:
                 with contextlib.suppress(asyncio.TimeoutError):

@@ -46,7 +46,7 @@ class FakeServed:
         self.healthy = True
         self.exchanging = False
         self.load_seconds = 0.0
-        self.arena = None
+        self.arena = self.opened = None
         self.closed = False
         self.runner = Idle(busy)
 
