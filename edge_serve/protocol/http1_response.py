@@ -15,6 +15,10 @@ BODILESS = frozenset((204, 304))
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _beginnings: dict[tuple[int, str | None], bytes] = {}
+#: whole heads, because most replies of a server are of few shapes
+_heads: dict[tuple[object, ...], bytes] = {}
+_MOST_HEADS = 512
+_LONGEST_HEAD = 512
 
 
 def response_head(
@@ -34,6 +38,20 @@ def response_head(
     Raises:
         ValueError: a header that would end its line early.
     """
+    key = (status, content_type, length, headers, connection)
+    head = _heads.get(key) if type(headers) is tuple else None
+    if head is None:
+        head = _make(status, content_type, length, headers, connection)
+        if type(headers) is tuple and len(head) <= _LONGEST_HEAD:
+            if len(_heads) >= _MOST_HEADS:
+                _heads.clear()
+            _heads[key] = head
+    return head
+
+
+def _make(
+    status: int, content_type: str | None, length: int | None, headers: Sequence[tuple[str, str]], connection: bytes
+) -> bytes:
     beginning = _beginnings.get((status, content_type))
     if beginning is None:
         beginning = _begin(status, content_type)

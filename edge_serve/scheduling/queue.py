@@ -75,7 +75,7 @@ class PriorityQueue:
         level = self._levels.get(number)
         if level is None:
             level = self._levels[number] = Level(number, self._policies.get(number, self._default_policy))
-        waiting, policy = len(level), level.policy
+        waiting, policy = len(level.fresh) + len(level.delayed), level.policy
         if policy.max_queue_size and waiting >= policy.max_queue_size:
             raise Unavailable(f"{label(entry.request)}Exceeds maximum queue size")
         if not waiting:

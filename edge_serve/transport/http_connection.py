@@ -262,6 +262,8 @@ class HttpConnection:
         self._busy = False
         if self._phase is Phase.OPEN:
             reader.keep()
+            if self._reading and not (self._out.pending or self._stalled or self._writing or reader.in_body):
+                return  # the usual case: it went to a model
         else:
             self._abandon_reading()
         self._resume()

@@ -180,7 +180,7 @@ class Inference:
         request.lease = lease
         if asked.timeout_ns:
             request.deadline_ns = self._clock.now_ns() + asked.timeout_ns
-        self._run(exchange, asked, request, served, self._service.infer)
+        self._run(exchange, asked, request, served)
 
     def _run(
         self,
@@ -188,7 +188,6 @@ class Inference:
         asked: Request,
         request: InferRequest,
         served: Served,
-        infer: Callable[[InferRequest, OnResponse], Ticket],
     ) -> None:
         answered = False
         error_type = JSON  # of a refusal by the scheduler; as in Triton, a model's own error is of another type
@@ -199,7 +198,7 @@ class Inference:
             exchange.on_abandoned = None
             self._answer(exchange, asked, request, served, response, error_type)
 
-        ticket = infer(request, on_response)
+        ticket = self._service.infer_held(served, request, on_response)
         error_type = PLAIN
         if not answered:
             exchange.on_abandoned = ticket.cancel
@@ -261,7 +260,7 @@ class Inference:
                 outcome.deadline_ns = deadline_ns
                 if asked.forwarded:
                     outcome.parameters.update(asked.forwarded)
-                self._run(exchange, asked, outcome, served, partial(self._service.infer_held, served))
+                self._run(exchange, asked, outcome, served)
 
         self._do_elsewhere(exchange, served, partial(self._its_codec.decode, body), on_read)
 
