@@ -60,6 +60,18 @@ def _check_backend(config: pb.ModelConfig) -> None:
         raise InvalidArgument(f"Ensemble model '{name}' must have platform type '{ENSEMBLE}' and empty backend type")
     if backend in PLATFORMS_OF and platform not in PLATFORMS_OF[backend]:
         raise InvalidArgument(f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}")
+    if config.runtime not in ("", "model.py", f"libtriton_{backend}.so"):
+        _refuse_runtime(config)
+
+
+def _refuse_runtime(config: pb.ModelConfig) -> None:
+    """`runtime` names another library for the backend; here a backend has none (core src/backend_model.cc)."""
+    runtime, name = config.runtime, config.name
+    if "/" in runtime:
+        text = f"backend library name '{runtime}' escapes backend directory, for model '{name}'"
+        raise InvalidArgument(f"{text}, check model config runtime field")
+    text = f"unable to find backend library '{runtime}' for model '{name}'"
+    raise InvalidArgument(f"{text}; leave 'runtime' out: a backend is found by its name")
 
 
 def _no_cache(name: str, why: str) -> str:

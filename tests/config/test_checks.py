@@ -248,6 +248,17 @@ def test_model(bad: str, good: str, said: str) -> None:
         ('name: "m" backend: "onnxruntime"', "unexpected 'platform' and 'backend' pair, got:, onnxruntime"),
         ('name: "m" backend: "python"', "must specify 'version policy' for m"),
         (
+            'name: "m" backend: "python" runtime: "other.so"',
+            "unable to find backend library 'other.so' for model 'm'; leave 'runtime' out: a backend is found by its "
+            "name",
+        ),
+        (
+            'name: "m" backend: "python" runtime: "../libtriton_python.so"',
+            "backend library name '../libtriton_python.so' escapes backend directory, for model 'm', check model "
+            "config runtime field",
+        ),
+        ('name: "m" backend: "python" runtime: "libtriton_python.so"', "must specify 'version policy' for m"),
+        (
             'name: "m" platform: "ensemble" version_policy { all {} }',
             "ensemble scheduling must be set for ensemble m whose platform is ensemble",
         ),
