@@ -51,11 +51,18 @@ class EventRing(logging.Handler):
 
     def newest(self) -> list[Event]:
         """The events, the newest first."""
-        return list(self.events)[::-1]
+        return self._newest(self.events)
 
     def newest_errors(self) -> list[Event]:
         """Errors and warnings, the newest first."""
-        return list(self.errors)[::-1]
+        return self._newest(self.errors)
+
+    def _newest(self, ring: deque[Event]) -> list[Event]:
+        self.acquire()  # other threads log too
+        try:
+            return list(ring)[::-1]
+        finally:
+            self.release()
 
     def emit(self, record: logging.LogRecord) -> None:
         serious = record.levelno >= logging.WARNING

@@ -1,0 +1,39 @@
+"""What a technician on the machine sees: the status over the socket for administration, and the journal's fields."""
+
+from __future__ import annotations
+
+import json
+
+from tests.system.machine import wait_until
+from tests.system.service import Service
+
+
+def test_the_status_needs_no_options(service: Service) -> None:
+    report = service.machine.run("edge-serve status")
+    document = json.loads(service.machine.run("edge-serve status --json"))
+
+    assert ": ready, up" in report.splitlines()[0]
+    assert [(model["name"], model["condition"]) for model in document["models"]] == [("simple", "ready")]
+    assert document["server"]["doors"]["admin"] == ["/run/edge-serve/admin.sock"]
+    assert document["server"]["pid"] == service.main_pid()
+    service.machine.run("systemctl stop edge-serve.socket edge-serve-metrics.socket edge-serve")
+    assert service.machine.try_run("edge-serve status").status == 3
+
+
+def test_the_page_is_there_for_a_laptop_beside_it(service: Service) -> None:
+    status, page = service.ask("GET", "/ui")
+    assert (status, page[:15]) == (200, "<!doctype html>")
+    assert service.status_of("GET", "/edge-serve/status") == 200
+
+
+def test_the_journal_says_which_model_a_line_is_about(service: Service) -> None:
+    (pid,) = service.workers()
+    service.machine.run(f"kill -SEGV {pid}")
+
+    assert wait_until(lambda: "is back in worker" in service.journal("-o cat MODEL=simple"), 30 * service.patience)
+    entries = [json.loads(line) for line in service.journal("-o json -p err").splitlines()]
+    (lost,) = [entry for entry in entries if "SIGSEGV" in entry["MESSAGE"]]
+    assert (lost["PRIORITY"], lost["SYSLOG_IDENTIFIER"], lost["CODE_FUNC"]) == ("3", "edge-serve", "_lose")
+    assert lost["_TRANSPORT"] == "journal"
+    back = [json.loads(line) for line in service.journal("-o json MODEL=simple VERSION=1").splitlines()]
+    assert any(" ready in " in entry["MESSAGE"] for entry in back)
