@@ -92,6 +92,7 @@ class Source:
     budget: Budget
     doors: list[HttpServer] = field(default_factory=list)
     guards: Guards | None = None
+    grpc: Callable[[], list[GrpcServer]] = list
 
     def models(self) -> Iterable[ModelSeries]:
         """Every served version."""
@@ -109,7 +110,7 @@ class Source:
         return self.budget.used
 
     def _refused(self) -> dict[str, int]:
-        counters = [door.counters for door in self.doors]
+        counters = [*(door.counters for door in self.doors), *self.grpc()]
         return {
             "connections": sum(door.connections_refused for door in counters),
             "tls_handshake": sum(door.handshakes_failed for door in counters),
@@ -134,7 +135,7 @@ class Server:
         self._clock = MonotonicClock()
         self._budget = Budget(config.tensor_memory_bytes or quarter_of_memory())
         self._inherited = Inherited()
-        self._closed_doors: list[tuple[HttpServer, list[Listener]]] = []
+        self._closed_doors: list[tuple[HttpServer | GrpcServer, list[Listener]]] = []
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
         self._doors: list[HttpServer] = []
@@ -170,7 +171,7 @@ class Server:
         calls = Calls(self._registry.lookup, self.service)
         hooks.infer, hooks.control, hooks.rests = calls.infer, calls.control, calls.rests
         self._guards = Guards(config)
-        self._source = Source(self._registry, custom, self._budget, self._doors, self._guards)
+        self._source = Source(self._registry, custom, self._budget, self._doors, self._guards, self._grpc_doors)
         self._log_control = log_control
         self.service.status_source = self._collector(repository).read
         watched = Watched(self.service, self._registry, self._workers, config.required_model)
@@ -320,9 +321,13 @@ class Server:
             )
             await self._open("HTTP", door, listeners, wait=bool(self._inherited.of("http")))
         if config.allow_grpc:
-            self._grpc = await open_grpc(self.service, config, self._clock)
-            if self._grpc is not None:
-                self.addresses["gRPC"] = [self._grpc.address]
+            held = self._inherited.of("grpc")
+            self._grpc = await open_grpc(
+                self.service, config, self._clock, held, guards.access, guards.sharing
+            )
+            self.addresses["gRPC"] = [listener.name for listener in held] or [self._grpc.address]
+            if held:
+                self._closed_doors.append((self._grpc, held))
         if config.allow_metrics:
             options = parse_options(
                 config.metrics_config, gpu=config.allow_gpu_metrics, cpu=config.allow_cpu_metrics,
@@ -424,11 +429,14 @@ class Server:
         log.info("all requests answered, all models unloaded")
         return status
 
+    def _all_doors(self) -> list[HttpServer | GrpcServer]:
+        return [*self._doors] if self._grpc is None else [*self._doors, self._grpc]
+
     async def _drain(self, timeout: float) -> list[str]:
         """End in order, within `timeout` seconds; what was left."""
         end = time.monotonic() + timeout
         if self._inherited:  # who comes now waits for the next process; who is here need not notice
-            await asyncio.gather(*(door.retire(timeout / 2) for door in self._doors))
+            await asyncio.gather(*(door.retire(timeout / 2) for door in self._all_doors()))
         self.service.stop()
         self._end_background()
         unfinished = []
@@ -440,10 +448,7 @@ class Server:
         if busy:
             unfinished.append(f"{busy} busy model version(s)")
         left = max(0.1, end - time.monotonic())
-        doors: list[HttpServer | GrpcServer] = [*self._doors]
-        if self._grpc is not None:
-            doors.append(self._grpc)
-        cut_off = sum(await asyncio.gather(*(door.drain(left) for door in doors)))
+        cut_off = sum(await asyncio.gather(*(door.drain(left) for door in self._all_doors())))
         if cut_off:
             unfinished.append(f"{cut_off} connection(s) with an unfinished answer")
         return unfinished

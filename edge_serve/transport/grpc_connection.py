@@ -23,7 +23,7 @@ from edge_serve.transport.grpc_asked import Asked, Understanding
 from edge_serve.transport.grpc_call import GrpcCall
 from edge_serve.transport.grpc_keepalive import Due, Keepalive, KeepaliveSettings
 from edge_serve.transport.send_queue import SendQueue
-from edge_serve.transport.tls import TlsSocket
+from edge_serve.transport.sharing import Sharing
 from edge_serve.transport.wire import Wire
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class GrpcLimits:
         greeting_timeout: from the connection to the client's first frame.
         message_timeout: in which at least 1 KiB more of a message must arrive.
         write_timeout: in which the client must take at least a byte of what waits for it.
+        handshake_timeout: from the start of a connection to the end of its TLS handshake.
         leave_timeout: in which a client must notice that it is asked to leave.
         linger_timeout: for which bytes are thrown away at the end, so that the client gets to read why.
     """
@@ -55,6 +56,7 @@ class GrpcLimits:
     greeting_timeout: float = 20.0
     message_timeout: float = 30.0
     write_timeout: float = 60.0
+    handshake_timeout: float = 10.0
     leave_timeout: float = 1.0
     linger_timeout: float = 3.0
 
@@ -62,7 +64,8 @@ class GrpcLimits:
 class Shared:
     """What all connections of a door use together."""
 
-    __slots__ = ("clock", "connections", "emptied", "keepalive", "limits", "loop", "max_message", "view")
+    __slots__ = ("clock", "connections", "emptied", "keepalive", "limits", "loop", "max_message", "on_closed",
+                 "sharing", "view")  # fmt: skip
 
     def __init__(
         self,
@@ -71,12 +74,16 @@ class Shared:
         limits: GrpcLimits,
         keepalive: KeepaliveSettings,
         max_message: int,
+        sharing: Sharing,
     ) -> None:
         self.loop = loop
         self.clock = clock
         self.limits = limits
         self.keepalive = keepalive
         self.max_message = max_message
+        self.sharing = sharing
+        #: called for each connection that has gone
+        self.on_closed: Callable[[GrpcConnection], None] | None = None
         self.view = memoryview(bytearray(limits.receive_buffer))
         self.connections: set[GrpcConnection] = set()
         #: called when the last connection has gone
@@ -219,6 +226,9 @@ class GrpcConnection:
             self._scheduled = True
             self.loop.call_soon(self._flush_scheduled)
 
+    def count_denied(self) -> None:
+        self._understanding.count_denied()
+
     # ---- from HTTP/2 ---------------------------------------------------------------------------------------------
 
     def open_stream(self, stream_id: int, head: Head) -> GrpcCall:
@@ -248,12 +258,20 @@ class GrpcConnection:
         """A call is unanswered, or its answer not sent."""
         return self._phase is Phase.OPEN and bool(self._http2.streams or self._out.pending)
 
+    def forget_heads(self) -> None:
+        """What heads mean may be otherwise now."""
+        self._http2.forget_heads()
+
     def drain(self) -> None:
         """Answer what has begun, and what is on its way; then close."""
         if self._phase is Phase.OPEN and not self._http2.leaving and not self._http2.over:
             self._leaving_ns = self._shared.clock.now_ns()
             self._http2.leave()
             self._http2.ping(_LEAVING)
+
+    def retire(self, waited: float) -> None:
+        """See `retiring.Leaving`: GOAWAY tells the client, and what it has begun until it knows is answered."""
+        self.drain()
 
     def _refuse_new(self) -> None:
         """The client knows, or should, that it is to go elsewhere."""
@@ -297,6 +315,8 @@ class GrpcConnection:
         self._out.drop()
         shared = self._shared
         shared.connections.discard(self)
+        if shared.on_closed is not None:
+            shared.on_closed(self)
         if not shared.connections and shared.emptied is not None:
             shared.emptied()
 
@@ -352,30 +372,3 @@ class GrpcConnection:
                 self.loop.add_writer(self._fd, self._flush)
             else:
                 self.loop.remove_writer(self._fd)
-
-
-class TlsGrpcConnection(GrpcConnection):
-    """Bytes that OpenSSL holds do not make the descriptor readable, so they are asked for."""
-
-    __slots__ = ("_tls",)
-
-    def __init__(self, sock: TlsSocket, shared: Shared, understanding: Understanding) -> None:
-        super().__init__(sock, shared, understanding)
-        self._tls = sock
-        if sock.pending():  # the first frames came with the end of the handshake
-            shared.loop.call_soon(self._on_pending)
-
-    def _on_readable(self) -> None:
-        super()._on_readable()
-        while self._reading and self._tls.pending():
-            super()._on_readable()
-
-    def _set_reading(self, wanted: bool) -> None:
-        begins = wanted and not self._reading
-        super()._set_reading(wanted)
-        if begins and self._tls.pending():
-            self.loop.call_soon(self._on_pending)
-
-    def _on_pending(self) -> None:
-        if self._reading and self._tls.pending():
-            self._on_readable()

@@ -7,27 +7,33 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 from edge_serve.clock import Clock
+from edge_serve.messages.peer import Peer
 from edge_serve.protocol.http2_frames import Code, goaway
 from edge_serve.protocol.routes import Group
 from edge_serve.transport.accepting import Acceptor
+from edge_serve.transport.access import Access
 from edge_serve.transport.call_service import CallService
 from edge_serve.transport.grpc_asked import GrpcSettings, Method, Understanding
 from edge_serve.transport.grpc_call import GrpcCall, Streaming, Unary
 from edge_serve.transport.grpc_calls import INFERENCE, Call, Calls
-from edge_serve.transport.grpc_connection import GrpcConnection, GrpcLimits, Shared, TlsGrpcConnection
+from edge_serve.transport.grpc_connection import GrpcConnection, GrpcLimits, Shared
 from edge_serve.transport.grpc_health import WATCH, Watchers
 from edge_serve.transport.grpc_infer import GrpcInference
 from edge_serve.transport.grpc_keepalive import KeepaliveSettings
 from edge_serve.transport.grpc_messages import Message
 from edge_serve.transport.grpc_reflection import REFLECTION, Reflection
 from edge_serve.transport.grpc_stream import GrpcInferService
+from edge_serve.transport.grpc_tls import TlsGrpcConnection
 from edge_serve.transport.handshakes import Handshakes
-from edge_serve.transport.listeners import Listener
+from edge_serve.transport.listeners import Listener, peer_of
 from edge_serve.transport.reloaded import Reloaded
+from edge_serve.transport.retiring import retire
+from edge_serve.transport.sharing import Sharing
 from edge_serve.transport.tls import TlsSocket
 
 log = logging.getLogger(__name__)
@@ -35,8 +41,8 @@ log = logging.getLogger(__name__)
 MODEL_INFER = INFERENCE + "ModelInfer"
 MODEL_STREAM_INFER = INFERENCE + "ModelStreamInfer"
 
-#: for a TLS handshake, seconds
-_HANDSHAKE_TIMEOUT = 10.0
+#: kinds of clients that are remembered: local ones, others, and those with certificates one by one
+_PEERS = 64
 
 
 class GrpcService(CallService, GrpcInferService, Protocol):
@@ -48,6 +54,11 @@ class GrpcServer:
 
     Args:
         tls: what new connections are given, looked at again in every sweep; None = no TLS.
+        access: who may do what; None = everybody everything.
+        sharing: limits that hold for all doors together; None = none.
+
+    Attributes:
+        connections_refused, handshakes_failed: so far.
     """
 
     def __init__(
@@ -59,6 +70,8 @@ class GrpcServer:
         keepalive: KeepaliveSettings | None = None,
         limits: GrpcLimits | None = None,
         tls: Reloaded[ssl.SSLContext] | None = None,
+        access: Access | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self._settings = settings or GrpcSettings()
         self._keepalive = keepalive or KeepaliveSettings()
@@ -66,7 +79,15 @@ class GrpcServer:
         self._clock = clock
         self._tls = tls
         self._watchers = Watchers(service)
-        self._understanding = Understanding(_methods(service, clock, self._watchers), self._settings)
+        self._methods = _methods(service, clock, self._watchers)
+        self._understandings: dict[Peer, Understanding] = {}
+        self._access = access
+        self._sharing = sharing or Sharing()
+        #: what a connection is counted under, where they are
+        self._keys: dict[GrpcConnection, str] = {}
+        self.connections_refused = self.handshakes_failed = 0
+        if access is not None:
+            access.tell(self)
         self._acceptor = Acceptor(self._admit)
         self._listeners: list[Listener] = []
         self._shared: Shared | None = None
@@ -82,10 +103,13 @@ class GrpcServer:
         """Accept from now on; `drain` closes the listeners."""
         loop = asyncio.get_running_loop()
         if self._shared is None:
-            self._shared = Shared(loop, self._clock, self._limits, self._keepalive, self._settings.max_message)
+            self._shared = Shared(
+                loop, self._clock, self._limits, self._keepalive, self._settings.max_message, self._sharing
+            )
+            self._shared.on_closed = self._on_closed if self._sharing.addresses.limit else None
             tls = self._tls
             if tls is not None:
-                self._handshakes = Handshakes(loop, lambda: tls.value, _HANDSHAKE_TIMEOUT)
+                self._handshakes = Handshakes(loop, lambda: tls.value, self._limits.handshake_timeout)
             self._sweep_and_again()
         for listener in listeners:
             self._listeners.append(listener)
@@ -117,6 +141,15 @@ class GrpcServer:
             self._timer.cancel()
         return cut_off
 
+    async def retire(self, timeout: float) -> None:
+        """Accept nothing more, and let clients go without a failed call, at most `timeout` seconds; then `drain`."""
+        self._acceptor.stop()
+        self._watchers.close()
+        shared, handshakes = self._shared, self._handshakes
+        if shared is not None:
+            opening = (lambda: 0) if handshakes is None else handshakes.__len__
+            await retire(lambda: shared.connections, opening, timeout)
+
     def sweep(self) -> None:
         """Do what is due at every connection, tell watchers of health, and look for new certificates."""
         if self._shared is not None:
@@ -136,15 +169,54 @@ class GrpcServer:
         shared, handshakes = self._shared, self._handshakes
         assert shared is not None, "listeners come after it"
         if len(shared.connections) + (0 if handshakes is None else len(handshakes)) >= self._limits.connections:
-            _turn_away(sock)
+            self.connections_refused += 1
+            _turn_away(sock, "the server has as many connections open as it may")
+            return
+        addresses = self._sharing.addresses
+        key = addresses.key(listener.sock, address)
+        if not addresses.take(key):
+            _turn_away(sock, "your address has as many connections open as it may")
         elif handshakes is None:
-            shared.connections.add(GrpcConnection(sock, shared, self._understanding))
+            understanding = self._understanding_of(peer_of(listener, address))
+            self._open(GrpcConnection(sock, shared, understanding), key)
         else:
-            handshakes.begin(sock, self._on_opened)
+            opened, failed = partial(self._on_opened, listener, address, key), partial(self._on_failed, key)
+            handshakes.begin(sock, opened, failed)
 
-    def _on_opened(self, sock: TlsSocket) -> None:
+    def _on_opened(self, listener: Listener, address: Any, key: str, sock: TlsSocket) -> None:
         assert self._shared is not None, "listeners come after it"
-        self._shared.connections.add(TlsGrpcConnection(sock, self._shared, self._understanding))
+        peer = replace(peer_of(listener, address), certificate=sock.certificate)
+        self._open(TlsGrpcConnection(sock, self._shared, self._understanding_of(peer)), key)
+
+    def _open(self, connection: GrpcConnection, key: str) -> None:
+        assert self._shared is not None, "listeners come after it"
+        self._shared.connections.add(connection)
+        if key:
+            self._keys[connection] = key
+
+    def _on_failed(self, key: str) -> None:
+        self.handshakes_failed += 1
+        self._sharing.addresses.give(key)
+
+    def _on_closed(self, connection: GrpcConnection) -> None:
+        self._sharing.addresses.give(self._keys.pop(connection, ""))
+
+    def _understanding_of(self, peer: Peer) -> Understanding:
+        """How heads of this client are read; the same for all that are alike."""
+        known = self._understandings.get(peer)
+        if known is None:
+            gate = None if self._access is None else self._access.gate(peer)
+            known = Understanding(self._methods, self._settings, gate)
+            if len(self._understandings) >= _PEERS:
+                self._understandings.clear()
+            self._understandings[peer] = known
+        return known
+
+    def forget(self) -> None:
+        """Who may do what has changed."""
+        if self._shared is not None:
+            for connection in self._shared.connections:
+                connection.forget_heads()
 
 
 def _methods(service: GrpcService, clock: Clock, watchers: Watchers) -> dict[str, Method]:
@@ -169,10 +241,10 @@ def _answering(call: Call) -> Callable[[GrpcCall, Message], None]:
     return answer
 
 
-def _turn_away(sock: socket.socket) -> None:
+def _turn_away(sock: socket.socket, reason: str) -> None:
     with sock:
         try:
-            sock.send(goaway(0, Code.ENHANCE_YOUR_CALM, "the server has as many connections open as it may"))
+            sock.send(goaway(0, Code.ENHANCE_YOUR_CALM, reason))
             sock.shutdown(socket.SHUT_WR)
         except OSError:
             return

@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
 
 from edge_serve.config.server import ServerConfig
 from edge_serve.errors import InvalidArgument
@@ -87,7 +89,7 @@ class Systemd:
             "LISTEN_FDS": str(len(fds)),
             "LISTEN_FDNAMES": ":".join(self.sockets),
         }
-        command = [sys.executable, "-m", "edge_serve", "--allow-grpc=false", *self.flags]
+        command = [sys.executable, "-m", "edge_serve", *self.flags]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 ["bash", "-c", script, "bash", *command], pass_fds=fds, env=environment, stdin=subprocess.DEVNULL,
@@ -116,7 +118,8 @@ def systemd(tmp_path: Path, *flags: str, names: tuple[str, ...] = ("http", "metr
     with contextlib.ExitStack() as stack:
         box = stack.enter_context(mailbox(tmp_path / "notify"))
         sockets = {name: stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1024)) for name in names}
-        manager = Systemd(box, [f"--model-repository={tmp_path}/models", *flags], sockets, tmp_path / "log")
+        given = [f"--model-repository={tmp_path}/models", f"--allow-grpc={str('grpc' in names).lower()}", *flags]
+        manager = Systemd(box, given, sockets, tmp_path / "log")
         try:
             yield manager
         finally:
@@ -184,6 +187,33 @@ def keep_alive(port: int, load: Load) -> None:
             if retries > 1:
                 raise
     connection.close()
+
+
+def over_grpc(port: int, load: Load) -> None:
+    """One channel, which connects anew when the server says GOAWAY."""
+    inputs = [triton.InferInput(name, [1, 16], "INT32") for name in ("INPUT0", "INPUT1")]
+    for one in inputs:
+        one.set_data_from_numpy(np.ones((1, 16), np.int32))
+    with contextlib.closing(triton.InferenceServerClient(f"127.0.0.1:{port}")) as channel:
+        while not load.over.is_set():
+            channel.infer("quick", inputs)
+            load.answers[200] += 1
+
+
+def test_restarts_under_grpc_load_fail_no_call(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "quick")
+    with systemd(tmp_path, names=("http", "grpc", "metrics")) as manager:
+        manager.start()
+        load = Load(manager.sockets["grpc"].getsockname()[1], 8, over_grpc)
+        for _ in range(2):
+            before = load.answers[200]
+            while load.answers[200] < before + 100:
+                time.sleep(0.01)
+            manager.stop()
+            manager.start()
+        answers = load.end()
+        assert set(answers) == {200}
+        assert manager.statuses == [0, 0]
 
 
 @pytest.mark.parametrize("one", [fresh, keep_alive])
