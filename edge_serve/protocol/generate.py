@@ -80,10 +80,11 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 def _check_names(pairs: _Pairs, request: InferRequest, signature: Signature) -> None:
-    names = [name for name, _ in pairs]
-    for name in signature.inputs:
-        if names.count(name) > 1:
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen and name in signature.inputs:
             raise _exists(request, name)
+        seen.add(name)
 
 
 @contextlib.contextmanager

@@ -189,6 +189,11 @@ def test_integers_beyond_64_bits_become_doubles() -> None:
             InvalidArgument,
             "Converting keyword: 'parameters': [request id: <id_unknown>] input 'text' already exists in request",
         ),
+        (
+            b'{"number":1,"text":"a","text":"b","number":2}',
+            InvalidArgument,
+            "[request id: <id_unknown>] input 'text' already exists in request",
+        ),
     ],
 )
 def test_what_is_refused(text: bytes, error: type[EdgeServeError], message: str) -> None:
