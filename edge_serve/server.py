@@ -15,7 +15,7 @@ import resource
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,7 +92,7 @@ class Source:
     budget: Budget
     doors: list[HttpServer] = field(default_factory=list)
     guards: Guards | None = None
-    grpc: Callable[[], list[GrpcServer]] = list
+    all_doors: Callable[[], list[HttpServer | GrpcServer]] = list
 
     def models(self) -> Iterable[ModelSeries]:
         """Every served version."""
@@ -110,7 +110,7 @@ class Source:
         return self.budget.used
 
     def _refused(self) -> dict[str, int]:
-        counters = [*(door.counters for door in self.doors), *self.grpc()]
+        counters = [door.counters for door in self.all_doors()]
         return {
             "connections": sum(door.connections_refused for door in counters),
             "tls_handshake": sum(door.handshakes_failed for door in counters),
@@ -171,7 +171,7 @@ class Server:
         calls = Calls(self._registry.lookup, self.service)
         hooks.infer, hooks.control, hooks.rests = calls.infer, calls.control, calls.rests
         self._guards = Guards(config)
-        self._source = Source(self._registry, custom, self._budget, self._doors, self._guards, self._grpc_doors)
+        self._source = Source(self._registry, custom, self._budget, self._doors, self._guards, self._all_doors)
         self._log_control = log_control
         self.service.status_source = self._collector(repository).read
         watched = Watched(self.service, self._registry, self._workers, config.required_model)

@@ -10,6 +10,7 @@ from edge_serve.config.setting_kinds import BOOLEAN, COUNT, FILLED, NAME, PATH, 
 from edge_serve.config.settings import Setting
 
 _http = partial(Setting, "HTTP")
+_grpc = partial(Setting, "GRPC")
 _metrics = partial(Setting, "Metrics")
 _access = partial(Setting, "Access")
 _limits = partial(Setting, "Limits")
@@ -46,6 +47,7 @@ class DoorSettings:
         tuple[str, ...],
         _http(_ORIGIN, "Origin of web pages that may read answers of this server (CORS); * = of any.", tuple),
     ] = ()
+    grpc_max_connections: Annotated[int, _grpc(POSITIVE, "Connections open at once; further ones are told so.")] = 4096
     metrics_use_ssl: Annotated[bool, _metrics(BOOLEAN, "Use TLS, with the files of HTTP.")] = False
 
     token_file: Annotated[

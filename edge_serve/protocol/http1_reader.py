@@ -134,9 +134,8 @@ class RequestReader:
         store = self._store
         if store is None:
             return self._shared_view
-        if type(store) is bytearray:
-            if self._filled == len(store):
-                store += bytes(min(len(store), self._length - len(store)))
+        if type(store) is bytearray and self._filled == len(store):
+            store += bytes(min(len(store), self._length - len(store)))
         return memoryview(store)[self._filled : self._filled + _AT_ONCE]
 
     def advance(self, received: int) -> None:

@@ -94,6 +94,10 @@ class Http2(DataReader):
         if position < len(data) and not self.over:
             self._tail = data[position:]
 
+    def forget_heads(self) -> None:
+        """Let the host say anew what heads mean that come again."""
+        self._heads.forget()
+
     def leave(self) -> None:
         """Ask the client to begin nothing new; what is on its way is still taken (RFC 9113 6.8)."""
         self.leaving = True

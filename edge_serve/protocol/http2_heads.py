@@ -76,6 +76,10 @@ class HeadReader:
             self._heads[block] = head
         return head
 
+    def forget(self) -> None:
+        """Let heads be new that come again."""
+        self._heads.clear()
+
     def skip(self, block: bytes) -> None:
         """Take note of what a block does to the table: trailers of a request, or of a stream that has gone.
 

@@ -52,7 +52,7 @@ _GRPC_ROLES = {
     "CudaSharedMemoryStatus": Role.READ,
     "ModelInfer": Role.INFER,
     "ModelStreamInfer": Role.INFER,
-    # they change something only when their message says so: see `role_of_message`
+    # they change something only when their message says so: see `changes_by_message`
     "TraceSetting": Role.READ,
     "LogSettings": Role.READ,
 }
@@ -79,11 +79,9 @@ def role_of_call(path: str) -> Role:
     return _GRPC_ROLES.get(path.removeprefix(_GRPC), Role.ADMIN) if path.startswith(_GRPC) else Role.ADMIN
 
 
-def role_of_message(path: str, *, has_settings: bool) -> Role:
-    """The same once the message is known: settings that are to be changed need more than those that are read."""
-    if has_settings and path.removeprefix(_GRPC) in ("TraceSetting", "LogSettings"):
-        return Role.ADMIN
-    return role_of_call(path)
+def changes_by_message(path: str) -> bool:
+    """Whether the message says if this only asks, or changes something, which needs the role admin."""
+    return path.removeprefix(_GRPC) in ("TraceSetting", "LogSettings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +179,10 @@ class Gate:
     def __init__(self, access: Access, peer: Peer) -> None:
         self._access = access
         self._peer = peer
+
+    def count_denied(self) -> None:
+        """A request was refused, whether or not the answer was remembered."""
+        self._access.denied += 1
 
     def refusal(self, needed: Role, field: Field) -> EdgeServeError | None:
         """What the client is told instead of an answer; None: it may. `field` reads the head or the metadata."""

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError, Unavailable, Unsupported
 from edge_serve.protocol import forwarding, grpc_wire
 from edge_serve.protocol.http2_heads import Head
 from edge_serve.protocol.routes import Group
+from edge_serve.transport.access import Gate, changes_by_message, role_of_call
 
 #: --grpc-infer-response-compression-level -> the encodings in question, the best first
 _LEVELS: dict[str, tuple[str, ...]] = {
@@ -70,6 +72,8 @@ class Asked:
         deflate: the encoding of the answer's messages; "" = none.
         forwarded: metadata that becomes parameters.
         strict: `triton_grpc_error`: the first error ends a stream.
+        denied: `refusal` is that this client may not do this.
+        unchangeable: what the client is told if its message changes something, where that is more than to ask.
     """
 
     method: Method | None = None
@@ -79,6 +83,8 @@ class Asked:
     deflate: str = ""
     forwarded: Mapping[str, str] | None = None
     strict: bool = False
+    denied: bool = False
+    unchangeable: EdgeServeError | None = None
 
 
 class Understanding:
@@ -86,13 +92,20 @@ class Understanding:
 
     Args:
         methods: by path.
+        gate: stands between these clients and the methods.
     """
 
-    def __init__(self, methods: Mapping[str, Method], settings: GrpcSettings) -> None:
+    def __init__(self, methods: Mapping[str, Method], settings: GrpcSettings, gate: Gate | None = None) -> None:
         self._methods = methods
+        self._gate = gate
         self._pattern = forwarding.compile_pattern(settings.header_forward_pattern)
         self._restricted = settings.restricted
         self._encodings = _LEVELS[settings.compression_level]
+
+    def count_denied(self) -> None:
+        """A call was refused because of who asks."""
+        if self._gate is not None:
+            self._gate.count_denied()
 
     def of(self, head: Head) -> Asked:
         """What `head` asks; remembered in it."""
@@ -114,6 +127,8 @@ class Understanding:
         restriction = self._restricted.get(method.group)
         if restriction is not None and fields.get(restriction[0].lower()) != restriction[1].encode():
             raise Unavailable(f"This protocol is restricted, expecting header '{restriction[0]}'")
+        if self._gate is not None:
+            self._ask_gate(self._gate, head.path.decode("latin-1"), fields, asked)
         asked.method = method
         if "grpc-timeout" in fields:
             asked.timeout_ns = max(1, grpc_wire.read_timeout(fields["grpc-timeout"]))
@@ -124,6 +139,18 @@ class Understanding:
             asked.deflate = next((name for name in self._encodings if name in accepted), "")
         if self._pattern is not None and method.group is Group.INFERENCE:
             asked.forwarded = forwarding.forwarded(_metadata(head), self._pattern)
+
+    def _ask_gate(self, gate: Gate, path: str, fields: Mapping[str, bytes], asked: Asked) -> None:
+        def field(name: str) -> str | None:
+            value = fields.get(name)
+            return None if value is None else value.decode("latin-1")
+
+        refusal = gate.refusal(role_of_call(path), field)
+        if refusal is not None:
+            asked.denied = True
+            raise refusal
+        if changes_by_message(path):
+            asked.unchangeable = gate.refusal(Role.ADMIN, field)
 
 
 def _check_is_grpc(head: Head, fields: Mapping[str, bytes]) -> None:

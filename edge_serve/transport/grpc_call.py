@@ -92,6 +92,9 @@ class Line(Protocol):
     def add(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> None:
         """Push without seeing to it that it is sent."""
 
+    def count_denied(self) -> None:
+        """A call of a client that may not do it."""
+
     def answered(self) -> None:
         """See to it that what was added is sent."""
 
@@ -125,6 +128,8 @@ class GrpcCall(MessageStream):
         asked = self.asked
         refusal = asked.refusal
         if refusal is not None:
+            if asked.denied:
+                self._line.count_denied()
             if isinstance(refusal, HeadRefused):
                 self._end_with(grpc_wire.refusal(self.id, refusal.status))
             else:
@@ -245,6 +250,16 @@ class GrpcCall(MessageStream):
         """End the call with an error; messages that still wait are sent before it."""
         if not self.closed:
             self._end_with(grpc_wire.fault(self.id, error.grpc_code, error.message, started=self._started))
+
+    def check_change(self) -> None:
+        """To be called before a message changes something, where the method alone does not.
+
+        Raises:
+            EdgeServeError: this client may not.
+        """
+        if self.asked.unchangeable is not None:
+            self._line.count_denied()
+            raise self.asked.unchangeable
 
     def cut(self, error: EdgeServeError) -> None:
         """As `fail`, without the messages that still wait."""

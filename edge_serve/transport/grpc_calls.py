@@ -31,6 +31,7 @@ class Replier(Protocol):
 
     def reply(self, parts: Sequence[Buffer], size: int) -> None: ...
     def fail(self, error: EdgeServeError) -> None: ...
+    def check_change(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +145,19 @@ class Calls:
 
     # ---- settings -----------------------------------------------------------------------------------------------
 
-    def _trace(self, request: pb.TraceSettingRequest, _: Replier) -> Answer:
+    def _trace(self, request: pb.TraceSettingRequest, replier: Replier) -> Answer:
         service, model = self._service, request.model_name
         current = service.trace_settings(model)
         if request.settings:
+            replier.check_change()
             service.update_trace_settings(model, grpc_bodies.read_trace_changes(request.settings))
             current = service.trace_settings(model)
         return grpc_bodies.trace_settings(current)
 
-    def _log(self, request: pb.LogSettingsRequest, _: Replier) -> Answer:
+    def _log(self, request: pb.LogSettingsRequest, replier: Replier) -> Answer:
         service = self._service
         if request.settings:
+            replier.check_change()
             service.update_log_settings(grpc_bodies.read_log_settings(request.settings, service.log_settings()))
         return grpc_bodies.log_settings(service.log_settings())
 

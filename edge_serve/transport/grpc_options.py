@@ -9,6 +9,7 @@ from edge_serve.config.server import ServerConfig
 from edge_serve.errors import InvalidArgument
 from edge_serve.protocol.routes import Group
 from edge_serve.transport.grpc_asked import GrpcSettings
+from edge_serve.transport.grpc_connection import GrpcLimits
 from edge_serve.transport.grpc_keepalive import KeepaliveSettings
 from edge_serve.transport.reloaded import Reloaded
 from edge_serve.transport.tls import TlsFiles, make_context
@@ -44,6 +45,11 @@ def keepalive_of(config: ServerConfig) -> KeepaliveSettings:
         max_age=config.grpc_max_connection_age / 1e3 or math.inf,
         age_grace=config.grpc_max_connection_age_grace / 1e3 or math.inf,
     )
+
+
+def limits_of(config: ServerConfig) -> GrpcLimits:
+    """What `config` says a door gives at most."""
+    return GrpcLimits(connections=config.grpc_max_connections, handshake_timeout=config.tls_handshake_timeout_secs)
 
 
 def tls_of(config: ServerConfig) -> Reloaded[ssl.SSLContext] | None:

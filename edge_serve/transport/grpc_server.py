@@ -30,6 +30,7 @@ from edge_serve.transport.grpc_reflection import REFLECTION, Reflection
 from edge_serve.transport.grpc_stream import GrpcInferService
 from edge_serve.transport.grpc_tls import TlsGrpcConnection
 from edge_serve.transport.handshakes import Handshakes
+from edge_serve.transport.http_shared import HttpCounters
 from edge_serve.transport.listeners import Listener, peer_of
 from edge_serve.transport.reloaded import Reloaded
 from edge_serve.transport.retiring import retire
@@ -58,7 +59,7 @@ class GrpcServer:
         sharing: limits that hold for all doors together; None = none.
 
     Attributes:
-        connections_refused, handshakes_failed: so far.
+        counters: connections that were refused and handshakes that failed; the rest is not counted here.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class GrpcServer:
         self._sharing = sharing or Sharing()
         #: what a connection is counted under, where they are
         self._keys: dict[GrpcConnection, str] = {}
-        self.connections_refused = self.handshakes_failed = 0
+        self.counters = HttpCounters()
         if access is not None:
             access.tell(self)
         self._acceptor = Acceptor(self._admit)
@@ -169,7 +170,7 @@ class GrpcServer:
         shared, handshakes = self._shared, self._handshakes
         assert shared is not None, "listeners come after it"
         if len(shared.connections) + (0 if handshakes is None else len(handshakes)) >= self._limits.connections:
-            self.connections_refused += 1
+            self.counters.connections_refused += 1
             _turn_away(sock, "the server has as many connections open as it may")
             return
         addresses = self._sharing.addresses
@@ -195,7 +196,7 @@ class GrpcServer:
             self._keys[connection] = key
 
     def _on_failed(self, key: str) -> None:
-        self.handshakes_failed += 1
+        self.counters.handshakes_failed += 1
         self._sharing.addresses.give(key)
 
     def _on_closed(self, connection: GrpcConnection) -> None:

@@ -59,9 +59,11 @@ class Caller:
 
 
 @contextlib.asynccontextmanager
-async def door(service: FakeService, settings: GrpcSettings | None = None) -> AsyncIterator[tuple[GrpcServer, Caller]]:
-    """An open door and a caller."""
-    server = GrpcServer(service, FixedClock(), settings)
+async def door(
+    service: FakeService, settings: GrpcSettings | None = None, **more: Any
+) -> AsyncIterator[tuple[GrpcServer, Caller]]:
+    """An open door and a caller; `more` is for the door."""
+    server = GrpcServer(service, FixedClock(), settings, **more)
     await server.start(listen_tcp("127.0.0.1", 0))
     try:
         async with grpc.aio.insecure_channel(server.address) as channel:
@@ -74,12 +76,13 @@ def with_door(
     test: Callable[[FakeService, Caller], Awaitable[None]],
     service: FakeService | None = None,
     settings: GrpcSettings | None = None,
+    **more: Any,
 ) -> FakeService:
     """Run `test`; the service, for a look at what it was asked."""
     service = service or GrpcFakeService()
 
     async def main() -> None:
-        async with door(service, settings) as (_, call):
+        async with door(service, settings, **more) as (_, call):
             await asyncio.wait_for(test(service, call), 20)
 
     asyncio.run(main())

@@ -16,8 +16,8 @@ from edge_serve.protocol.routes import Group, Operation
 from edge_serve.transport.access import (
     Access,
     AccessSettings,
+    changes_by_message,
     role_of_call,
-    role_of_message,
     role_of_operation,
 )
 from edge_serve.transport.grpc_calls import Calls
@@ -90,8 +90,8 @@ def test_roles_of_calls_are_those_of_operations() -> None:
     assert role_of_call("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo") is Role.READ
     assert role_of_call(f"{service}Unthought") is Role.ADMIN
     assert role_of_call("/other.Service/ModelInfer") is Role.ADMIN
-    assert role_of_message(f"{service}LogSettings", has_settings=False) is Role.READ
-    assert role_of_message(f"{service}LogSettings", has_settings=True) is Role.ADMIN
+    assert changes_by_message(f"{service}LogSettings")
+    assert not changes_by_message(f"{service}ModelInfer")
 
 
 def test_statuses_and_challenges(tokens: Path) -> None:

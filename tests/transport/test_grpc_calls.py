@@ -20,6 +20,11 @@ from tests.transport.grpc_scene import GrpcFakeService
 class Replier:
     answer: bytes | None = None
     error: EdgeServeError | None = None
+    unchangeable: EdgeServeError | None = None
+
+    def check_change(self) -> None:
+        if self.unchangeable is not None:
+            raise self.unchangeable
 
     def reply(self, parts: Sequence[Buffer], size: int) -> None:
         self.answer = b"".join(parts)
