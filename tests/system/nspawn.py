@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tests.system.trees import CACHE, Tree
 
-#: the two ends of the cable between this machine and the container
-_HERE, _THERE = "10.213.77.1", "10.213.77.2"
 _STOP_SECONDS = 20.0
 
 
@@ -30,6 +28,10 @@ class Nspawn:
         self.root = CACHE / "machines" / self._name
         self._log = CACHE / "machines" / f"{self._name}.log"
         self._process: subprocess.Popen[bytes] | None = None
+        # the two ends of the cable between this machine and the container, other ones for each run of the tests
+        cable = f"10.213.{os.getpid() % 256}."
+        first = os.getpid() // 256 % 64 * 4
+        self._here, self._there = f"{cable}{first + 1}", f"{cable}{first + 2}"
         self._group = Path("/sys/fs/cgroup/memory") / self._name
         tree.unpack(self.root)
 
@@ -67,6 +69,7 @@ class Nspawn:
         _ip(f"netns del {self._name}", check=False)
         _ip(f"link del {self._veth}", check=False)
         shutil.rmtree(self.root, ignore_errors=True)
+        self._log.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._group.rmdir()
 
@@ -79,7 +82,7 @@ class Nspawn:
 
     def address(self, port: int) -> tuple[str, int]:
         """The container's own."""
-        return _THERE, port
+        return self._there, port
 
     @contextlib.contextmanager
     def memory_limit(self, nbytes: int) -> Iterator[None]:
@@ -105,9 +108,9 @@ class Nspawn:
         """A cable between this machine and a new network namespace."""
         _ip(f"netns add {self._name}")
         _ip(f"link add {self._veth} type veth peer name host0 netns {self._name}")
-        _ip(f"addr add {_HERE}/30 dev {self._veth}")
+        _ip(f"addr add {self._here}/30 dev {self._veth}")
         _ip(f"link set {self._veth} up")
-        _ip(f"-n {self._name} addr add {_THERE}/30 dev host0")
+        _ip(f"-n {self._name} addr add {self._there}/30 dev host0")
         _ip(f"-n {self._name} link set host0 up")
         _ip(f"-n {self._name} link set lo up")
 

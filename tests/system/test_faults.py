@@ -139,6 +139,25 @@ def test_memory_that_runs_out_costs_the_worker_that_took_it(fresh: Service) -> N
     assert "hungry" in fresh.journal()
 
 
+def test_a_model_that_reaches_its_own_limit_leaves_the_others_their_memory(fresh: Service) -> None:
+    if not fresh.machine.boot.cgroup2:
+        pytest.skip("limits of models need control groups of version 2")
+    limit = 'parameters { key: "EDGE_SERVE_MEMORY_MAX" value { string_value: "200M" } }'
+    fresh.add_shipped_models("simple")
+    fresh.add_python_model("hungry", models.source("hungry"), limit)
+    fresh.start()
+    before = fresh.main_pid()
+
+    with always(fresh, "simple"):
+        fresh.machine.run(f"touch {models.trigger('hungry')}")
+        assert fresh.infer("hungry", 60) not in (0, 200)
+        fresh.machine.run(f"rm {models.trigger('hungry')}")
+        fresh.recovered_in("hungry", watchdog_seconds(fresh) + GRACE)
+
+    assert fresh.main_pid() == before
+    assert "reached its limit of 209715200 bytes" in fresh.journal()
+
+
 def test_a_crash_loop_ends_in_a_mode_that_says_what_is_wrong(fresh: Service) -> None:
     """The front end is killed each time that a model has been loaded."""
     fresh.add_shipped_models("simple")
