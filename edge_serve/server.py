@@ -43,6 +43,7 @@ from edge_serve.models.rate_limit import Gate
 from edge_serve.models.registry import Registry
 from edge_serve.models.repository import Repository
 from edge_serve.models.response_cache import ResponseCache
+from edge_serve.models.self_inference import SelfInference
 from edge_serve.protocol.routes import Group
 from edge_serve.scheduling.rate_limiter import RateLimiter
 from edge_serve.service import Service, ServiceOptions
@@ -238,6 +239,9 @@ class Server:
         self._background.append(asyncio.create_task(self._keep_house(), name="housekeeping"))
         self._background.append(asyncio.create_task(self._supervisor.run(), name="supervision"))
         failures = await self._load(started)
+        if self._config.self_inference_interval_secs:
+            asking = SelfInference(self._registry.served, self._config.self_inference_interval_secs)
+            self._background.append(asyncio.create_task(asking.run(), name="self-inference"))
         if self._poller is not None:
             self._background.append(asyncio.create_task(self._poller.run(), name="polling"))
         return failures

@@ -159,6 +159,14 @@ class ServerConfig(DoorSettings):
             "hung; its worker is restarted. 0 = the watchdog's time under systemd (WatchdogSec=), else never.",
         ),
     ] = 0.0
+    self_inference_interval_secs: Annotated[
+        float,
+        _worker(
+            SECONDS,
+            "Seconds after which a model that nobody has asked anything is asked by the server itself: the first "
+            "sample of its model_warmup, or zeros. One that answered before and fails is restarted. 0 = never.",
+        ),
+    ] = 0.0
     worker_memory_max_bytes: Annotated[
         int,
         _worker(

@@ -135,6 +135,8 @@ CATALOGUE: tuple[Metric, ...] = (
            "Time that the execution of a successful request took, its inputs and outputs included"),
     Metric("edge_serve_worker_restarts_total", "counter", _MODEL, each(lambda m: m.series.worker_restarts),
            "Restarts of the model's worker processes after a crash or a hang"),
+    Metric("edge_serve_self_inference_failures_total", "counter", _MODEL, each(lambda m: m.series.failed_questions),
+           "Requests of the server's own that the model failed, although it had answered them before"),
     Metric("edge_serve_model_memory_bytes", "gauge", _MODEL, each(lambda m: m.series.memory_bytes),
            "Memory of the model's worker processes, its share where a worker is shared"),
     Metric("edge_serve_tensor_memory_used_bytes", "gauge", (), one(lambda s: s.tensor_memory),

@@ -36,6 +36,7 @@ class ModelSeries:
     Attributes:
         tags: metric_tags of the configuration.
         memory_bytes: resident memory of its workers (its share where a worker is shared).
+        failed_questions: requests of the server's own that the model failed, although it had answered them before.
         gpu_uuid: the GPU of its instances when it is one; namespace: with `--model-namespacing`.
     """
 
@@ -48,6 +49,7 @@ class ModelSeries:
     decoupled: bool = False
     worker_restarts: int = 0
     memory_bytes: int = 0
+    failed_questions: int = 0
     gpu_uuid: str = ""
     namespace: str | None = None
 

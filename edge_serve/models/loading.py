@@ -236,7 +236,7 @@ class Loader:
             limited.join(driver, opened)
         return Served(
             config.name, str(spec.version), config, signature, driver, driver.statistics, opened, arena, 0.0,
-            shape_key_for(signature), kept=plan.kept, identity=plan.name,
+            shape_key_for(signature), kept=plan.kept, identity=plan.name, directory=plan.directory,
         )  # fmt: skip
 
     def _put_cache_before(self, served: Served) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
@@ -47,6 +48,9 @@ class Served:
         kept: the directory with the files of a load request, gone when the version is closed.
         cached: its answers are kept in the response cache.
         on_close: called when the version is closed, to give back what it has of the whole server.
+        directory: of the model's files.
+        sick: it has answered a question of the server's own before and does not now (`self_inference`).
+        failed_questions: how often that happened.
     """
 
     name: str
@@ -63,6 +67,9 @@ class Served:
     cached: bool = False
     on_close: tuple[Callable[[], None], ...] = ()
     identity: str = ""
+    directory: Path = Path()
+    sick: bool = False
+    failed_questions: int = 0
     _reshapes_inputs: bool = field(init=False)
     _reshapes_outputs: bool = field(init=False)
     #: it was replaced: it answers what it accepted and lets its sequences end
@@ -97,9 +104,10 @@ class Served:
 
     @property
     def healthy(self) -> bool:
-        """Every instance's worker is there, and the model's own `is_ready` agreed when it was last asked."""
+        """Every instance's worker is there, the model's own `is_ready` agreed when it was last asked, and it answers
+        what it answered before."""
         opened = self.opened
-        if self.leaving or self.exchanging:
+        if self.leaving or self.exchanging or self.sick:
             return False
         return opened is None or (opened.complete and self._refused_at != opened.restarts)
 
@@ -143,6 +151,7 @@ class Served:
             decoupled=self.signature.decoupled,
             worker_restarts=opened.restarts if opened else 0,
             memory_bytes=opened.memory_bytes() if opened else 0,
+            failed_questions=self.failed_questions,
             namespace=namespace_of(self.identity) or None,
         )
 

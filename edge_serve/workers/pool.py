@@ -88,6 +88,12 @@ class OpenedModel:
         """What has become of its workers lately; "" = nothing."""
         return "; ".join(filter(None, dict.fromkeys(home.worker.trouble() for home in self._homes)))
 
+    def restart(self, reason: str) -> None:
+        """Kill its workers, which start again. Whoever lives with it in one of them is restarted too."""
+        for home in self._homes:
+            for channel in home.part.channels.values():
+                channel.broken(reason, 0)
+
     def memory_bytes(self) -> int:
         """Resident memory of its workers; its share where it lives with others."""
         return sum(home.worker.memory_bytes() // home.worker.shares() for home in self._homes)

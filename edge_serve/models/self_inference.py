@@ -1,0 +1,168 @@
+"""Asks each model something now and then, when nobody else does, to find those that are dead and do not know it.
+
+A process may be alive, its heart beat, and its device context be gone: every request fails, and only a new process
+helps. The question is the first sample of the model's `model_warmup`, else zeros. A model is judged by what it did
+before: one that has answered and does not any more is restarted, and not ready until it answers; one that never liked
+the question is left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from edge_serve.config.model_config_pb2 import ModelConfig, ModelWarmup
+from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
+from edge_serve.messages.about import about
+from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.models.caching import CachedRunner
+from edge_serve.models.driver import Driver
+from edge_serve.models.served import Served
+from edge_serve.models.warmup import make_requests
+from edge_serve.protocol.validate import validate
+
+log = logging.getLogger(__name__)
+
+#: how long an answer may take, seconds
+PATIENCE = 30.0
+
+
+@dataclass(slots=True)
+class _Patient:
+    """What is known of a version.
+
+    Attributes:
+        answered: how many requests it had answered when it was looked at last.
+        proven: it has answered the question once.
+        excused: it is not asked.
+    """
+
+    answered: int
+    proven: bool = False
+    excused: bool = False
+
+
+class SelfInference:
+    """Asks every served version in turn.
+
+    Args:
+        interval: seconds between questions to one model.
+    """
+
+    def __init__(self, served: Callable[[], Iterable[Served]], interval: float) -> None:
+        self._served = served
+        self._interval = interval
+        self._patients: dict[Served, _Patient] = {}
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        while True:
+            await self.round()
+            await asyncio.sleep(self._interval)
+
+    async def round(self) -> None:
+        """Ask whoever has not answered anybody since the last round."""
+        now = list(self._served())
+        self._patients = {one: self._patients.get(one) or _Patient(one.statistics.success.count) for one in now}
+        await asyncio.gather(*(self._visit(one, patient) for one, patient in self._patients.items()))
+
+    async def _visit(self, served: Served, patient: _Patient) -> None:
+        """Never raises."""
+        busy = served.statistics.success.count > patient.answered
+        patient.answered = served.statistics.success.count
+        if busy:
+            served.sick = False
+        if busy or patient.excused or served.leaving or served.opened is None or not served.opened.complete:
+            return
+        try:
+            question = _question(served)
+        except EdgeServeError as bad:
+            self._excuse(served, patient, bad.message)
+            return
+        if question is None:
+            patient.excused = True
+            return
+        error = await _ask(served, question, min(self._interval, PATIENCE))
+        patient.answered = served.statistics.success.count
+        self._judge(served, patient, error)
+
+    def _judge(self, served: Served, patient: _Patient, error: EdgeServeError | None) -> None:
+        if error is None:
+            patient.proven = True
+            if served.sick:
+                served.sick = False
+                log.info("model %s answers again", served.name, extra=about(served.name, served.version))
+        elif isinstance(error, (Unavailable, Cancelled)):  # refused by its queue, or just lost: that is seen elsewhere
+            return
+        elif not patient.proven:
+            self._excuse(served, patient, error.message)
+        elif served.opened is not None:
+            served.sick = True
+            served.failed_questions += 1
+            text = "model %s has answered its own question before and fails now: %s"
+            log.error(text, served.name, error.message, extra=about(served.name, served.version))
+            served.opened.restart(f"it fails on a request that it has answered before: {error.message}")
+
+    def _excuse(self, served: Served, patient: _Patient, reason: str) -> None:
+        patient.excused = True
+        text = "model %s is not asked by the server itself, because it does not take %s (%s); give it a model_warmup"
+        what = "the first sample of its model_warmup" if served.config.model_warmup else "zeros"
+        log.warning(text, served.name, what, reason, extra=about(served.name, served.version))
+
+
+def _question(served: Served) -> InferRequest | None:
+    """A request that `served` should be able to answer; None = it is not to be asked.
+
+    Not asked are ensembles, whose members are asked, sequences, which would have to be begun, and decoupled models
+    without a sample: what they make of zeros may never end.
+
+    Raises:
+        EdgeServeError: its sample cannot be made, or does not fit.
+    """
+    config = served.config
+    if config.HasField("ensemble_scheduling") or config.HasField("sequence_batching"):
+        return None
+    if served.signature.decoupled and not config.model_warmup:
+        return None
+    sample = config.model_warmup[0] if config.model_warmup else _zeros(config)
+    requests = make_requests(config, sample, served.directory, np.random.default_rng(0))
+    if not requests:
+        return None
+    validate(requests[0], served.signature)
+    return requests[0]
+
+
+def _zeros(config: ModelConfig) -> ModelWarmup:
+    sample = ModelWarmup(name="zeros", batch_size=1)
+    for spec in config.input:
+        one = sample.inputs[spec.name]
+        one.data_type = spec.data_type
+        one.dims.extend(max(1, dim) for dim in spec.dims)
+        one.zero_data = True
+    return sample
+
+
+async def _ask(served: Served, question: InferRequest, seconds: float) -> EdgeServeError | None:
+    """Why it does not answer; None = it does."""
+    done: asyncio.Future[EdgeServeError | None] = asyncio.get_running_loop().create_future()
+
+    def on_response(response: InferResponse) -> None:
+        if response.lease is not None:
+            response.lease.release()
+        if not done.done() and (response.final or response.error is not None):
+            done.set_result(response.error)
+
+    runner = served.runner.runner if isinstance(served.runner, CachedRunner) else served.runner
+    if not isinstance(runner, Driver):
+        return Unavailable("it is being exchanged")
+    past_cache = served if runner is served.runner else replace(served, runner=runner)
+    ticket = past_cache.submit(question, on_response)
+    try:
+        return await asyncio.wait_for(asyncio.shield(done), seconds)
+    except asyncio.TimeoutError:
+        ticket.cancel()
+        return EdgeServeError(f"no answer came within {seconds:g} s")

@@ -1,0 +1,71 @@
+"""A real server that asks its models; one of them loses its device."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running
+
+#: dead for the rest of its process once a file was there, as a CUDA context after an error
+DIES_INSIDE = "import os\nDEAD = []\n" + ADD_SUB.replace(
+    "        replies = []",
+    "        if os.path.exists(FAULT): DEAD.append(1)\n"
+    "        if DEAD: raise RuntimeError('CUDA error: an illegal memory access was encountered')\n"
+    "        replies = []",
+)
+PICKY = ADD_SUB.replace("        replies = []", "        raise ValueError('zeros are no picture')\n")
+INTERVAL = 0.2
+
+
+def counter(server: Running, name: str, model: str) -> int:
+    page = server.get("/metrics", server.metrics)[1].decode()
+    found = re.search(rf'^{name}{{model="{model}",version="1"}} (\d+)$', page, re.MULTILINE)
+    assert found is not None, page
+    return int(found[1])
+
+
+def wait_until_ready(server: Running, status: int) -> None:
+    end = time.monotonic() + PATIENCE
+    while server.get("/v2/health/ready")[0] != status:
+        assert time.monotonic() < end, server.log()
+
+
+def test_a_dead_device_is_found_without_traffic(tmp_path: Path) -> None:
+    fault = tmp_path / "fault"
+    python_model(tmp_path / "models", "dies", DIES_INSIDE.replace("FAULT", repr(str(fault))))
+    python_model(tmp_path / "models", "picky", PICKY)
+    flags = [f"--model-repository={tmp_path}/models", f"--self-inference-interval-secs={INTERVAL}"]
+    with running(*flags) as server:
+        server.wait_for_log("model picky is not asked by the server itself, because it does not take zeros")
+        before = counter(server, "nv_inference_request_success", "dies")
+        while counter(server, "nv_inference_request_success", "dies") < before + 2:
+            time.sleep(INTERVAL)
+
+        fault.touch()
+        server.wait_for_log("model dies has answered its own question before and fails now: .*illegal memory access")
+        wait_until_ready(server, 400)
+        fault.unlink()
+
+        server.wait_for_log("model dies answers again")
+        wait_until_ready(server, 200)
+        assert server.add_sub("dies")[0] == 200
+        assert counter(server, "edge_serve_self_inference_failures_total", "dies") >= 1
+        assert counter(server, "edge_serve_worker_restarts_total", "dies") >= 1
+        assert counter(server, "edge_serve_self_inference_failures_total", "picky") == 0
+        assert counter(server, "edge_serve_worker_restarts_total", "picky") == 0
+        index = {one["name"]: one.get("reason", "") for one in json.loads(server.post("/v2/repository/index")[1])}
+        assert "it fails on a request that it has answered before" in index["dies"]
+
+
+def test_a_model_that_has_traffic_is_not_asked(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "busy")
+    flags = [f"--model-repository={tmp_path}/models", "--self-inference-interval-secs=1000"]
+    with running(*flags) as server:
+        while counter(server, "nv_inference_request_success", "busy") < 1:  # the question right after the load
+            time.sleep(0.01)
+        for _ in range(5):
+            assert server.add_sub("busy")[0] == 200
+        assert counter(server, "nv_inference_request_success", "busy") == 6
