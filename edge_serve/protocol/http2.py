@@ -200,7 +200,7 @@ class Http2(DataReader):
             self._on_trailers(block, flags, stream_id)
             return
         if not stream_id & 1:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, f"HEADERS on stream {stream_id}, whose number is even (RFC 9113 5.1.1)")
+            raise ConnectionFault(Code.PROTOCOL_ERROR, f"a client cannot begin stream {stream_id} (RFC 9113 5.1.1)")
         try:
             head = self._heads.read(block)
         except StreamFault:

@@ -142,7 +142,7 @@ class GrpcCall(MessageStream):
             self._guarded(partial(self._open, method))
 
     def take(self, message: Message, compressed: int) -> None:
-        if compressed:
+        if compressed and not self.closed:
             self._in_turn(partial(self._inflate, message.data))
         elif self._conversation is not None:
             self._in_turn(partial(self._hand_on, message))

@@ -92,7 +92,7 @@ class MessageStream(Stream):
     def on_data(self, data: bytes, start: int, stop: int) -> None:
         if self._length < 0 and not self._prefix and stop - start >= _PREFIX_SIZE:
             flag, length = PREFIX.unpack_from(data, start)
-            if start + _PREFIX_SIZE + length == stop and length < PLACED_FROM:  # nearly always
+            if start + _PREFIX_SIZE + length == stop and length < PLACED_FROM and flag < 2:  # nearly always
                 self.take(Message(data[start + _PREFIX_SIZE : stop]), flag)
                 return
         self._assemble(data, start, stop)

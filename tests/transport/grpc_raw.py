@@ -1,0 +1,167 @@
+"""A client of the gRPC door that writes frames by hand, for what grpcio does not do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from hpack import Decoder
+
+from edge_serve.protocol import http2_frames as frames
+from edge_serve.protocol.http2_frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    PREFACE,
+    RST_STREAM,
+    Code,
+)
+from edge_serve.protocol.http2_heads import encode, literal
+from edge_serve.transport.grpc_asked import GrpcSettings
+from edge_serve.transport.grpc_connection import GrpcLimits
+from edge_serve.transport.grpc_keepalive import KeepaliveSettings
+from edge_serve.transport.grpc_server import GrpcServer
+from edge_serve.transport.listeners import listen_tcp
+from tests.transport.grpc_scene import INFERENCE, GrpcFakeService
+from tests.transport.v2_scene import FakeService
+
+
+@dataclass
+class Time:
+    """A clock that tests move."""
+
+    now: int = 0
+
+    def now_ns(self) -> int:
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += int(seconds * 1e9)
+
+
+def block(path: str = INFERENCE + "ModelInfer", method: str = "POST", **fields: str) -> bytes:
+    """A head; underscores are hyphens."""
+    given = {"content_type": "application/grpc", "te": "trailers", **fields}
+    head = literal(b":method", method.encode()) + literal(b":scheme", b"http") + literal(b":path", path.encode())
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in given.items()]
+    return head + encode(None, pairs)
+
+
+def message(data: bytes, flag: int = 0) -> bytes:
+    return struct.pack(">BI", flag, len(data)) + data
+
+
+@dataclass
+class Raw:
+    """One connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    decoder: Decoder = field(default_factory=Decoder)
+
+    def send(self, *data: bytes) -> None:
+        self.writer.write(b"".join(data))
+
+    def begin(self, stream: int, head: bytes, *, end: bool = False) -> None:
+        self.send(frames.frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, head))
+
+    def data(self, stream: int, payload: bytes, *, end: bool = False) -> None:
+        for at in range(0, len(payload), 16_384):
+            last = at + 16_384 >= len(payload)
+            self.send(frames.frame(DATA, END_STREAM if end and last else 0, stream, payload[at : at + 16_384]))
+
+    def call(self, stream: int, payload: bytes, path: str = INFERENCE + "ModelInfer", **fields: str) -> None:
+        """A unary call."""
+        self.begin(stream, block(path, "POST", **fields))
+        self.data(stream, message(payload), end=True)
+
+    async def frame(self) -> tuple[int, int, int, bytes]:
+        head = await asyncio.wait_for(self.reader.readexactly(9), 5)
+        upper, lower, kind, flags, stream = frames.FRAME_HEAD.unpack(head)
+        return kind, flags, stream, await self.reader.readexactly(upper << 8 | lower)
+
+    async def trailers(self, stream: int) -> dict[str, str]:
+        """What a stream ends with, or `reset` with its code."""
+        while True:
+            kind, flags, number, payload = await self.frame()
+            if kind == HEADERS:
+                fields = {str(name): str(value) for name, value in self.decoder.decode(payload)}
+                if number == stream and flags & END_STREAM:
+                    return fields
+            elif kind == RST_STREAM and number == stream:
+                return {"reset": Code(struct.unpack(">I", payload)[0]).name}
+            elif kind == GOAWAY:
+                raise AssertionError(payload)
+
+    async def status(self, stream: int) -> tuple[int, str]:
+        """grpc-status and grpc-message."""
+        fields = await self.trailers(stream)
+        return int(fields["grpc-status"]), fields.get("grpc-message", "")
+
+    async def goaway(self) -> tuple[int, Code, str]:
+        """The next one: last stream, code and text."""
+        while True:
+            kind, _, _, payload = await self.frame()
+            if kind == GOAWAY:
+                last, code = struct.unpack_from(">II", payload)
+                return last, Code(code), payload[8:].decode()
+
+    async def ended(self) -> bool:
+        """The server has closed."""
+        try:
+            while await asyncio.wait_for(self.reader.read(65536), 5):
+                pass
+        except ConnectionError:
+            pass
+        return True
+
+
+@dataclass
+class RawScene:
+    """A door with a clock that tests move, and connections to it."""
+
+    server: GrpcServer
+    service: FakeService
+    clock: Time
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def connect(self, *, greet: bool = True, limit: int = 1 << 16) -> Raw:
+        host, _, port = self.server.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=limit)
+        self.writers.append(writer)
+        raw = Raw(reader, writer)
+        if greet:
+            raw.send(PREFACE, frames.settings(()))
+        return raw
+
+    def sweep_after(self, seconds: float) -> None:
+        """Let time pass; what is due is done twice, because waiting begins when it is first seen."""
+        self.server.sweep()
+        self.clock.pass_by(seconds)
+        self.server.sweep()
+
+
+@contextlib.asynccontextmanager
+async def raw_scene(
+    service: FakeService | None = None,
+    settings: GrpcSettings | None = None,
+    keepalive: KeepaliveSettings | None = None,
+    limits: GrpcLimits | None = None,
+) -> AsyncIterator[RawScene]:
+    """An open door."""
+    clock = Time()
+    service = service or GrpcFakeService()
+    server = GrpcServer(service, clock, settings, keepalive=keepalive, limits=limits)
+    await server.start(listen_tcp("127.0.0.1", 0))
+    scene = RawScene(server, service, clock)
+    try:
+        yield scene
+    finally:
+        for writer in scene.writers:
+            writer.close()
+        await server.drain(0.5)
