@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from edge_serve.systemd.crash_loop import Phase, Record, Suspects, as_text
+from edge_serve.systemd.safe_mode import FILE
 from tests.server.running import ADD_SUB, Running, python_model, running, start
 
 PAGE = Path(__file__).parents[2] / "docs/health.md"
@@ -109,7 +111,7 @@ def background() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_the_page_has_the_rows() -> None:
-    assert len(rows()) == 11
+    assert len(rows()) == 12
 
 
 def test_from_start_to_drain(repository: Path, gates: Gates, background: ThreadPoolExecutor) -> None:
@@ -182,6 +184,16 @@ def test_a_broken_model(repository: Path, flags: list[str], state: str) -> None:
     python_model(repository, "broken", BROKEN)
     with running(f"--model-repository={repository}", "--exit-on-error=false", *flags) as server:
         check(server, state, "broken")
+        assert server.get("/v2/models/gated/ready")[0] == 200
+
+
+def test_a_model_that_is_left_out(repository: Path, tmp_path: Path) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    died = Suspects(("killer",))
+    (tmp_path / FILE).write_text(as_text(Record(boot, Phase.ALIVE, died, (died, died))))
+    python_model(repository, "killer")
+    with running(f"--model-repository={repository}", f"--state-directory={tmp_path}") as server:
+        check(server, "safe mode", "killer")
         assert server.get("/v2/models/gated/ready")[0] == 200
 
 
