@@ -495,6 +495,7 @@ def _v2_settings(config: ServerConfig) -> V2Settings:
         max_input_size=config.http_max_input_size,
         header_forward_pattern=pattern.pattern if pattern is not None else "",
         ui=config.allow_ui,
+        health_json=config.http_health_json,
         restricted={
             Group(api): (restriction.header, restriction.value)
             for restriction in config.http_restricted_api

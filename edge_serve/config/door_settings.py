@@ -43,6 +43,11 @@ class DoorSettings:
         _http(PATH, "File with the certificates that sign clients' (PEM). Without --http-use-ssl-mutual a client may "
                     "have one, and need not."),
     ] = ""  # fmt: skip
+    http_health_json: Annotated[
+        bool,
+        _http(BOOLEAN, "Say in health replies as JSON what their status says, which KServe's client wants to read; "
+                       "Triton's have no body."),
+    ] = False  # fmt: skip
     http_cors_origin: Annotated[
         tuple[str, ...],
         _http(_ORIGIN, "Origin of web pages that may read answers of this server (CORS); * = of any.", tuple),

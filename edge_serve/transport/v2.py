@@ -175,15 +175,19 @@ class V2Application:
     # ---- health and metadata ------------------------------------------------------------------------------------
 
     def _live(self, exchange: Exchange, route: Route) -> None:
-        self._health(exchange, self._service.live())
+        self._health(exchange, "live", self._service.live())
 
     def _ready(self, exchange: Exchange, route: Route) -> None:
-        self._health(exchange, self._service.ready())
+        self._health(exchange, "ready", self._service.ready())
 
-    def _health(self, exchange: Exchange, good: bool) -> None:
+    def _health(self, exchange: Exchange, what: str, good: bool) -> None:
         if self._service.exiting():
             raise Unavailable("Server exiting")
-        exchange.reply(200 if good else 400, content_type=PLAIN)
+        status = 200 if good else 400
+        if self._settings.health_json:
+            exchange.reply(status, (orjson.dumps({what: good}),))
+        else:
+            exchange.reply(status, content_type=PLAIN)
 
     def _server_metadata(self, exchange: Exchange, route: Route) -> None:
         exchange.reply(200, (bodies.server_metadata(self._service.server_metadata()),))
@@ -197,7 +201,10 @@ class V2Application:
             ready = False  # Triton 2.51 does not tell these apart
         if not ready:
             raise InvalidArgument("Model version not ready")
-        exchange.reply(200, content_type=PLAIN)
+        if self._settings.health_json:
+            exchange.reply(200, (orjson.dumps({"name": route.model, "ready": True}),))
+        else:
+            exchange.reply(200, content_type=PLAIN)
 
     def _model_metadata(self, exchange: Exchange, route: Route) -> None:
         exchange.reply(200, (bodies.model_metadata(self._service.model_metadata(route.model, route.version)),))

@@ -36,12 +36,14 @@ class V2Settings:
         header_forward_pattern: --http-header-forward-pattern; "" = none.
         restricted: --http-restricted-api, group -> (header, value).
         ui: --allow-ui.
+        health_json: --http-health-json.
     """
 
     max_input_size: int = MAX_INPUT_SIZE
     header_forward_pattern: str = ""
     restricted: Mapping[Group, tuple[str, str]] = field(default_factory=dict)
     ui: bool = False
+    health_json: bool = False
 
 
 @dataclass(slots=True)

@@ -236,6 +236,13 @@ def test_bodies_that_are_too_large_are_refused_before_they_are_read() -> None:
         door.application.place(head_of("POST", "/v2/models/m/infer", headers, 5000), 5000)
 
 
+def test_health_may_be_told_as_json() -> None:
+    door = Door(health_json=True)
+    assert door.call("GET", "/v2/health/live").json == {"live": True}
+    assert door.call("GET", "/v2/health/ready").json == {"ready": True}
+    assert door.call("GET", "/v2/models/m/ready").json == {"name": "m", "ready": True}
+
+
 # ---- the other operations ----------------------------------------------------------------------------------------
 
 
