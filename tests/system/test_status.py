@@ -8,7 +8,10 @@ from tests.system.machine import wait_until
 from tests.system.service import Service
 
 
-def test_the_status_needs_no_options(service: Service) -> None:
+def test_the_status_needs_no_options_and_the_page_is_there_for_a_laptop(service: Service) -> None:
+    status, page = service.ask("GET", "/ui")
+    assert (status, page[:15]) == (200, "<!doctype html>")
+    assert service.status_of("GET", "/edge-serve/status") == 200
     report = service.machine.run("edge-serve status")
     document = json.loads(service.machine.run("edge-serve status --json"))
 
@@ -18,12 +21,6 @@ def test_the_status_needs_no_options(service: Service) -> None:
     assert document["server"]["pid"] == service.main_pid()
     service.machine.run("systemctl stop edge-serve.socket edge-serve-metrics.socket edge-serve")
     assert service.machine.try_run("edge-serve status").status == 3
-
-
-def test_the_page_is_there_for_a_laptop_beside_it(service: Service) -> None:
-    status, page = service.ask("GET", "/ui")
-    assert (status, page[:15]) == (200, "<!doctype html>")
-    assert service.status_of("GET", "/edge-serve/status") == 200
 
 
 def test_the_journal_says_which_model_a_line_is_about(service: Service) -> None:
