@@ -39,7 +39,8 @@ class Override:
             Internal: files without a configuration.
             InvalidArgument: an unknown parameter, or a path that leaves the directory.
         """
-        files = {key[len(_FILE) :]: value for key, value in parameters.items() if key.startswith(_FILE)}
+        # clients write `file:/1/model.py` as well; Triton joins it to the model's directory (core filesystem/api.cc)
+        files = {key[len(_FILE) :].lstrip("/"): value for key, value in parameters.items() if key.startswith(_FILE)}
         unknown = [key for key in parameters if key != "config" and not key.startswith(_FILE)]
         if unknown:
             raise InvalidArgument(f"unrecognized load parameter '{unknown[0]}', expected 'config' or 'file:<path>'")
@@ -74,5 +75,5 @@ class Override:
 
 def _check_path(path: str) -> None:
     parts = PurePosixPath(path)
-    if not path or parts.is_absolute() or ".." in parts.parts or "\x00" in path:
+    if not path or ".." in parts.parts or "\x00" in path:
         raise InvalidArgument(f"model file override path '{path}' must stay inside the model directory")
