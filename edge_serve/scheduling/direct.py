@@ -11,7 +11,7 @@ from edge_serve.scheduling.queued import QueuedScheduler
 
 #: what the requests of one hop to a worker may take together, nanoseconds: about four hops
 BURST_NS = 200_000
-#: and how many they may be: all of them fail with their worker
+#: and how many they may be. What is with a worker fails with it, and cannot go to another instance any more
 BURST_REQUESTS = 8
 #: when such a hop takes longer than this, other instances help
 OVERDUE_NS = 1_000_000
