@@ -9,6 +9,7 @@ import logging
 
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
+from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol.grpc_infer import GrpcInferDecoder, peek
@@ -88,7 +89,8 @@ class GrpcInference:
         except EdgeServeError as error:
             call.fail(error)
         except Exception:
-            log.exception("a response of model %s cannot be encoded", response.model_name)
+            extra = about(response.model_name, response.model_version, response.id)
+            log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
             call.fail(UNENCODABLE)
         if lease is not None:
             lease.release()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
@@ -246,7 +247,8 @@ class InferStream:
             self._send_error(one, response, error)
             return lease
         except Exception:
-            log.exception("a response of model %s cannot be encoded", response.model_name)
+            extra = about(response.model_name, response.model_version, response.id)
+            log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
             self._send_error(one, response, Internal("the server failed to encode the response, its log says why"))
             return lease
         parts, size = grpc_response.stream_response(inner, size)
