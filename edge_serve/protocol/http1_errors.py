@@ -15,13 +15,13 @@ class BadRequest(InvalidArgument):
 class RequestTimeout(InvalidArgument):
     """The client took too long to send its request (RFC 9110 15.5.9)."""
 
-    http_status = 408
+    http_status, grpc_code = 408, "DEADLINE_EXCEEDED"
 
 
 class ContentTooLarge(InvalidArgument):
     """The body is larger than the server takes (RFC 9110 15.5.14)."""
 
-    http_status = 413
+    http_status, grpc_code = 413, "RESOURCE_EXHAUSTED"
 
 
 class TargetTooLong(InvalidArgument):

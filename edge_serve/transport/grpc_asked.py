@@ -48,6 +48,12 @@ class HeadRefused(EdgeServeError):
         self.status = status
 
 
+class DeadlineExceeded(EdgeServeError):
+    """The client's time is over."""
+
+    http_status, grpc_code = 504, "DEADLINE_EXCEEDED"
+
+
 class Method(Protocol):
     """What can be called; `transport.grpc_call` has its two kinds.
 

@@ -20,7 +20,8 @@ from edge_serve.protocol.http2 import Http2
 from edge_serve.protocol.http2_frames import Code
 from edge_serve.protocol.routes import Group
 from edge_serve.tensors import Buffer
-from edge_serve.transport.grpc_asked import Asked, HeadRefused
+from edge_serve.transport.body_memory import BodyMemory
+from edge_serve.transport.grpc_asked import Asked, DeadlineExceeded, HeadRefused
 from edge_serve.transport.grpc_messages import Message, MessageStream, Place
 
 log = logging.getLogger(__name__)
@@ -30,12 +31,6 @@ _SMALL, _SMALL_INFLATED = 64 * 1024, 1024 * 1024
 _PREFIX_SIZE = PREFIX.size
 
 FAULT = Internal("the server failed to handle this request, its log says why")
-
-
-class DeadlineExceeded(EdgeServeError):
-    """The client's time is over."""
-
-    http_status, grpc_code = 504, "DEADLINE_EXCEEDED"
 
 
 class Conversation(Protocol):
@@ -88,6 +83,8 @@ class Line(Protocol):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
+    def memory(self) -> BodyMemory: ...
 
     def add(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> None:
         """Push without seeing to it that it is sent."""
@@ -152,6 +149,10 @@ class GrpcCall(MessageStream):
             message.release()
             self.fail(Internal("a unary call has one message, more than one came"))
 
+    @property
+    def memory(self) -> BodyMemory:
+        return self._line.memory
+
     def find_place(self, beginning: bytes, length: int) -> Place | None:
         method = self.asked.method
         if isinstance(method, (Unary, Streaming)) and method.place is not None:
@@ -182,7 +183,7 @@ class GrpcCall(MessageStream):
         """What the client owes, and a value that changes when it does something about it."""
         if self.queue is not None and self._conversation is None:
             return "read", (len(self.queue), self.queue[0].left)
-        if not self.ended and (self.midway or self._conversation is None):
+        if not self.ended and not self.waits and (self.midway or self._conversation is None):
             return "message", (self.receivable >> 10, self.filled >> 10)
         return None
 
@@ -211,7 +212,7 @@ class GrpcCall(MessageStream):
             line = self._line
             whole = size + grpc_wire.WHOLE_OVERHEAD
             line.add((grpc_wire.before(self.id, size), *parts, grpc_wire.ok(self.id)), whole, on_sent)
-            if self._timer is not None:
+            if self._timer is not None or self._claim is not None:
                 self._drop()
             connection.done(self)
             line.answered()
@@ -252,11 +253,7 @@ class GrpcCall(MessageStream):
             self._end_with(grpc_wire.fault(self.id, error.grpc_code, error.message, started=self._started))
 
     def check_change(self) -> None:
-        """To be called before a message changes something, where the method alone does not.
-
-        Raises:
-            EdgeServeError: this client may not.
-        """
+        """To be called before a message changes something; raises what a client is told that may only ask."""
         if self.asked.unchangeable is not None:
             self._line.count_denied()
             raise self.asked.unchangeable

@@ -6,7 +6,6 @@ sent together at its end, but for an answer after which nothing is under way: th
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import logging
 import random
@@ -14,80 +13,23 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from edge_serve.clock import Clock
 from edge_serve.protocol.http2 import Http2
 from edge_serve.protocol.http2_frames import Code, ConnectionFault
 from edge_serve.protocol.http2_heads import Head
+from edge_serve.protocol.routes import Group
 from edge_serve.tensors import Buffer
+from edge_serve.transport.body_memory import BodyMemory
 from edge_serve.transport.grpc_asked import Asked, Understanding
 from edge_serve.transport.grpc_call import GrpcCall
-from edge_serve.transport.grpc_keepalive import Due, Keepalive, KeepaliveSettings
+from edge_serve.transport.grpc_keepalive import Due, Keepalive
+from edge_serve.transport.grpc_shared import Shared
 from edge_serve.transport.send_queue import SendQueue
-from edge_serve.transport.sharing import Sharing
 from edge_serve.transport.wire import Wire
 
 log = logging.getLogger(__name__)
 
 #: payloads of our PINGs
 _ARE_YOU_THERE, _LEAVING = b"edgeping", b"edgebye."
-
-
-@dataclass(frozen=True, slots=True)
-class GrpcLimits:
-    """What one gRPC door gives to its clients, at most. Times are seconds.
-
-    Attributes:
-        connections: open at once; a further one is closed.
-        unsent: bytes waiting for a slow reader, beyond which its streams wait.
-        stalled: bytes, beyond which nothing is read from it: answers to what it asks for would be too many.
-        receive_buffer: bytes of the buffer that all connections share.
-        greeting_timeout: from the connection to the client's first frame.
-        message_timeout: in which at least 1 KiB more of a message must arrive.
-        write_timeout: in which the client must take at least a byte of what waits for it.
-        handshake_timeout: from the start of a connection to the end of its TLS handshake.
-        leave_timeout: in which a client must notice that it is asked to leave.
-        linger_timeout: for which bytes are thrown away at the end, so that the client gets to read why.
-    """
-
-    connections: int = 4096
-    unsent: int = 256 * 1024
-    stalled: int = 1024 * 1024
-    receive_buffer: int = 64 * 1024
-    greeting_timeout: float = 20.0
-    message_timeout: float = 30.0
-    write_timeout: float = 60.0
-    handshake_timeout: float = 10.0
-    leave_timeout: float = 1.0
-    linger_timeout: float = 3.0
-
-
-class Shared:
-    """What all connections of a door use together."""
-
-    __slots__ = ("clock", "connections", "emptied", "keepalive", "limits", "loop", "max_message", "on_closed",
-                 "sharing", "view")  # fmt: skip
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        limits: GrpcLimits,
-        keepalive: KeepaliveSettings,
-        max_message: int,
-        sharing: Sharing,
-    ) -> None:
-        self.loop = loop
-        self.clock = clock
-        self.limits = limits
-        self.keepalive = keepalive
-        self.max_message = max_message
-        self.sharing = sharing
-        #: called for each connection that has gone
-        self.on_closed: Callable[[GrpcConnection], None] | None = None
-        self.view = memoryview(bytearray(limits.receive_buffer))
-        self.connections: set[GrpcConnection] = set()
-        #: called when the last connection has gone
-        self.emptied: Callable[[], None] | None = None
 
 
 class Output(SendQueue):
@@ -129,8 +71,10 @@ class _Waits:
 class GrpcConnection:
     """Implements `http2.Host` and `grpc_call.Line`."""
 
-    __slots__ = ("_fd", "_http2", "_keepalive", "_leaving_ns", "_out", "_phase", "_reading", "_scheduled", "_shared",
-                 "_sock", "_understanding", "_waits", "_writing", "loop")  # fmt: skip
+    __slots__ = (
+        "_counted", "_fd", "_full", "_http2", "_keepalive", "_leaving_ns", "_out", "_phase", "_reading", "_scheduled",
+        "_shared", "_sock", "_understanding", "_waits", "_writing", "loop",
+    )  # fmt: skip
 
     def __init__(self, sock: Wire, shared: Shared, understanding: Understanding) -> None:
         self._sock = sock
@@ -149,6 +93,9 @@ class GrpcConnection:
         self._waits = _Waits(since_ns=now_ns)
         self._writing = False
         self._reading = True
+        #: calls that are counted as in flight; and whether there were too many when the last bytes came
+        self._counted = 0
+        self._full = False
         shared.loop.add_reader(self._fd, self._on_readable)
         self._http2.start()
 
@@ -168,6 +115,8 @@ class GrpcConnection:
         if received == 0:  # nobody ends only one direction of HTTP/2
             self.close()
         elif self._phase is Phase.OPEN:
+            in_flight = shared.sharing.in_flight
+            self._full = in_flight.now >= in_flight.limit
             scheduled, self._scheduled = self._scheduled, True
             try:
                 if place is None:
@@ -187,7 +136,12 @@ class GrpcConnection:
     def _flush(self) -> None:
         if self._phase is Phase.CLOSED:
             return
-        out, sender = self._out, self._http2.sender
+        http2 = self._http2
+        streams = len(http2.streams)
+        if streams != self._counted:
+            self._shared.sharing.in_flight.now += streams - self._counted
+            self._counted = streams
+        out, sender = self._out, http2.sender
         try:
             out.flush()
             while not out.pending and sender.waiting:
@@ -226,6 +180,10 @@ class GrpcConnection:
             self._scheduled = True
             self.loop.call_soon(self._flush_scheduled)
 
+    @property
+    def memory(self) -> BodyMemory:
+        return self._shared.sharing.memory
+
     def count_denied(self) -> None:
         self._understanding.count_denied()
 
@@ -235,6 +193,8 @@ class GrpcConnection:
         asked = head.meaning
         if type(asked) is not Asked:
             asked = self._understanding.of(head)
+        if self._full and asked.method is not None and asked.method.group is not Group.HEALTH:
+            asked = Asked(refusal=self._shared.sharing.in_flight.refusal())
         return GrpcCall(self._http2, self, stream_id, head.content_length, asked, self._shared.max_message)
 
     def on_ping(self) -> None:
@@ -314,6 +274,7 @@ class GrpcConnection:
         self._http2.lose()
         self._out.drop()
         shared = self._shared
+        shared.sharing.in_flight.now -= self._counted
         shared.connections.discard(self)
         if shared.on_closed is not None:
             shared.on_closed(self)
@@ -338,6 +299,10 @@ class GrpcConnection:
         waiting: dict[int, tuple[object, int]] = {}
         for call in list(self._http2.streams.values()):
             assert isinstance(call, GrpcCall), "open_stream makes no others"
+            late = call.overdue(now_ns, limits.body_rate, limits.memory_wait)
+            if late is not None:
+                call.fail(late)
+                continue
             mark = call.waits_for
             if mark is None:
                 continue

@@ -11,8 +11,9 @@ from edge_serve.messages.infer import Lease
 from edge_serve.protocol import grpc_wire
 from edge_serve.protocol.grpc_wire import PREFIX
 from edge_serve.protocol.http2 import Http2
-from edge_serve.protocol.http2_stream import Stream
+from edge_serve.protocol.http2_stream import INITIAL_WINDOW, Stream
 from edge_serve.tensors import Buffer
+from edge_serve.transport.body_memory import BodyMemory, Claim, ClaimedLease
 
 #: messages from here on are offered to `find_place`
 PLACED_FROM = 32 * 1024
@@ -57,7 +58,7 @@ class MessageStream(Stream):
         filled: bytes of the message that is coming.
     """
 
-    __slots__ = ("_flag", "_length", "_placed", "_prefix", "_store", "filled", "max_message")
+    __slots__ = ("_beginning", "_claim", "_flag", "_length", "_placed", "_prefix", "_store", "filled", "max_message")
 
     def __init__(self, connection: Http2, stream_id: int, due: int, max_message: int) -> None:
         Stream.__init__(self, connection, stream_id, due)
@@ -69,6 +70,10 @@ class MessageStream(Stream):
         self._store: bytearray | memoryview | None = None
         self._placed: Place | None = None
         self.filled = 0
+        #: on memory for the message that is coming, or for the last one if nobody placed it
+        self._claim: Claim | None = None
+        #: what `find_place` will be shown when there is memory
+        self._beginning = b""
 
     # What subclasses do.
 
@@ -82,6 +87,11 @@ class MessageStream(Stream):
         Raises:
             EdgeServeError: it is not taken.
         """
+
+    @property
+    def memory(self) -> BodyMemory:
+        """What messages from PLACED_FROM on share."""
+        raise NotImplementedError
 
     def fail(self, error: EdgeServeError) -> None:
         """The messages cannot be read."""
@@ -120,6 +130,18 @@ class MessageStream(Stream):
         placed, self._placed, self._store = self._placed, None, None
         if placed is not None:
             placed.lease.release()
+        self._release()
+
+    @property
+    def waits(self) -> bool:
+        """There is no memory yet for the message that is coming."""
+        return self._claim is not None and not self._claim.granted
+
+    def overdue(self, now_ns: int, rate: int, wait: float) -> EdgeServeError | None:
+        """See `Claim.overdue`."""
+        if self._claim is None or self._store is None:
+            return None
+        return self._claim.overdue(self.filled, now_ns, rate, wait)
 
     # Inside.
 
@@ -161,19 +183,57 @@ class MessageStream(Stream):
     def _begin(self, beginning: bytes, here: int) -> None:
         """Find a place for a message that has to be put together."""
         length = self._length
-        if length >= PLACED_FROM and not self._flag:
+        self.filled = 0
+        if length >= PLACED_FROM:
             try:
-                self._placed = self.find_place(beginning, length)
+                self._claim_for(length)
+                if self.waits:
+                    self._beginning = beginning
+                elif not self._flag:
+                    self._find(beginning)
             except EdgeServeError as error:
                 self.fail(error)
                 return
-        placed = self._placed
-        if placed is not None:
-            self._store = placed.lease.view[placed.shift : placed.shift + length]
-        else:
+        if self._placed is None:
             self._store = bytearray(min(length, max(_FIRST_STEP, here)))
-        self.filled = 0
-        self.widen(length - here)
+        if not self.waits:
+            self.widen(length - here)
+
+    def _claim_for(self, length: int) -> None:
+        self._release()
+        if length > INITIAL_WINDOW:
+            self._claim = self.memory.claim(length, self._on_admitted, INITIAL_WINDOW)
+        else:  # all of it may come before the client can be told to wait
+            self._claim = self.memory.growing(self.fail)
+            self._claim.grow(length, 1)
+
+    def _find(self, beginning: bytes) -> None:
+        self._placed = placed = self.find_place(beginning, self._length)
+        if placed is not None:
+            assert self._claim is not None, "every message that is placed has one"
+            placed.lease = ClaimedLease(placed.lease, self._claim)
+            self._store = placed.lease.view[placed.shift : placed.shift + self._length]
+
+    def _on_admitted(self) -> None:
+        """There is memory: move what has come to its place, and let the rest come."""
+        early = self._store
+        if self.closed or early is None:
+            return
+        try:
+            if not self._flag:
+                self._find(self._beginning)
+        except EdgeServeError as error:
+            self.fail(error)
+            return
+        if self._placed is not None and self._store is not None:
+            self._store[: self.filled] = early[: self.filled]
+        self._beginning = b""
+        self.widen(self._length - self.filled)
+
+    def _release(self) -> None:
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            claim.release()
 
     def _fill(self, data: bytes, start: int, stop: int) -> int:
         """Put bytes into their place; how far that went."""
@@ -194,6 +254,10 @@ class MessageStream(Stream):
         placed, self._placed = self._placed, None
         self._length = -1
         assert store is not None, "something was put there"
+        if self._claim is not None:
+            self._claim.settle()
+            if placed is not None:  # its lease has it
+                self._claim = None
         if placed is None:
             self.take(Message(store), self._flag)
         else:

@@ -9,8 +9,8 @@ from edge_serve.config.server import ServerConfig
 from edge_serve.errors import InvalidArgument
 from edge_serve.protocol.routes import Group
 from edge_serve.transport.grpc_asked import GrpcSettings
-from edge_serve.transport.grpc_connection import GrpcLimits
 from edge_serve.transport.grpc_keepalive import KeepaliveSettings
+from edge_serve.transport.grpc_shared import GrpcLimits
 from edge_serve.transport.reloaded import Reloaded
 from edge_serve.transport.tls import TlsFiles, make_context
 
@@ -49,7 +49,12 @@ def keepalive_of(config: ServerConfig) -> KeepaliveSettings:
 
 def limits_of(config: ServerConfig) -> GrpcLimits:
     """What `config` says a door gives at most."""
-    return GrpcLimits(connections=config.grpc_max_connections, handshake_timeout=config.tls_handshake_timeout_secs)
+    return GrpcLimits(
+        connections=config.grpc_max_connections,
+        body_rate=config.min_body_bytes_per_sec,
+        memory_wait=config.request_memory_wait_secs,
+        handshake_timeout=config.tls_handshake_timeout_secs,
+    )
 
 
 def tls_of(config: ServerConfig) -> Reloaded[ssl.SSLContext] | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from edge_serve.transport.grpc_asked import Understanding
-from edge_serve.transport.grpc_connection import GrpcConnection, Shared
+from edge_serve.transport.grpc_connection import GrpcConnection
+from edge_serve.transport.grpc_shared import Shared
 from edge_serve.transport.tls import TlsSocket
 
 

@@ -19,10 +19,10 @@ from edge_serve.protocol.http1_reader import RequestReader
 from edge_serve.protocol.http1_response import CONTINUE
 from edge_serve.tensors import Buffer
 from edge_serve.transport.exchange import Application
-from edge_serve.transport.http_exchange import HttpExchange, Progress
+from edge_serve.transport.http_exchange import HttpExchange, Progress, abandon_all
 from edge_serve.transport.http_shared import Phase, Shared, Wait
 from edge_serve.transport.intake import Intake
-from edge_serve.transport.replies import refuse
+from edge_serve.transport.replies import refuse, turn_away
 from edge_serve.transport.retiring import FRESH_GRACE, GRACE
 from edge_serve.transport.send_queue import SendQueue
 from edge_serve.transport.wire import Wire
@@ -170,8 +170,9 @@ class HttpConnection:
 
     def check_time(self, now_ns: int) -> None:
         """Close the connection if it has been waiting for the same thing too long."""
-        if self._intake.claim is not None and self._phase is Phase.OPEN:
-            late = self._intake.overdue(self._reader.received, now_ns, self._shared.limits)
+        claim, limits = self._intake.claim, self._shared.limits
+        if claim is not None and self._phase is Phase.OPEN:
+            late = claim.overdue(self._reader.received, now_ns, limits.body_rate, limits.memory_wait)
             if late is not None:
                 self.evict(late)
                 return
@@ -244,7 +245,7 @@ class HttpConnection:
                     self._phase = Phase.LAST
                 try:
                     if in_flight.now > in_flight.limit and head.method != "GET":
-                        self._turn_away(exchange)
+                        turn_away(exchange, in_flight.refusal())
                     else:
                         handle(exchange)
                 except Exception:
@@ -357,25 +358,13 @@ class HttpConnection:
         self._phase = Phase.LINGER
         self._set_reading(True)
 
-    def _turn_away(self, exchange: HttpExchange) -> None:
-        """Too many requests are in flight."""
-        if exchange.lease is not None:
-            exchange.lease.release()
-        refuse(exchange, self._in_flight.refusal(), "application/json")
-
     def _abandon_reading(self) -> None:
         self._reader.abandon()
         self._intake.drop()
 
     def _abandon_exchanges(self) -> None:
-        exchanges = self._exchanges
-        self._in_flight.now -= len(exchanges)
-        while exchanges:
-            exchange = exchanges.popleft()
-            try:
-                exchange.abandon()
-            except Exception:
-                _log.exception("abandoning %s %s failed", exchange.head.method, exchange.head.path)
+        self._in_flight.now -= len(self._exchanges)
+        abandon_all(self._exchanges)
 
     def _waiting(self) -> tuple[Wait, int]:
         """What is waited for, and a number that changes with progress."""
@@ -385,7 +374,7 @@ class HttpConnection:
         if self._out.pending:
             return Wait.WRITE, self._out.taken
         if self._intake.waits:
-            return Wait.ANSWER, 0  # Intake knows how long
+            return Wait.ANSWER, 0  # the claim knows how long
         if reader.in_body and not (self._exchanges and reader.awaits_continue):
             return Wait.BODY, reader.received >> 10
         if self._exchanges:

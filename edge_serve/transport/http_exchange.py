@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -11,6 +13,8 @@ from edge_serve.protocol.http1 import Head
 from edge_serve.protocol.http1_response import BODILESS, CLOSE, KEEP, LAST_CHUNK, chunk_head, response_head
 from edge_serve.tensors import Buffer
 from edge_serve.transport.body_memory import Claim
+
+_log = logging.getLogger(__name__)
 
 
 class Progress(enum.IntEnum):
@@ -175,3 +179,13 @@ class HttpExchange:
             self.closes = True
             return CLOSE
         return KEEP if self.head.version == "1.0" else b""
+
+
+def abandon_all(exchanges: deque[HttpExchange]) -> None:
+    """Take them off a connection that is gone, whatever the application makes of it."""
+    while exchanges:
+        exchange = exchanges.popleft()
+        try:
+            exchange.abandon()
+        except Exception:
+            _log.exception("abandoning %s %s failed", exchange.head.method, exchange.head.path)

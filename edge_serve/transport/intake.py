@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from edge_serve.errors import EdgeServeError, Overloaded
+from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Lease
 from edge_serve.protocol.http1 import Head
-from edge_serve.protocol.http1_errors import RequestTimeout
 from edge_serve.protocol.http1_reader import NotYet
 from edge_serve.transport.body_memory import BodyMemory, Claim, ClaimedLease
 from edge_serve.transport.exchange import Application
-from edge_serve.transport.http_limits import HttpLimits
-
-#: seconds after which a refused client may try again
-_RETRY_AFTER = 5
-
-#: a sender's speed is measured over so many seconds
-_WINDOW_NS = 5_000_000_000
 
 
 class Line(Protocol):
@@ -38,13 +30,12 @@ class Intake:
         waits: there is no memory yet for the body of the request that is next.
     """
 
-    __slots__ = ("_application", "_line", "_memory", "_window", "claim", "waits")
+    __slots__ = ("_application", "_line", "_memory", "claim", "waits")
 
     def __init__(self, application: Application, memory: BodyMemory, line: Line) -> None:
         self._application = application
         self._memory = memory
         self._line: Line | None = line
-        self._window: tuple[int, int] | None = None
         self.claim: Claim | None = None
         self.waits = False
 
@@ -73,7 +64,7 @@ class Intake:
 
     def hand_over(self, lease: Lease | None) -> Claim | None:
         """The body is complete. Its claim goes with its lease; one without a lease is returned, the caller's now."""
-        claim, self.claim, self._window = self.claim, None, None
+        claim, self.claim = self.claim, None
         if claim is None:
             return None
         claim.settle()
@@ -81,7 +72,7 @@ class Intake:
 
     def drop(self) -> None:
         """What was being read is forgotten."""
-        claim, self.claim, self.waits, self._window = self.claim, None, False, None
+        claim, self.claim, self.waits = self.claim, None, False
         if claim is not None:
             claim.release()
 
@@ -90,42 +81,8 @@ class Intake:
         self.drop()
         self._line = None
 
-    def overdue(self, received: int, now_ns: int, limits: HttpLimits) -> EdgeServeError | None:
-        """What a client is told whose body has waited too long, or has kept others waiting; None: go on.
-
-        Args:
-            received: bytes of the connection so far.
-            now_ns: to be asked now and then while there is a claim.
-        """
-        if self.waits:
-            return self._waited(now_ns, limits.memory_wait)
-        if not limits.body_rate or not self._memory.is_short:
-            self._window = None
-            return None
-        since, before = self._measure(now_ns, received)
-        if now_ns - since < _WINDOW_NS:
-            return None
-        self._window = (now_ns, received)
-        if (received - before) * 1e9 >= limits.body_rate * (now_ns - since):
-            return None
-        self._memory.refused["slow"] += 1
-        return RequestTimeout(f"others wait for memory, and this came slower than {limits.body_rate} bytes a second")
-
-    def _waited(self, now_ns: int, limit: float) -> EdgeServeError | None:
-        since, _ = self._measure(now_ns, 0)
-        if now_ns - since < limit * 1e9:
-            return None
-        self._memory.refused["waited"] += 1
-        return Overloaded(f"there was no memory for this body for {limit:g} seconds, try again later", _RETRY_AFTER)
-
-    def _measure(self, now_ns: int, received: int) -> tuple[int, int]:
-        """When this began to be measured, and how much had been received then."""
-        if self._window is None:
-            self._window = (now_ns, received)
-        return self._window
-
     def _admitted(self) -> None:
-        self.waits, self._window = False, None
+        self.waits = False
         if self._line is not None:
             self._line.admit()
 

@@ -35,3 +35,10 @@ def refuse(exchange: Exchange, error: EdgeServeError, content_type: str) -> None
     elif isinstance(error, Overloaded):
         headers = (("Retry-After", str(error.retry_after)),)
     exchange.reply(error.http_status, (error_body(error.message),), content_type=content_type, headers=headers)
+
+
+def turn_away(exchange: Exchange, error: EdgeServeError) -> None:
+    """Refuse a request without asking the application whose memory its body is in."""
+    if exchange.lease is not None:
+        exchange.lease.release()
+    refuse(exchange, error, "application/json")

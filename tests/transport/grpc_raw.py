@@ -23,9 +23,9 @@ from edge_serve.protocol.http2_frames import (
 )
 from edge_serve.protocol.http2_heads import encode, literal
 from edge_serve.transport.grpc_asked import GrpcSettings
-from edge_serve.transport.grpc_connection import GrpcLimits
 from edge_serve.transport.grpc_keepalive import KeepaliveSettings
 from edge_serve.transport.grpc_server import GrpcServer
+from edge_serve.transport.grpc_shared import GrpcLimits
 from edge_serve.transport.listeners import listen_tcp
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService
 from tests.transport.v2_scene import FakeService

@@ -14,7 +14,7 @@ import pytest
 from edge_serve.access.roles import Role
 from edge_serve.protocol import grpc_service_pb2 as pb
 from edge_serve.transport.access import Access, AccessSettings
-from edge_serve.transport.grpc_connection import GrpcLimits
+from edge_serve.transport.grpc_shared import GrpcLimits
 from edge_serve.transport.listeners import listen_tcp
 from edge_serve.transport.reloaded import Reloaded
 from edge_serve.transport.sharing import Addresses, Sharing

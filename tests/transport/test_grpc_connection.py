@@ -12,8 +12,8 @@ from edge_serve.protocol import grpc_service_pb2 as pb
 from edge_serve.protocol import http2_frames as frames
 from edge_serve.protocol.http2_frames import PING, PREFACE, SETTINGS, Code, Setting
 from edge_serve.transport.grpc_asked import GrpcSettings
-from edge_serve.transport.grpc_connection import GrpcLimits
 from edge_serve.transport.grpc_keepalive import KeepaliveSettings
+from edge_serve.transport.grpc_shared import GrpcLimits
 from tests.transport.grpc_raw import Raw, RawScene, block, message, raw_scene
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService, infer_request
 from tests.transport.v2_scene import FakeLease
