@@ -14,7 +14,7 @@ from edge_serve.workers.pool import Workers
 from tests.workers.harness import Recorder, run, spec, values
 
 MODEL = """
-import os, pathlib, signal, threading
+import os, pathlib, signal, sys, threading
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -27,6 +27,7 @@ class TritonPythonModel:
 
     def initialize(self, args):
         assert threading.current_thread() is threading.main_thread()
+        assert sys.argv == [""]
         self.directory = pathlib.Path(args["model_repository"])
         signal.signal(signal.SIGUSR1, lambda *_: None)
 
