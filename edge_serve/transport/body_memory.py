@@ -17,6 +17,9 @@ from edge_serve.protocol.http1_errors import ContentTooLarge, RequestTimeout
 #: what a chunked body asks for at once
 STEP = 1 << 20
 
+#: bytes that bodies which wait may always have sent already
+_EARLY = 8 << 20
+
 #: a sender's speed is measured over so many seconds
 _WINDOW_NS = 5_000_000_000
 
@@ -148,7 +151,7 @@ class BodyMemory:
 
         Args:
             early: bytes that may come before it is granted, where their sender cannot be kept from it. All bodies that
-                wait may have a quarter of the limit for these.
+                wait may have a quarter of the limit for these, and 8 MiB at least.
 
         Raises:
             ContentTooLarge: there never will be enough. Overloaded: too much comes early.
@@ -157,7 +160,7 @@ class BodyMemory:
             raise self._too_large(size)
         claim = self._new(size, wake, None)
         if self._waiting or self.used + size > self.limit:
-            if early and self._early + early > self.limit // 4:
+            if early and self._early + early > max(self.limit // 4, _EARLY):
                 self.refused["evicted"] += 1
                 raise Overloaded(_NONE_NOW, _RETRY_AFTER)
             claim._early = early

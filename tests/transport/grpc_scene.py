@@ -63,7 +63,7 @@ async def door(
     service: FakeService, settings: GrpcSettings | None = None, **more: Any
 ) -> AsyncIterator[tuple[GrpcServer, Caller]]:
     """An open door and a caller; `more` is for the door."""
-    server = GrpcServer(service, FixedClock(), settings, **more)
+    server = GrpcServer(service, more.pop("clock", None) or FixedClock(), settings, **more)
     await server.start(listen_tcp("127.0.0.1", 0))
     try:
         async with grpc.aio.insecure_channel(server.address) as channel:
