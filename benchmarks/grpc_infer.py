@@ -6,14 +6,18 @@ import functools
 
 from benchmarks import load, peer
 from benchmarks.report import Report
-from benchmarks.servers import MODELS, edge_serve, repository, triton
+from benchmarks.servers import MODELS, Server, edge_serve, repository, triton
 
 #: connections -> the ratio that the project asks for
 BARS = {1: 0.8, 8: 0.7, 32: 0.55}
 
 
+def _streams(server: Server) -> tuple[float, float]:
+    return load.perf_analyzer(server, "add_sub", 8, 1500, "grpc", "--streaming", "--async")
+
+
 def run(rounds: int = 3) -> Report:
-    """perf_analyzer, unary calls, both servers up, in turn."""
+    """perf_analyzer, unary calls and then streams, both servers up, in turn."""
     report = Report("grpc_infer", "inferences per second beside Triton 2.51's python backend (perf_analyzer, gRPC)")
     with repository([MODELS / "add_sub"]) as models, edge_serve(models) as ours:
         try:
@@ -23,7 +27,9 @@ def run(rounds: int = 3) -> Report:
                         load.perf_analyzer, model="add_sub", connections=connections, protocol="grpc"
                     )
                     row = load.versus(ours, theirs, measure, rounds)
-                    report.rows.append({"connections": connections, **row, "asked": bar})
+                    report.rows.append({"connections": str(connections), **row, "asked": bar})
+                row = load.versus(ours, theirs, _streams, rounds)
+                report.rows.append({"connections": "8 streams", **row, "asked": "-"})
         except peer.NoPeerError as error:
             report.notes.append(f"not measured: {error}")
     return report

@@ -15,18 +15,27 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 
+from edge_serve.clock import MonotonicClock
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.shared_memory import NamedRegions
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.protocol import http2_frames as wire
 from edge_serve.protocol.grpc_infer import GrpcInferDecoder
 from edge_serve.protocol.grpc_response import GrpcInferEncoder
 from edge_serve.protocol.grpc_service_pb2 import ModelInferRequest, ModelInferResponse
-from edge_serve.tensors import DataType, Tensor
+from edge_serve.protocol.grpc_wire import PREFIX
+from edge_serve.protocol.http2 import Http2
+from edge_serve.protocol.http2_heads import Head, encode
+from edge_serve.protocol.routes import Group
+from edge_serve.tensors import Buffer, DataType, Tensor
+from edge_serve.transport.grpc_asked import Asked, GrpcSettings, Understanding
+from edge_serve.transport.grpc_call import GrpcCall, Unary
+from edge_serve.transport.grpc_infer import GrpcInference
 from edge_serve.workers.arena import Arena, Budget
 from edge_serve.workers.execute import decode_execute, encode_execute
 from edge_serve.workers.layout import Layout
@@ -193,10 +202,81 @@ def grpc() -> dict[str, float]:
     }
 
 
+class _Echo:
+    """A service of one model that answers at once, and all that is around the calls of one connection."""
+
+    regions = NamedRegions()
+    arena = None
+    loop: Any = None
+    pending = 0
+
+    def __init__(self, signature: Signature) -> None:
+        self.signature = signature
+        self.sent = b""
+
+    def lookup(self, name: str, version: str) -> Any:
+        return self
+
+    def infer(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> Any:
+        on_response(InferResponse(request.model_name, "1", request.id, request.inputs))
+        return self
+
+    def cancel(self) -> None: ...
+
+    def serve(self, path: str) -> Http2:
+        """A connection whose calls ask this."""
+        inference = GrpcInference(cast(Any, self), MonotonicClock())
+        self._understanding = Understanding({path: Unary(Group.INFERENCE, inference.infer)}, GrpcSettings())
+        self._http2 = Http2(cast(Any, self), cast(Any, self), MonotonicClock(), 1 << 20)
+        return self._http2
+
+    def open_stream(self, stream: int, head: Head) -> GrpcCall:
+        asked = head.meaning
+        if not isinstance(asked, Asked):
+            asked = self._understanding.of(head)
+        return GrpcCall(self._http2, cast(Any, self), stream, head.content_length, asked, 1 << 30)
+
+    def push(self, parts: Sequence[Buffer], size: int, on_sent: object = None) -> None:
+        self.sent = b"".join(parts)
+
+    add = push
+
+    def answered(self) -> None: ...
+
+
+def http2() -> dict[str, float]:
+    """A ModelInfer of two INT32[16], from the bytes that a client sends to those that it gets; no socket, no worker."""
+    spec = {name: TensorSpec(name, DataType.INT32, (16,)) for name in ("INPUT0", "INPUT1")}
+    echo = _Echo(Signature("m", "1", "python", 8, spec, spec, required=2))
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    message = ModelInferRequest(model_name="m", id="17", raw_input_contents=[bytes(64)] * 2)
+    for name in spec:
+        message.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+    raw = message.SerializeToString()
+    pairs = ((":method", "POST"), (":scheme", "http"), (":path", path), ("content-type", "application/grpc"))
+    head = encode(None, [(name.encode(), value.encode()) for name, value in pairs])
+    body = PREFIX.pack(0, len(raw)) + raw
+    connection = echo.serve(path)
+    connection.receive(wire.PREFACE + wire.settings(()) + wire.window_update(0, 1 << 30))
+    streams = iter(range(1, 1 << 30, 2))
+
+    def call() -> None:
+        stream = next(streams)
+        connection.receive(
+            wire.frame(wire.HEADERS, wire.END_HEADERS, stream, head)
+            + wire.frame(wire.DATA, wire.END_STREAM, stream, body)
+        )
+
+    taken = microseconds(call, 5000)
+    assert raw[-64:] in echo.sent, "it was answered"
+    return {"a call, us": taken}
+
+
 MEASUREMENTS: dict[str, Callable[[], dict[str, Any]]] = {
     "arenas": arenas,
     "frames": frames,
     "grpc": grpc,
+    "http2": http2,
     "packets": packets,
     "sending": sending,
 }
