@@ -11,14 +11,15 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol import infer_header, json_text
-from edge_serve.protocol.validate import check_strings, prefix, validate
+from edge_serve.protocol.infer_split import Split, split
+from edge_serve.protocol.validate import check_correlation_id, check_strings, prefix, validate
 from edge_serve.protocol.work import NO_LIMITS, TooMuch, WorkLimits, check_json
 from edge_serve.tensors import Buffer, DataType, Shape, Tensor, element_count
 
@@ -50,7 +51,8 @@ def header_length(text: str | None, content_length: int) -> int | None:
 
 @dataclass(slots=True)
 class _TemplateInput:
-    """`elements`: their number, to be checked in every request, for BYTES; else -1."""
+    """`start` and `end` are behind the JSON part; `elements`: their number, to be checked in every request, for BYTES,
+    else -1."""
 
     name: str
     datatype: DataType
@@ -62,7 +64,8 @@ class _TemplateInput:
 
 @dataclass(slots=True)
 class _Template:
-    """A parsed and validated JSON part. Holds its signature, so that the `id` in the key stays that signature's."""
+    """A parsed and validated JSON part. `size` is that of all that follows it. Holds its signature, so that the `id` in
+    the key stays that signature's."""
 
     signature: Signature
     size: int
@@ -76,6 +79,9 @@ class _Template:
     timeout_us: int
     binary_default: bool
     rows: int
+
+
+_Known = TypeVar("_Known", _Template, "_Template | None")
 
 
 class InferDecoder:
@@ -97,6 +103,8 @@ class InferDecoder:
         self._regions = regions
         self._work = work
         self._templates: dict[tuple[int, bytes], _Template] = {}
+        #: likewise of what is common to requests that differ in `id` and `parameters`; None = it came once
+        self._common: dict[tuple[int, bytes], _Template | None] = {}
 
     def decode(
         self,
@@ -124,8 +132,8 @@ class InferDecoder:
         if length:
             key = (id(signature), bytes(view[:length]))
             template = self._templates.get(key)
-            if template is not None and template.size == len(view):
-                request = _fill(template, view, offset, self._work.strings)
+            if template is not None and template.size == len(view) - length:
+                request = _fill(template, view, length, offset, self._work.strings)
             else:
                 request = self._decode_header(signature, key[1], view, offset)
         elif length is None:
@@ -151,15 +159,43 @@ class InferDecoder:
 
     def _decode_header(self, signature: Signature, text: bytes, view: memoryview, offset: int) -> InferRequest:
         self._check_json_size(len(text), signature)
+        cut = split(text) if len(text) <= self._MAX_TEMPLATE_SIZE else None
+        if cut is not None:
+            template = self._common.get((id(signature), cut.common))
+            if template is not None and template.size == len(view) - len(text):
+                return self._decode_own(signature, cut, template, view, len(text), offset)
         tail = infer_header.Tail(view, len(text), offset)
         request = self._read(json_text.parse(text), tail, signature)
         if len(view) > 4 * self._work.strings:  # each has a length of 4 bytes
             self._check_strings(request)
         validate(request, signature)
         if len(text) <= self._MAX_TEMPLATE_SIZE and (-1, -1) not in tail.spans and not request.shared:
-            if len(self._templates) >= self._MAX_TEMPLATES:
-                del self._templates[next(iter(self._templates))]  # the oldest
-            self._templates[id(signature), text] = _template(request, signature, tail)
+            template = _template(request, signature, tail, len(text))
+            self._remember(self._templates, (id(signature), text), template)
+            if cut is not None:
+                key = id(signature), cut.common
+                again = key in self._common and cut.is_clean()
+                self._remember(self._common, key, template if again else None)
+        return request
+
+    def _remember(self, templates: dict[tuple[int, bytes], _Known], key: tuple[int, bytes], known: _Known) -> None:
+        if len(templates) >= self._MAX_TEMPLATES:
+            del templates[next(iter(templates))]  # the oldest
+        templates[key] = known
+
+    def _decode_own(
+        self, signature: Signature, cut: Split, template: _Template, view: memoryview, length: int, offset: int
+    ) -> InferRequest:
+        """A request whose inputs and outputs were read before, for another one."""
+        own = InferRequest(signature.model_name)
+        infer_header.read_own(cut.own, own)
+        check_correlation_id(own, signature)
+        whole = _Template(
+            signature, template.size, template.inputs, own.id, template.outputs, own.parameters, own.correlation_id,
+            own.flags, own.priority, own.timeout_us, own.binary_default, template.rows,
+        )  # fmt: skip
+        request = _fill(whole, view, length, offset, self._work.strings)
+        self._remember(self._templates, (id(signature), bytes(view[:length])), whole)
         return request
 
     def _read(self, document: Any, tail: infer_header.Tail, signature: Signature) -> InferRequest:
@@ -195,21 +231,21 @@ def json_too_big(size: int, limit: int) -> InvalidArgument:
     )
 
 
-def _template(request: InferRequest, signature: Signature, tail: infer_header.Tail) -> _Template:
+def _template(request: InferRequest, signature: Signature, tail: infer_header.Tail, length: int) -> _Template:
     inputs = [
         _TemplateInput(
             tensor.name,
             tensor.datatype,
             tensor.shape,
-            start,
-            end,
+            start - length,
+            end - length,
             element_count(tensor.shape) if tensor.datatype is DataType.BYTES else -1,
         )
         for tensor, (start, end) in zip(request.inputs, tail.spans, strict=True)
     ]
     return _Template(
         signature,
-        len(tail.body),
+        len(tail.body) - length,
         inputs,
         request.id,
         request.outputs,
@@ -223,11 +259,11 @@ def _template(request: InferRequest, signature: Signature, tail: infer_header.Ta
     )
 
 
-def _fill(template: _Template, view: memoryview, offset: int, most_strings: int) -> InferRequest:
+def _fill(template: _Template, view: memoryview, length: int, offset: int, most_strings: int) -> InferRequest:
     tensors = []
     for known in template.inputs:
-        start = known.start
-        data = view[start : known.end]
+        start = length + known.start
+        data = view[start : length + known.end]
         if known.elements >= 0:
             if known.elements > most_strings:
                 raise TooMuch

@@ -80,12 +80,7 @@ def read(document: Any, tail: Tail, model: str, max_input_size: int, regions: Re
         InvalidArgument: a value is not acceptable. NotFound: a shared memory region.
     """
     request = InferRequest(model)
-    request_id = find(document, "id")
-    if request_id is not None:
-        request.id = as_string(request_id, "Unable to parse 'id': ")
-    parameters = find(document, "parameters")
-    if parameters is not None:
-        _read_parameters(parameters, request)
+    read_own(document, request)
     inputs = as_array(member(document, "inputs", "Unable to parse 'inputs': "), "Unable to parse 'inputs': ")
     names: set[str] = set()
     for item in inputs:
@@ -100,6 +95,20 @@ def read(document: Any, tail: Tail, model: str, max_input_size: int, regions: Re
     if outputs is not None:
         _read_outputs(as_array(outputs, "Unable to parse 'outputs': "), request, regions)
     return request
+
+
+def read_own(document: Any, request: InferRequest) -> None:
+    """What a request has besides tensors: `id` and `parameters`.
+
+    Raises:
+        Internal, InvalidArgument: as `read`.
+    """
+    request_id = find(document, "id")
+    if request_id is not None:
+        request.id = as_string(request_id, "Unable to parse 'id': ")
+    parameters = find(document, "parameters")
+    if parameters is not None:
+        _read_parameters(parameters, request)
 
 
 def _read_parameters(parameters: Any, request: InferRequest) -> None:

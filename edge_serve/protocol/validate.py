@@ -47,8 +47,7 @@ def validate(request: InferRequest, signature: Signature) -> int:
     rows = _batch_size(request, signature)
     for tensor in reversed(request.inputs):
         _check_input(request, tensor, signature)
-    if signature.has_sequence_batching and signature.correlation_id_type is not None:
-        _check_correlation_id(request, signature, signature.correlation_id_type)
+    check_correlation_id(request, signature)
     request.rows = rows
     request.validated = signature
     return rows
@@ -228,8 +227,14 @@ def _equally_long(data: Buffer, count: int, stride: int) -> bool:
 _INTEGER_IDS = {DataType.UINT64, DataType.INT64, DataType.UINT32, DataType.INT32}
 
 
-def _check_correlation_id(request: InferRequest, signature: Signature, expected: DataType) -> None:
-    if request.correlation_id == "":
+def check_correlation_id(request: InferRequest, signature: Signature) -> None:
+    """A sequence's id has the type that the model's control asks for.
+
+    Raises:
+        InvalidArgument: with Triton's text.
+    """
+    expected = signature.correlation_id_type
+    if expected is None or not signature.has_sequence_batching or request.correlation_id == "":
         return  # there is none, which the scheduler refuses
     if isinstance(request.correlation_id, str):
         found = None if expected is DataType.BYTES else "BYTES"
