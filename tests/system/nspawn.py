@@ -37,15 +37,16 @@ class Nspawn:
 
     def start(self) -> None:
         """Begin to boot."""
-        self._connect()
+        if not self._group.exists():
+            self._connect()
         command = [
             "systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit", "--console=pipe",
             f"--directory={self.root}", f"--machine={self._name}", f"--network-namespace-path=/run/netns/{self._name}",
             "--link-journal=no", "--resolv-conf=off", "--timezone=off",
         ]  # fmt: skip
-        self._group.mkdir()
+        self._group.mkdir(exist_ok=True)
         grouped = ["sh", "-c", f'echo $$ > {self._group}/cgroup.procs; exec "$@"', "sh", *command]
-        with self._log.open("wb") as log:
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(grouped, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def refused(self) -> str:
@@ -75,10 +76,17 @@ class Nspawn:
 
     def cut(self) -> None:
         """As if the power went, but for what this machine's kernel still writes."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        if self._process is None:
+            return
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        with contextlib.suppress(OSError):
+            for process in children.read_text().split():  # its process 1, and with that all of it
+                os.kill(int(process), signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_SECONDS)
+        self._process.kill()
+        self._process.wait()
+        self._process = None
 
     def address(self, port: int) -> tuple[str, int]:
         """The container's own."""
@@ -97,12 +105,6 @@ class Nspawn:
     def console(self) -> str:
         """What its process 1 printed."""
         return self._log.read_text(errors="replace")[-5000:]
-
-    def process(self) -> int:
-        """The container's process 1, as this machine numbers it."""
-        assert self._process is not None
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
-        return int(children.split()[0])
 
     def _connect(self) -> None:
         """A cable between this machine and a new network namespace."""
