@@ -14,21 +14,18 @@ import os
 import resource
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edge_serve import __version__
 from edge_serve.clock import MonotonicClock
-from edge_serve.config.json_form import model_config_to_json
 from edge_serve.config.server import ServerConfig
-from edge_serve.doors import Guards, http_limits, quarter_of_memory
+from edge_serve.doors import Guards, quarter_of_memory
+from edge_serve.entrance import WAIT_BEFORE_DOORS, Entrance
 from edge_serve.errors import EdgeServeError
 from edge_serve.log import LogControl
 from edge_serve.messages.about import DISPLAY, about
-from edge_serve.messages.peer import ADMINISTRATOR
 from edge_serve.messages.settings import TRACE_LEVELS, TraceSettings
 from edge_serve.metrics.custom import CustomMetrics
 from edge_serve.metrics.gpu import find_gpus
@@ -44,30 +41,20 @@ from edge_serve.models.registry import Registry
 from edge_serve.models.repository import Repository
 from edge_serve.models.response_cache import ResponseCache
 from edge_serve.models.self_inference import SelfInference
-from edge_serve.protocol.routes import Group
 from edge_serve.scheduling.rate_limiter import RateLimiter
 from edge_serve.service import Service, ServiceOptions
 from edge_serve.status.collect import Collector, Rooms
 from edge_serve.status.probe import Probe
 from edge_serve.systemd import notify
-from edge_serve.systemd.activation import Inherited, inherit
+from edge_serve.systemd.activation import inherit
 from edge_serve.systemd.safe_mode import CrashWatch
 from edge_serve.systemd.supervisor import Supervisor, Watched
 from edge_serve.tracing.tracing import Tracing
-from edge_serve.transport.grpc_door import open_grpc
-from edge_serve.transport.http import HttpServer
-from edge_serve.transport.listeners import Listener, listen_tcp, listen_unix
-from edge_serve.transport.metrics import MetricsApplication
-from edge_serve.transport.v2 import V2Application
-from edge_serve.transport.v2_head import V2Settings
 from edge_serve.workers.arena import Budget
 from edge_serve.workers.codec import Codec
 from edge_serve.workers.environments import Environments
 from edge_serve.workers.pool import Hooks, Workers
 from edge_serve.workers.pool import Limits as WorkerLimits
-
-if TYPE_CHECKING:
-    from edge_serve.transport.grpc_server import GrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +63,6 @@ CLEAN, FAILED = 0, 1
 
 #: how often workers are asked for their health and idle tensor memory is given back, seconds
 HOUSEKEEPING_SECONDS = 1.0
-
-#: clients that wait in the sockets of the service manager are let in after so long, models or not, seconds
-WAIT_BEFORE_DOORS = 30.0
 
 #: how long a worker that is still there when all is over may take to end by itself, seconds
 LAST_GRACE = 1.0
@@ -91,32 +75,15 @@ class Source:
     registry: Registry
     custom_metrics: CustomMetrics
     budget: Budget
-    doors: list[HttpServer] = field(default_factory=list)
-    guards: Guards | None = None
-    all_doors: Callable[[], list[HttpServer | GrpcServer]] = list
+    http: Callable[[], HttpSeries]
 
     def models(self) -> Iterable[ModelSeries]:
         """Every served version."""
         return self.registry.series()
 
-    def http(self) -> HttpSeries:
-        """All doors together."""
-        requests: Counter[int] = Counter()
-        for door in self.doors:
-            requests.update(door.counters.requests)
-        return HttpSeries(sum(door.counters.connections for door in self.doors), requests, self._refused())
-
     def tensor_memory(self) -> int:
         """Bytes of all slots in all arenas."""
         return self.budget.used
-
-    def _refused(self) -> dict[str, int]:
-        counters = [door.counters for door in self.all_doors()]
-        return {
-            "connections": sum(door.connections_refused for door in counters),
-            "tls_handshake": sum(door.handshakes_failed for door in counters),
-            **(self.guards.refused() if self.guards is not None else {}),
-        }
 
     def custom(self) -> Iterable[CustomFamily]:
         """The models' own metrics."""
@@ -135,13 +102,8 @@ class Server:
         self._config = config
         self._clock = MonotonicClock()
         self._budget = Budget(config.tensor_memory_bytes or quarter_of_memory())
-        self._inherited = Inherited()
-        self._closed_doors: list[tuple[HttpServer | GrpcServer, list[Listener]]] = []
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
-        self._doors: list[HttpServer] = []
-        self._grpc: GrpcServer | None = None
-        self.addresses: dict[str, list[str]] = {}
         self._loading: asyncio.Task[list[str]] | None = None
         self._background: list[asyncio.Task[None]] = []
         custom = CustomMetrics()
@@ -172,7 +134,9 @@ class Server:
         calls = Calls(self._registry.lookup, self.service)
         hooks.infer, hooks.control, hooks.rests = calls.infer, calls.control, calls.rests
         self._guards = Guards(config)
-        self._source = Source(self._registry, custom, self._budget, self._doors, self._guards, self._all_doors)
+        self._entrance = Entrance(config, self.service, self._guards, self._codec, self._clock)
+        self.addresses = self._entrance.addresses
+        self._source = Source(self._registry, custom, self._budget, self._entrance.series)
         self._log_control = log_control
         self.service.status_source = self._collector(repository).read
         watched = Watched(self.service, self._registry, self._workers, config.required_model)
@@ -201,7 +165,7 @@ class Server:
         self._watch_signals()
         raise_file_limit()
         try:
-            self._inherited = inherit(os.environ, os.getpid(), self._config)
+            self._entrance.inherited = inherit(os.environ, os.getpid(), self._config)
             self._count_crashes(os.environ)
             failures = await self.start()
             if failures and self._config.exit_on_error and not self._supervisor.safe_mode:
@@ -235,7 +199,7 @@ class Server:
             EdgeServeError: a repository that cannot be read. OSError: a door that cannot be opened.
         """
         started = time.monotonic()
-        await self._open_doors()
+        await self._entrance.open(self._page().render)
         self._background.append(asyncio.create_task(self._keep_house(), name="housekeeping"))
         self._background.append(asyncio.create_task(self._supervisor.run(), name="supervision"))
         failures = await self._load(started)
@@ -289,70 +253,17 @@ class Server:
         else:
             log.info("%s: draining, at most %d s", signal.Signals(number).name, self._config.exit_timeout_secs)
             self._supervisor.stop_begins(self._config.exit_timeout_secs)
-            if not self._inherited:
+            if not self._entrance.inherited:
                 self.service.stop()
             self._stop.set()
 
-    async def _open_doors(self) -> None:
+    def _page(self) -> Page:
         config = self._config
-        guards, limits = self._guards, http_limits(config)
-        application = V2Application(
-            self.service,
-            _v2_settings(config),
-            config_to_json=model_config_to_json,
-            clock=self._clock,
-            codec=self._codec,
-            access=guards.access,
-        )
-        if config.admin_socket:
-            administrated = application.for_peer(ADMINISTRATOR)
-            listeners = self._inherited.of("admin")
-            listeners = listeners or [listen_unix(config.admin_socket, group=config.admin_socket_group)]
-            await self._open("admin", HttpServer(administrated, limits, self._clock), listeners)
-        if config.allow_http:
-            listeners = self._inherited.of("http")
-            if not listeners:
-                listeners = listen_tcp(config.http_address, config.http_port, reuse_port=config.reuse_http_port)
-                if config.http_unix_socket:
-                    listeners.append(listen_unix(config.http_unix_socket))
-            door = HttpServer(
-                application,
-                limits,
-                self._clock,
-                choose=guards.chooser(application),
-                tls=guards.http_tls,
-                sharing=guards.sharing,
-            )
-            await self._open("HTTP", door, listeners, wait=bool(self._inherited.of("http")))
-        if config.allow_grpc:
-            held = self._inherited.of("grpc")
-            self._grpc = await open_grpc(
-                self.service, config, self._clock, held, guards.access, guards.sharing
-            )
-            self.addresses["gRPC"] = [listener.name for listener in held] or [self._grpc.address]
-            if held:
-                self._closed_doors.append((self._grpc, held))
-        if config.allow_metrics:
-            options = parse_options(
-                config.metrics_config, gpu=config.allow_gpu_metrics, cpu=config.allow_cpu_metrics,
-                interval_ms=config.metrics_interval_ms,
-            )  # fmt: skip
-            page = Page(self._source, options, find_gpus() if options.gpu else None, self._clock)
-            listeners = self._inherited.of("metrics")
-            listeners = listeners or listen_tcp(config.metrics_address or config.http_address, config.metrics_port)
-            metrics = MetricsApplication(page.render, guards.access)
-            door = HttpServer(metrics, clock=self._clock, choose=metrics.for_peer, tls=guards.metrics_tls)
-            await self._open("metrics", door, listeners)
-
-    async def _open(self, name: str, door: HttpServer, listeners: list[Listener], *, wait: bool = False) -> None:
-        """Let clients in, or let them `wait` in the sockets' queues until the models are there."""
-        await door.start([] if wait else listeners)
-        if wait:
-            self._closed_doors.append((door, listeners))
-        self._doors.append(door)
-        self.addresses[name] = [listener.name for listener in listeners]
-        for listener in listeners:
-            log.info("%s on %s", name, listener.name)
+        options = parse_options(
+            config.metrics_config, gpu=config.allow_gpu_metrics, cpu=config.allow_cpu_metrics,
+            interval_ms=config.metrics_interval_ms,
+        )  # fmt: skip
+        return Page(self._source, options, find_gpus() if options.gpu and config.allow_metrics else None, self._clock)
 
     async def _load(self, started: float) -> list[str]:
         config = self._config
@@ -364,10 +275,11 @@ class Server:
             await self._poller.begin()
         loading = self._loading = asyncio.create_task(self._registry.load_all(names), name="load models")
         stopping = asyncio.create_task(self._stop.wait())
-        waiting = asyncio.create_task(asyncio.sleep(WAIT_BEFORE_DOORS)) if self._closed_doors else stopping
+        is_closed = self._entrance.is_closed
+        waiting = asyncio.create_task(asyncio.sleep(WAIT_BEFORE_DOORS)) if is_closed else stopping
         await asyncio.wait({loading, stopping, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if not loading.done() and not stopping.done():
-            await self._let_in()
+            await self._entrance.let_in()
             await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         stopping.cancel()
@@ -376,15 +288,9 @@ class Server:
             return []
         failures = loading.result()
         self.service.started = True
-        await self._let_in()
+        await self._entrance.let_in()
         self._log_table(started)
         return failures
-
-    async def _let_in(self) -> None:
-        """Clients that waited for the models come in."""
-        for door, listeners in self._closed_doors:
-            await door.start(listeners)
-        self._closed_doors.clear()
 
     def _log_table(self, started: float) -> None:
         rows = [
@@ -416,7 +322,7 @@ class Server:
 
     async def _shut_down(self, status: int) -> int:
         """Refuse what is new, answer what was accepted, then close. FAILED when something was still busy."""
-        if not self._inherited:
+        if not self._entrance.inherited:
             self.service.stop()
         timeout = float(self._config.exit_timeout_secs)
         draining = asyncio.create_task(self._drain(timeout))
@@ -433,14 +339,11 @@ class Server:
         log.info("all requests answered, all models unloaded")
         return status
 
-    def _all_doors(self) -> list[HttpServer | GrpcServer]:
-        return [*self._doors] if self._grpc is None else [*self._doors, self._grpc]
-
     async def _drain(self, timeout: float) -> list[str]:
         """End in order, within `timeout` seconds; what was left."""
         end = time.monotonic() + timeout
-        if self._inherited:  # who comes now waits for the next process; who is here need not notice
-            await asyncio.gather(*(door.retire(timeout / 2) for door in self._all_doors()))
+        if self._entrance.inherited:  # who comes now waits for the next process; who is here need not notice
+            await self._entrance.retire(timeout / 2)
         self.service.stop()
         self._end_background()
         unfinished = []
@@ -451,8 +354,7 @@ class Server:
         busy = await self._registry.close(max(0.1, end - time.monotonic()))
         if busy:
             unfinished.append(f"{busy} busy model version(s)")
-        left = max(0.1, end - time.monotonic())
-        cut_off = sum(await asyncio.gather(*(door.drain(left) for door in self._all_doors())))
+        cut_off = await self._entrance.drain(max(0.1, end - time.monotonic()))
         if cut_off:
             unfinished.append(f"{cut_off} connection(s) with an unfinished answer")
         return unfinished
@@ -487,21 +389,6 @@ def _gate(config: ServerConfig) -> Gate | None:
 
 def _environments(config: ServerConfig) -> Environments:
     return Environments(Path(config.execution_env_directory) if config.execution_env_directory else None)
-
-
-def _v2_settings(config: ServerConfig) -> V2Settings:
-    pattern = config.http_header_forward_pattern
-    return V2Settings(
-        max_input_size=config.http_max_input_size,
-        header_forward_pattern=pattern.pattern if pattern is not None else "",
-        ui=config.allow_ui,
-        health_json=config.http_health_json,
-        restricted={
-            Group(api): (restriction.header, restriction.value)
-            for restriction in config.http_restricted_api
-            for api in restriction.apis
-        },
-    )
 
 
 def _trace_settings(config: ServerConfig) -> TraceSettings:

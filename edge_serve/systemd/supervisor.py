@@ -107,7 +107,9 @@ class Supervisor:
     # ---- what happens to the server -----------------------------------------------------------------------------
 
     def reload_begins(self) -> None:
-        """SIGHUP: changes of the models are looked for."""
+        """SIGHUP: changes of the models are looked for. While the service starts that is a part of the start."""
+        if not self._started:
+            return
         self._reloading = True
         self._progress = None
         self._notifier.tell(notify.reloading(self._clock.now_ns()))

@@ -265,11 +265,11 @@ def test_who_is_being_answered_is_told_to_close_and_who_is_idle_may_still_ask(tm
         manager.process.send_signal(signal.SIGTERM)
         manager.box.wait_for(lambda message: message.get("STOPPING") == "1")
 
-        late.request("POST", "/v2/models/quick/infer", BODY)  # waits in the socket's queue
-        assert ask(idle) == (200, True)
-        assert ask(silent) == (200, True)
-        answer = busy.getresponse()
-        assert (answer.status, answer.getheader("Connection")) == (200, "close")
+        for connection in (idle, silent, late):  # the last waits in the socket's queue
+            connection.request("POST", "/v2/models/quick/infer", BODY)
+        for connection in (idle, silent, busy):
+            answer = connection.getresponse()
+            assert (answer.status, answer.getheader("Connection")) == (200, "close")
         assert manager.process.wait(PATIENCE) == 0
 
         manager.start()
