@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
@@ -53,6 +54,7 @@ class Guards:
         )
         self._origins = config.http_cors_origin
         self._contexts: list[Reloaded[ssl.SSLContext]] = []
+        _warn(config)
         self.http_tls = self._tls("HTTP", http_files(config), "http/1.1")
         self.metrics_tls = self.http_tls if config.metrics_use_ssl else None
 
@@ -85,6 +87,27 @@ class Guards:
         contexts = Reloaded(f"certificate of {door}", files.paths, lambda: make_context(files, (protocol,)))
         self._contexts.append(contexts)
         return lambda: contexts.value
+
+
+def _warn(config: ServerConfig) -> None:
+    """Say what is open wider than it may be meant."""
+    if config.admin_access == "anywhere" and not (config.token_file or config.certificate_role_file):
+        log.warning("--admin-access=anywhere without tokens or certificates: whoever reaches a door may load models")
+    if config.token_file:
+        for door, on, address, tls in (
+            ("HTTP", config.allow_http, config.http_address, config.http_use_ssl or config.http_use_ssl_mutual),
+            ("gRPC", config.allow_grpc, config.grpc_address, config.grpc_use_ssl or config.grpc_use_ssl_mutual),
+        ):
+            if on and not tls and not (address.startswith("127.") or address in ("::1", "localhost")):
+                log.warning("%s listens on %s without TLS: tokens can be read on their way", door, address)
+
+
+def raise_file_limit() -> None:
+    """As many open files as this process may have: a connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def quarter_of_memory() -> int:

@@ -93,6 +93,17 @@ class Keys:
             f"--token-file={self.folder / 'tokens'}",
         ]
 
+    @property
+    def grpc_flags(self) -> list[str]:
+        """The same for its gRPC door."""
+        return [
+            "--allow-grpc=true",
+            "--grpc-port=0",
+            "--grpc-use-ssl=true",
+            f"--grpc-server-cert={self.server.certificate}",
+            f"--grpc-server-key={self.server.key}",
+        ]
+
     def rotate(self) -> None:
         """A new certificate and key in the server's files, each replaced as a whole."""
         new = self.authority.issue()

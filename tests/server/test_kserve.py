@@ -33,8 +33,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     python_model(root, "m")
     flags = [f"--model-repository={root}", "--allow-grpc=true", "--grpc-port=0", "--http-health-json=true"]
     if request.param == "secured":
-        grpc = [f"--grpc-server-cert={keys.server.certificate}", f"--grpc-server-key={keys.server.key}"]
-        flags += [*keys.flags, "--grpc-use-ssl=true", *grpc]
+        flags += [*keys.flags, *keys.grpc_flags]
     with running(*flags) as started:
         started.secured = request.param == "secured"  # type: ignore[attr-defined]  # read below
         yield started
