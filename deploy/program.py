@@ -27,7 +27,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 HOME = "opt/edge-serve"
 
 #: extras of edge-serve that the package has
-EXTRAS = "onnx,grpc"
+EXTRAS = "onnx"
 
 #: wheels for Linux are built for a C library of some release or newer; before this one they were named otherwise
 _OLDEST_GLIBC = 17

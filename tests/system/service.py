@@ -93,7 +93,7 @@ class Service:
     def clean(self) -> None:
         """As it was after installation, stopped."""
         self.machine.run(
-            "systemctl stop edge-serve.socket edge-serve-metrics.socket edge-serve;"
+            "systemctl stop edge-serve.socket edge-serve-grpc.socket edge-serve-metrics.socket edge-serve;"
             f" systemctl reset-failed; rm -rf {MODELS}/* /etc/systemd/system/edge-serve.service.d;"
             " find /var/lib/edge-serve -mindepth 1 -maxdepth 1 ! -name models -exec rm -rf {} +;"
             " cp /root/edge-serve.conf /etc/edge-serve/edge-serve.conf; systemctl daemon-reload",

@@ -17,14 +17,13 @@ def test_started_and_answers_from_outside(fresh: Service) -> None:
 
 
 def test_is_enabled_with_its_sockets(installed: Service) -> None:
-    units = "edge-serve.service edge-serve.socket edge-serve-metrics.socket"
-    assert installed.machine.run(f"systemctl is-enabled {units}").split() == ["enabled"] * 3
+    units = "edge-serve.service edge-serve.socket edge-serve-grpc.socket edge-serve-metrics.socket"
+    assert installed.machine.run(f"systemctl is-enabled {units}").split() == ["enabled"] * 4
 
 
 def test_only_inference_and_metrics_are_open_to_the_network(service: Service) -> None:
     listening = service.machine.run("ss -Hltn").splitlines()
-    # the gRPC library writes an address of IPv4 as one of IPv6
-    ports = {line.split()[3].replace("[::ffff:127.0.0.1]", "127.0.0.1") for line in listening}
+    ports = {line.split()[3] for line in listening}
 
     assert {address for address in ports if address.endswith((":8000", ":8001", ":8002"))} == {
         f"0.0.0.0:{HTTP}", "127.0.0.1:8001", f"0.0.0.0:{METRICS}",
@@ -35,7 +34,7 @@ def test_only_inference_and_metrics_are_open_to_the_network(service: Service) ->
 
 
 def test_units_are_clean_and_locked_down(installed: Service) -> None:
-    units = "edge-serve.service edge-serve.socket edge-serve-metrics.socket"
+    units = "edge-serve.service edge-serve.socket edge-serve-grpc.socket edge-serve-metrics.socket"
     assert installed.machine.run(f"systemd-analyze verify {units}") == ""
     report = installed.machine.run("systemd-analyze security --no-pager edge-serve")
     exposure = float(report.rstrip().rpartition("exposure level for edge-serve.service: ")[2].split()[0])

@@ -19,7 +19,7 @@ def test_the_status_needs_no_options_and_the_page_is_there_for_a_laptop(service:
     assert [(model["name"], model["condition"]) for model in document["models"]] == [("simple", "ready")]
     assert document["server"]["doors"]["admin"] == ["/run/edge-serve/admin.sock"]
     assert document["server"]["pid"] == service.main_pid()
-    service.machine.run("systemctl stop edge-serve.socket edge-serve-metrics.socket edge-serve")
+    service.machine.run("systemctl stop edge-serve.socket edge-serve-grpc.socket edge-serve-metrics.socket edge-serve")
     assert service.machine.try_run("edge-serve status").status == 3
 
 
