@@ -207,6 +207,7 @@ class Loader:
         if limited is not None:
             served.on_close += (limited.close,)
         self._put_cache_before(served)
+        await served.check_health()  # what the model itself says counts from its first moment, as in Triton
         return served
 
     async def _start(

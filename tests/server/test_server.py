@@ -184,6 +184,14 @@ def test_unloading_ends_the_worker_and_loading_makes_a_new_one(tmp_path: Path) -
             time.sleep(0.02)
 
 
+def test_a_model_that_says_no_is_not_ready_from_its_first_moment(tmp_path: Path) -> None:
+    python_model(tmp_path, "m", ADD_SUB + "\n    def is_ready(self):\n        return False\n")
+    with running(f"--model-repository={tmp_path}", "--model-control-mode=explicit") as server:
+        assert server.post("/v2/repository/models/m/load")[0] == 200
+        assert server.get("/v2/models/m/ready")[0] == 400
+        assert server.add_sub("m")[0] == 200
+
+
 def test_warm_up_runs_before_the_model_is_ready(tmp_path: Path) -> None:
     code = ADD_SUB.replace(
         "        replies = []",
