@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterable
@@ -19,6 +17,7 @@ from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, InvalidArgument, Overloaded
 from edge_serve.messages.peer import Peer
 from edge_serve.protocol.http1_response import CLOSE, response_head
+from edge_serve.transport.accepting import Acceptor
 from edge_serve.transport.exchange import Application
 from edge_serve.transport.handshakes import Handshakes
 from edge_serve.transport.http_connection import HttpConnection
@@ -30,15 +29,6 @@ from edge_serve.transport.replies import error_body
 from edge_serve.transport.retiring import retire
 from edge_serve.transport.sharing import Sharing
 from edge_serve.transport.tls import TlsSocket
-
-_log = logging.getLogger(__name__)
-
-#: Connections accepted before others get their turn.
-_ACCEPTS_PER_TURN = 64
-
-#: `accept` fails and goes on failing for as long as these last: wait, or the loop would spin.
-_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
-_ACCEPT_AGAIN_AFTER = 1.0
 
 
 def _closing_reply(error: EdgeServeError) -> bytes:
@@ -77,10 +67,9 @@ class HttpServer:
         self._handshakes: Handshakes | None = None
         self._limits = limits or HttpLimits()
         self._clock = clock or MonotonicClock()
-        self._listeners: list[Listener] = []
+        self._acceptor = Acceptor(self._admit)
         self._shared: Shared | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._accept_timers: dict[Listener, asyncio.TimerHandle] = {}
 
     @property
     def counters(self) -> HttpCounters:
@@ -97,8 +86,7 @@ class HttpServer:
                 self._handshakes = Handshakes(loop, self._tls, self._limits.handshake_timeout, _PLAIN_REPLY)
             self._sweep_timer = loop.call_later(self._limits.sweep_interval(), self._sweep_and_again)
         for listener in listeners:
-            self._listeners.append(listener)
-            self._accept_from(listener)
+            self._acceptor.add(listener)
 
     async def drain(self, timeout: float) -> int:
         """Stop accepting, answer what is in flight, close what is idle; after `timeout` seconds close the rest.
@@ -106,7 +94,7 @@ class HttpServer:
         Returns:
             The number of connections that were closed before their last answer was sent.
         """
-        self._stop_accepting()
+        self._acceptor.stop()
         if self._handshakes is not None:
             self._handshakes.close()
         shared = self._shared
@@ -127,7 +115,7 @@ class HttpServer:
 
     async def retire(self, timeout: float) -> None:
         """Accept nothing more, and let clients go without a failed request, at most `timeout` seconds; then `drain`."""
-        self._stop_accepting()
+        self._acceptor.stop()
         shared, handshakes = self._shared, self._handshakes
         if shared is not None:
             opening = (lambda: 0) if handshakes is None else handshakes.__len__
@@ -145,45 +133,9 @@ class HttpServer:
         self._sweep_timer = loop.call_later(self._limits.sweep_interval(), self._sweep_and_again)
         self.sweep()
 
-    def _accept_from(self, listener: Listener) -> None:
-        self._accept_timers.pop(listener, None)
-        asyncio.get_running_loop().add_reader(listener.sock.fileno(), self._on_acceptable, listener)
-
-    def _stop_accepting(self) -> None:
-        loop = asyncio.get_running_loop()
-        for timer in self._accept_timers.values():
-            timer.cancel()
-        for listener in self._listeners:
-            loop.remove_reader(listener.sock.fileno())
-            listener.close()
-        self._listeners.clear()
-
-    def _on_acceptable(self, listener: Listener) -> None:
-        for _ in range(_ACCEPTS_PER_TURN):
-            try:
-                sock, address = listener.sock.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except ConnectionAbortedError:
-                continue
-            except OSError as error:
-                self._pause_accepting(listener, error)
-                return
-            self._admit(sock, listener, address)
-
-    def _pause_accepting(self, listener: Listener, error: OSError) -> None:
-        if error.errno in _EXHAUSTED:
-            _log.warning("no descriptor for a further connection (%s), trying again", error.strerror)
-        else:
-            _log.warning("cannot accept a connection: %s", error)
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(listener.sock.fileno())
-        self._accept_timers[listener] = loop.call_later(_ACCEPT_AGAIN_AFTER, self._accept_from, listener)
-
     def _admit(self, sock: socket.socket, listener: Listener, address: Any) -> None:
         shared = self._shared
         assert shared is not None
-        sock.setblocking(False)
         counters, handshakes, addresses = shared.counters, self._handshakes, self._sharing.addresses
         counters.connections_total += 1
         if len(shared.connections) + (0 if handshakes is None else len(handshakes)) >= shared.limits.connections:
