@@ -74,10 +74,16 @@ class EventLoop:
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.SelectorEventLoop(self._selector)
+                self._loop = self._new_loop()
                 self._thread = threading.Thread(target=self._loop.run_forever, name=f"{self._name} loop", daemon=True)
                 self._thread.start()
             return self._loop
+
+    def _new_loop(self) -> asyncio.AbstractEventLoop:
+        """Ours, unless the model has chosen another kind (`uvloop.install()`), which does not tell when it rests."""
+        if type(asyncio.get_event_loop_policy()) is asyncio.DefaultEventLoopPolicy:
+            return asyncio.SelectorEventLoop(self._selector)
+        return asyncio.new_event_loop()
 
     def close(self, timeout: float = 5.0) -> None:
         """Cancel what still runs and stop; waits `timeout` seconds at most."""
@@ -88,6 +94,7 @@ class EventLoop:
         self._thread.join(timeout)
         if not self._thread.is_alive():
             self._loop.close()
+            self._selector.close()
 
     def _cancel_all(self) -> None:
         loop = asyncio.get_running_loop()

@@ -77,3 +77,26 @@ def test_nor_is_a_loop_that_nobody_waits_for(host: Host, events: EventLoop) -> N
 
     events.run(wait())
     assert host.times == 0
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Of another kind."""
+
+
+class _Policy(asyncio.DefaultEventLoopPolicy):
+    """As a model may install one."""
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return _Loop()
+
+
+def test_a_model_may_choose_another_kind_of_loop(events: EventLoop) -> None:
+    async def kind() -> type[object]:
+        return type(asyncio.get_running_loop())
+
+    before = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(_Policy())
+    try:
+        assert events.run(kind(), alone=True) is _Loop
+    finally:
+        asyncio.set_event_loop_policy(before)
