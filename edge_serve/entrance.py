@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from edge_serve.clock import Clock
@@ -14,7 +13,10 @@ from edge_serve.config.json_form import model_config_to_json
 from edge_serve.config.server import ServerConfig
 from edge_serve.doors import Guards, http_limits
 from edge_serve.messages.peer import ADMINISTRATOR
-from edge_serve.metrics.source import HttpSeries
+from edge_serve.metrics.gpu import find_gpus
+from edge_serve.metrics.options import parse_options
+from edge_serve.metrics.page import Page
+from edge_serve.metrics.source import HttpSeries, StatisticsSource
 from edge_serve.protocol.routes import Group
 from edge_serve.service import Service
 from edge_serve.systemd.activation import Inherited
@@ -60,8 +62,11 @@ class Entrance:
         """Clients wait in sockets for `let_in`."""
         return bool(self._closed)
 
-    async def open(self, metrics_page: Callable[[], bytes]) -> None:
+    async def open(self, source: StatisticsSource) -> None:
         """Listen everywhere. Clients wait in the sockets that the service manager holds; others come in.
+
+        Args:
+            source: what the metrics page shows.
 
         Raises:
             InvalidArgument: a file of TLS is missing or no good. OSError: an address cannot be listened on.
@@ -82,10 +87,7 @@ class Entrance:
         if config.allow_grpc:
             await self._open_grpc()
         if config.allow_metrics:
-            metrics = MetricsApplication(metrics_page, self._guards.access)
-            door = HttpServer(metrics, clock=self._clock, choose=metrics.for_peer, tls=self._guards.metrics_tls)
-            host = config.metrics_address or config.http_address
-            await self._open("metrics", door, inherited.of("metrics") or listen_tcp(host, config.metrics_port))
+            await self._open_metrics(source)
         self._warn(inherited)
 
     async def _open_admin(self, application: V2Application) -> None:
@@ -116,6 +118,18 @@ class Entrance:
         self.addresses["gRPC"] = [listener.name for listener in held] or [self._grpc.address]
         if held:
             self._closed.append((self._grpc, held))
+
+    async def _open_metrics(self, source: StatisticsSource) -> None:
+        config, guards = self._config, self._guards
+        options = parse_options(
+            config.metrics_config, gpu=config.allow_gpu_metrics, cpu=config.allow_cpu_metrics,
+            interval_ms=config.metrics_interval_ms,
+        )  # fmt: skip
+        page = Page(source, options, find_gpus() if options.gpu else None, self._clock)
+        metrics = MetricsApplication(page.render, guards.access)
+        door = HttpServer(metrics, clock=self._clock, choose=metrics.for_peer, tls=guards.metrics_tls)
+        host = config.metrics_address or config.http_address
+        await self._open("metrics", door, self.inherited.of("metrics") or listen_tcp(host, config.metrics_port))
 
     async def _open(self, name: str, door: HttpServer, listeners: list[Listener], *, wait: bool = False) -> None:
         await door.start([] if wait else listeners)

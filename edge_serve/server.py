@@ -7,11 +7,9 @@ is told at once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -21,16 +19,14 @@ from pathlib import Path
 from edge_serve import __version__
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.server import ServerConfig
-from edge_serve.doors import Guards, quarter_of_memory
+from edge_serve.doors import Guards, quarter_of_memory, raise_file_limit
 from edge_serve.entrance import WAIT_BEFORE_DOORS, Entrance
 from edge_serve.errors import EdgeServeError
 from edge_serve.log import LogControl
 from edge_serve.messages.about import DISPLAY, about
 from edge_serve.messages.settings import TRACE_LEVELS, TraceSettings
 from edge_serve.metrics.custom import CustomMetrics
-from edge_serve.metrics.gpu import find_gpus
 from edge_serve.metrics.options import parse_options
-from edge_serve.metrics.page import Page
 from edge_serve.metrics.source import CustomFamily, HttpSeries, ModelSeries
 from edge_serve.models.calls import Calls
 from edge_serve.models.loading import Loader, LoaderOptions
@@ -199,7 +195,7 @@ class Server:
             EdgeServeError: a repository that cannot be read. OSError: a door that cannot be opened.
         """
         started = time.monotonic()
-        await self._entrance.open(self._page().render)
+        await self._entrance.open(self._source)
         self._background.append(asyncio.create_task(self._keep_house(), name="housekeeping"))
         self._background.append(asyncio.create_task(self._supervisor.run(), name="supervision"))
         failures = await self._load(started)
@@ -256,14 +252,6 @@ class Server:
             if not self._entrance.inherited:
                 self.service.stop()
             self._stop.set()
-
-    def _page(self) -> Page:
-        config = self._config
-        options = parse_options(
-            config.metrics_config, gpu=config.allow_gpu_metrics, cpu=config.allow_cpu_metrics,
-            interval_ms=config.metrics_interval_ms,
-        )  # fmt: skip
-        return Page(self._source, options, find_gpus() if options.gpu and config.allow_metrics else None, self._clock)
 
     async def _load(self, started: float) -> list[str]:
         config = self._config
@@ -358,14 +346,6 @@ class Server:
         if cut_off:
             unfinished.append(f"{cut_off} connection(s) with an unfinished answer")
         return unfinished
-
-
-def raise_file_limit() -> None:
-    """As many open files as this process may have: a connection is one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _loader_options(config: ServerConfig) -> LoaderOptions:
