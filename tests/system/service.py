@@ -96,7 +96,8 @@ class Service:
             "systemctl stop edge-serve.socket edge-serve-grpc.socket edge-serve-metrics.socket edge-serve;"
             f" systemctl reset-failed; rm -rf {MODELS}/* /etc/systemd/system/edge-serve.service.d;"
             " find /var/lib/edge-serve -mindepth 1 -maxdepth 1 ! -name models -exec rm -rf {} +;"
-            " cp /root/edge-serve.conf /etc/edge-serve/edge-serve.conf; systemctl daemon-reload",
+            " cp /root/edge-serve.conf /etc/edge-serve/edge-serve.conf; rm -f /etc/edge-serve/credentials/*;"
+            " systemctl daemon-reload",
             120,
         )
         last = self.machine.run("journalctl -n 1 --show-cursor --no-pager -o cat")

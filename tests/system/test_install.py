@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.system.machine import wait_until
 from tests.system.service import HTTP, METRICS, Service
 
 
@@ -55,6 +64,40 @@ def test_may_not_write_but_where_it_must(service: Service) -> None:
         f"nsenter -t {pid} -m setpriv --reuid edge-serve --regid edge-serve --clear-groups sh -c '{script}'"
     )
     assert done.status == 0, f"{properties}\n{done.output}"
+
+
+def test_a_reload_serves_what_is_new_and_keeps_the_process(service: Service) -> None:
+    before = service.main_pid()
+    service.add_shipped_models("simple_string")
+
+    service.machine.run("systemctl reload edge-serve", 120)
+
+    assert wait_until(lambda: "2 models ready" in service.show("StatusText"), 20 * service.patience)
+    assert service.show("ActiveState") == "active"
+    assert service.main_pid() == before
+
+
+def test_keys_of_tls_come_as_credentials(fresh: Service, tmp_path: Path) -> None:
+    """Root's files, which the service may not read; it is given copies."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make a certificate with")
+    key, certificate = tmp_path / "server.key", tmp_path / "server.crt"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=edge"
+    subprocess.run([*command.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    for file in (key, certificate):
+        fresh.machine.put(f"/etc/edge-serve/credentials/{file.name}", file.read_bytes())
+    given = "/run/credentials/edge-serve.service/edge-serve_server"
+    fresh.configure(http_use_ssl="true", http_server_cert=f"{given}.crt", http_server_key=f"{given}.key")
+    fresh.start()
+
+    context = ssl.create_default_context(cafile=str(certificate))
+    context.check_hostname = False
+    address = fresh.machine.boot.address(HTTP)
+    connection = http.client.HTTPSConnection(*address, timeout=10 * fresh.patience, context=context)
+    connection.request("GET", "/v2/health/ready")
+    assert connection.getresponse().status == 200
+    connection.close()
+    assert fresh.status_of("GET", "/v2/health/ready") == 0, "not without TLS"
 
 
 def test_installing_again_neither_stops_the_service_nor_its_settings(service: Service) -> None:
