@@ -8,6 +8,9 @@
     channel   batches to one instance and back (`link`: what a model's channels share)
     arena     slots of the shared tensor memory
     restart   when a worker is started again (pure)
+    hangs     which model hangs (`stalls`: for how long things have not moved)
+    cgroups   control groups and memory limits of processes
+    part      the instances of a model in one worker
     output    what models print
     environments  a model's own interpreter (`unpack`: from an archive, `launcher`: how a worker starts with it)
 
