@@ -29,6 +29,8 @@ ENCODINGS = ("identity", "deflate", "gzip")
 
 #: clients take 8 KiB of trailers for granted
 _MAX_TEXT = 4096
+#: thirty years; a worker's deadline is a 64-bit number of nanoseconds
+_LONGEST_NS = 10**18
 _UNITS = {b"H": 3600_000_000_000, b"M": 60_000_000_000, b"S": 1_000_000_000, b"m": 1_000_000, b"u": 1_000, b"n": 1}
 _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 _CONTENT_TYPE = (b"content-type", b"application/grpc")
@@ -94,9 +96,12 @@ def refusal(stream: int, status: int) -> bytes:
 
 def quote(text: str) -> bytes:
     """`grpc-message`: percent-encoded but for printable ASCII."""
-    raw = text.encode("utf-8", "replace")[:_MAX_TEXT]
-    parts = [b"%c" % byte if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte for byte in raw]
-    return b"".join(parts)[: 2 * _MAX_TEXT - 512]
+    quoted = bytearray()
+    for byte in text.encode("utf-8", "replace"):
+        quoted += b"%c" % byte if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte
+        if len(quoted) >= _MAX_TEXT:
+            break
+    return bytes(quoted)
 
 
 def read_timeout(value: bytes) -> int:
@@ -108,7 +113,7 @@ def read_timeout(value: bytes) -> int:
     found = _TIMEOUT.fullmatch(value)
     if found is None:
         raise InvalidArgument(f"grpc-timeout is '{value.decode('latin-1')}', expected up to 8 digits and one of HMSmun")
-    return int(found[1]) * _UNITS[found[2]]
+    return min(int(found[1]) * _UNITS[found[2]], _LONGEST_NS)
 
 
 def check_encoding(name: str) -> str:

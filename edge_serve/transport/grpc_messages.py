@@ -18,7 +18,7 @@ from edge_serve.transport.body_memory import BodyMemory, Claim, ClaimedLease
 #: messages from here on are offered to `find_place`
 PLACED_FROM = 32 * 1024
 #: memory of a message that nobody placed grows by doubling from here, so that a declared length costs nothing
-_FIRST_STEP = 256 * 1024
+_FIRST_STEP = 16 * 1024
 #: bytes of a message's beginning that `find_place` is shown
 _SHOWN = 4096
 _PREFIX_SIZE = PREFIX.size
