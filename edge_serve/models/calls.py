@@ -21,7 +21,7 @@ from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgume
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, RequestedOutput
 from edge_serve.models.caching import running
 from edge_serve.models.driver import Driver, Job, Ticket
-from edge_serve.models.ensemble_flight import Lookup
+from edge_serve.models.ensemble_flight import Flight, Lookup
 from edge_serve.models.rate_limit import LimitedModel
 from edge_serve.models.served import Served
 from edge_serve.models.waits import Place, Waits
@@ -31,8 +31,11 @@ from edge_serve.workers.beside import copy, work
 from edge_serve.workers.desk import Answer, Asked
 from edge_serve.workers.layout import INLINE, padded
 
+#: how often a call of an ensemble is looked at: its next member may be in a circle
+LOOK_SECONDS = 0.1
+
 _CIRCLE = (
-    "every instance of '{name}' waits for the instance that makes this call, so it would never be answered. Models "
+    "every instance of {name} waits for the instance that makes this call, so it would never be answered. Models "
     "that call themselves or each other need an instance for each level (instance_group)"
 )
 
@@ -153,6 +156,7 @@ class Calls:
                 call.refuse_circle()
                 return
             self._resting[place] = [asked]
+            self._look_later(place)
         elif asked in self._resting.get(place, ()):  # it was being prepared when its instance came to rest
             self._rest(place)
 
@@ -180,6 +184,17 @@ class Calls:
         waiting = [call for call in calls if call is not None and call.is_queued]
         if waiting:
             max(waiting, key=_number).refuse_circle()
+        self._look_later(place)
+
+    def _look_later(self, place: Place) -> None:
+        """Of an ensemble nobody tells when its request goes from member to member."""
+        calls = self._resting.get(place, ())
+        if any((call := self._accepted.get(asked)) is not None and call.is_of_ensemble for asked in calls):
+            self._loop.call_later(LOOK_SECONDS, self._look_again, place, calls)
+
+    def _look_again(self, place: Place, calls: Sequence[Asked]) -> None:
+        if self._resting.get(place) is calls:
+            self._rest(place)
 
     def _waits_for(self, calls: Sequence[Asked]) -> list[Place] | None:
         found: list[Place] = []
@@ -265,7 +280,8 @@ class _Call:
 
     def _on_response(self, response: InferResponse) -> None:
         if self._circle:
-            response.error = Internal(_CIRCLE.format(name=self._served.name))
+            name = f"'{self._served.name}'"
+            response.error = Internal(_CIRCLE.format(name=f"a member of {name}" if self.is_of_ensemble else name))
         if response.error is not None and (self._circle or (not self._accepted and self._served.opened is not None)):
             response.error = _in_call(self._asked, response.error)
         self.final = response.final
@@ -274,27 +290,41 @@ class _Call:
 
     def waits_for(self) -> list[Place] | None:
         """The instances that may answer it; None when others may, or nobody waits for that."""
-        job = self._job
-        if self._asked.deaf or job is None:
+        jobs = _jobs(self._ticket)
+        if self._asked.deaf or not jobs:
             return None
-        return [(job.driver, instance) for instance in job.driver.places(job)]
+        return [(job.driver, instance) for job in jobs for instance in job.driver.places(job)]
 
     @property
     def is_queued(self) -> bool:
-        """No instance has begun with it."""
-        job = self._job
-        return job is not None and not job.batch_id
+        """No instance is at work for it."""
+        jobs = _jobs(self._ticket)
+        return bool(jobs) and not any(job.batch_id for job in jobs)
 
     @property
-    def _job(self) -> Job | None:
-        job = running(self._ticket) if self._ticket is not None else None
-        return job if isinstance(job, Job) else None
+    def is_of_ensemble(self) -> bool:
+        """It goes from member to member."""
+        return isinstance(running(self._ticket), Flight) if self._ticket is not None else False
 
     def refuse_circle(self) -> None:
         """Answer it, which is queued, with the error that says why it would never be answered."""
         assert self._ticket is not None, "it was started"
         self._circle = True
         self._ticket.cancel()
+
+
+def _jobs(ticket: Ticket | None) -> list[Job]:
+    """The requests that answer it once they are answered, or one of them is; none when that cannot be told."""
+    ticket = running(ticket) if ticket is not None else None
+    if isinstance(ticket, Job):
+        return [ticket]
+    found: list[Job] = []
+    for inner in ticket.running() if isinstance(ticket, Flight) else ():
+        jobs = _jobs(inner)
+        if not jobs:
+            return []
+        found += jobs
+    return found
 
 
 def _number(call: _Call) -> int:

@@ -142,6 +142,10 @@ class Flight:
         """See `driver.Ticket`: one answer needs no waiting."""
         return False
 
+    def running(self) -> list[Ticket]:
+        """The requests of members that it waits for."""
+        return [ticket for ticket in self._tickets.values() if ticket is not None]
+
     # ---- acting on decisions ------------------------------------------------------------------------------------
 
     def _proceed(self, decision: Next) -> None:

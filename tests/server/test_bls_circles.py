@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,7 +106,27 @@ THREAD = """
         await asyncio.wait([asyncio.ensure_future(enough.wait()), call], return_when=asyncio.FIRST_COMPLETED)
         return [text(call.result().error().message() if call.done() else "woken")]
 """
-MODELS: dict[str, tuple[str, int]] = {
+#: a slow member, and then the model that has called the ensemble
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 0
+input {{ name: "X" data_type: TYPE_INT32 dims: [ -1 ] }}
+output {{ name: "TEXT" data_type: TYPE_STRING dims: [ -1 ] }}
+ensemble_scheduling {{
+  step {{
+    model_name: "slow" model_version: -1
+    input_map {{ key: "X" value: "X" }} output_map {{ key: "Y" value: "T" }}
+  }}
+  step {{
+    model_name: "{caller}" model_version: -1
+    input_map {{ key: "X" value: "T" }} output_map {{ key: "TEXT" value: "TEXT" }}
+  }}
+}}
+"""
+#: caller -> the ensemble that it calls; with a second instance the third level would be refused
+ENSEMBLES = {"via_plain": "plain_chain", "via_async": "async_chain", "via_two": "two_chain"}
+#: model -> its code, and how many instances it has
+CIRCLES: dict[str, tuple[str, int]] = {
     "alone": (async_caller("alone"), 2),
     "a": (async_caller("b"), 1),
     "b": (async_caller("c"), 1),
@@ -113,22 +135,50 @@ MODELS: dict[str, tuple[str, int]] = {
     "plain": (plain_caller("mixed"), 1),
     "both": (async_caller("slow_text", "both"), 1),
     "slow_text": ('\n    def execute(self, requests):\n        time.sleep(0.1)\n        return [text("slow")]\n', 1),
+}
+OTHERS = {
+    "slow": (SLOW, 1),
     "levels": (LEVELS, 3),
     "many": (MANY, 1),
     "forgets": (FORGETS, 1),
     "gives_up": (GIVES_UP.format(asks=_asks("gives_up")), 1),
     "thread": (THREAD.format(asks=_asks("thread")), 1),
 }
+CALLERS = {
+    "slow": (SLOW, 1),
+    "via_plain": (plain_caller("plain_chain"), 1),
+    "via_async": (async_caller("async_chain"), 1),
+    "via_two": (plain_caller("two_chain"), 2),
+}
+
+
+@contextlib.contextmanager
+def serving(root: Path, models: Mapping[str, tuple[str, int]]) -> Iterator[Running]:
+    """A server with these models, and the ensembles whose callers are among them."""
+    for name, (code, instances) in models.items():
+        model(root, name, code, output="Y" if name == "slow" else "TEXT", instances=instances)
+    for caller in models.keys() & ENSEMBLES.keys():
+        (root / ENSEMBLES[caller] / "1").mkdir(parents=True)
+        (root / ENSEMBLES[caller] / "config.pbtxt").write_text(ENSEMBLE.format(caller=caller))
+    with running(f"--model-repository={root}") as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """All of them."""
-    root = tmp_path_factory.mktemp("models")
-    model(root, "slow", SLOW, output="Y")
-    for name, (code, instances) in MODELS.items():
-        model(root, name, code, instances=instances)
-    with running(f"--model-repository={root}") as started:
+def circles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("circles"), CIRCLES) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("others"), OTHERS) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def callers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("callers"), CALLERS) as started:
         yield started
 
 
@@ -140,6 +190,13 @@ def circle(name: str) -> str:
     )
 
 
+@pytest.mark.parametrize("caller", ENSEMBLES)
+def test_a_circle_through_an_ensemble_is_refused(callers: Running, caller: str) -> None:
+    text = circle(ENSEMBLES[caller]).replace("of '", "of a member of '")
+    for _ in range(2):
+        assert innermost(said(callers, caller, 9)) == text
+
+
 def innermost(found: Any) -> Any:
     while isinstance(found, list) and len(found) == 1:
         found = found[0]
@@ -148,40 +205,44 @@ def innermost(found: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("first", "refused"),
-    [("alone", "alone"), ("a", "a"), ("b", "b"), ("mixed", "mixed"), ("plain", "plain"), ("levels", "levels")],
+    [("alone", "alone"), ("a", "a"), ("b", "b"), ("mixed", "mixed"), ("plain", "plain")],
 )
-def test_a_circle_of_calls_is_refused(server: Running, first: str, refused: str) -> None:
+def test_a_circle_of_calls_is_refused(circles: Running, first: str, refused: str) -> None:
     for _ in range(2):
-        assert innermost(said(server, first, 9)) == circle(refused)
+        assert innermost(said(circles, first, 9)) == circle(refused)
 
 
-def test_calls_beside_the_circle_are_answered(server: Running) -> None:
-    assert said(server, "both") == [["slow"], circle("both")]
+def test_more_levels_than_instances_are_a_circle(others: Running) -> None:
+    assert innermost(said(others, "levels", 9)) == circle("levels")
 
 
-def test_levels_for_which_there_are_instances_are_none(server: Running) -> None:
-    assert said(server, "levels", 2) == ["bottom"]
+def test_calls_beside_the_circle_are_answered(circles: Running) -> None:
+    assert said(circles, "both") == [["slow"], circle("both")]
 
 
-def test_waiting_long_is_none(server: Running) -> None:
-    assert said(server, "many") == [[2 * n] for n in range(5)]
+def test_levels_for_which_there_are_instances_are_none(others: Running) -> None:
+    assert said(others, "levels", 2) == ["bottom"]
 
 
-def test_who_does_not_wait_for_its_own_call_is_answered(server: Running) -> None:
-    assert said(server, "forgets", 1) == ["asked"]
-    assert said(server, "forgets", 0)[0] in (None, False)
+def test_waiting_long_is_none(others: Running) -> None:
+    assert said(others, "many") == [[2 * n] for n in range(5)]
+
+
+def test_who_does_not_wait_for_its_own_call_is_answered(others: Running) -> None:
+    assert said(others, "forgets", 1) == ["asked"]
+    assert said(others, "forgets", 0)[0] in (None, False)
 
 
 @pytest.mark.parametrize(("name", "text"), [("gives_up", "given up"), ("thread", "woken")])
-def test_who_can_go_on_by_itself_does(server: Running, name: str, text: str) -> None:
-    assert said(server, name) == [text]
+def test_who_can_go_on_by_itself_does(others: Running, name: str, text: str) -> None:
+    assert said(others, name) == [text]
 
 
-def test_many_clients_at_once_get_answers_or_the_reason(server: Running) -> None:
+def test_many_clients_at_once_get_answers_or_the_reason(circles: Running) -> None:
     found: list[Any] = []
 
     def ask(name: str) -> None:
-        found.append(innermost(said(server, name, 9)))
+        found.append(innermost(said(circles, name, 9)))
 
     threads = [threading.Thread(target=ask, args=(name,)) for name in ("a", "b", "c", "mixed", "plain", "alone") * 3]
     for thread in threads:
