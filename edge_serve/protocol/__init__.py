@@ -1,8 +1,8 @@
 """Sans-I/O readers and writers of the wire: bytes in, values out; no sockets, no clock.
 
-`http1*` is the HTTP/1.1 state machine, `routes` the path table, `infer` (with `infer_header`, `infer_split`,
-`infer_tensors`, `infer_response`) the codec of inference requests, `validate` the checks that all doors share,
-`generate` and `settings` the bodies of their routes, `bodies` every other v2 body, `work` what is too much for a
-loop, `json_text` JSON as Triton reads it, `classification` and `compression` what their names say. Imports layer 0
-only. Start reading in `infer`.
+`http1*` is the HTTP/1.1 state machine, `http2*` that of HTTP/2, `grpc_*` what gRPC puts on it, `routes` the path
+table, `infer` (with `infer_header`, `infer_split`, `infer_tensors`, `infer_response`) the codec of inference
+requests, `validate` the checks that all doors share, `generate` and `settings` the bodies of their routes, `bodies`
+every other v2 body, `work` what is too much for a loop, `json_text` JSON as Triton reads it, `classification` and
+`compression` what their names say. Imports layer 0 only. Start reading in `infer`.
 """
