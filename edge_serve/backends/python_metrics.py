@@ -9,6 +9,7 @@ import bisect
 import itertools
 import re
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import ClassVar
@@ -60,12 +61,14 @@ _families: dict[str, _Family] = {}
 
 
 class Metric:
-    """One series; made by `MetricFamily.Metric`."""
+    """One series; made by `MetricFamily.Metric`. It is of no use after the `MetricFamily` that made it."""
 
-    __slots__ = ("_bounds", "_family", "_labels", "_series")
+    __slots__ = ("_bounds", "_family", "_labels", "_maker", "_series")
 
-    def __init__(self, family: _Family, labels: Mapping[str, str], bounds: tuple[float, ...]) -> None:
+    def __init__(self, maker: MetricFamily, labels: Mapping[str, str], bounds: tuple[float, ...]) -> None:
+        family = maker._family
         self._family, self._labels, self._bounds = family, dict(labels), bounds
+        self._maker = weakref.ref(maker)
         with _lock:
             key = tuple(sorted(labels.items()))
             series = family.series.get(key)
@@ -81,6 +84,7 @@ class Metric:
             TritonModelException: a negative number for a counter; a histogram.
         """
         value = _number("increment", value)
+        self._check_maker()
         if self._family.kind is MetricKind.HISTOGRAM:
             raise self._unsupported("increment metric value", "Increment")
         if self._family.kind is MetricKind.COUNTER and value < 0:
@@ -99,6 +103,7 @@ class Metric:
             TritonModelException: not a gauge.
         """
         value = _number("set", value)
+        self._check_maker()
         if self._family.kind is not MetricKind.GAUGE:
             raise self._unsupported("set metric value", "Set")
         with _lock:
@@ -112,6 +117,7 @@ class Metric:
             TritonModelException: not a histogram.
         """
         value = _number("observe", value)
+        self._check_maker()
         if self._family.kind is not MetricKind.HISTOGRAM:
             raise self._unsupported("observe metric value", "Observe")
         with _lock:
@@ -125,9 +131,17 @@ class Metric:
         Raises:
             TritonModelException: a histogram.
         """
+        self._check_maker()
         if self._family.kind is MetricKind.HISTOGRAM:
             raise self._unsupported("get metric value", "Value")
         return self._series.value
+
+    def _check_maker(self) -> None:
+        if self._maker() is None:
+            raise TritonModelException(
+                "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' "
+                "object should be deleted AFTER its corresponding 'Metric' objects have been deleted."
+            )
 
     def _tell(self, operation: str, value: float) -> None:
         family = self._family
@@ -167,7 +181,7 @@ def _number(function: str, value: float) -> float:
 class MetricFamily:
     """A metric by name; families of the same name are the same."""
 
-    __slots__ = ("_family",)
+    __slots__ = ("__weakref__", "_family")
 
     COUNTER: ClassVar[MetricKind] = MetricKind.COUNTER
     GAUGE: ClassVar[MetricKind] = MetricKind.GAUGE
@@ -203,7 +217,7 @@ class MetricFamily:
             raise TritonModelException(
                 "Error when creating Metric: labels must be strings: attempt to access JSON non-string as string"
             )
-        return Metric(self._family, labels, self._bounds(buckets))
+        return Metric(self, labels, self._bounds(buckets))
 
     def _bounds(self, buckets: Sequence[float] | None) -> tuple[float, ...]:
         if self._family.kind is not MetricKind.HISTOGRAM:

@@ -128,6 +128,8 @@ class InferenceRequest:
         _check_types(inputs, model_version)
         if not all(names):
             raise TritonModelException(f"Requested output name {about}")
+        if correlation_id is None:
+            raise TypeError("correlation_id must be an integer or a string, found None")
         if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
         _check_range("correlation_id", correlation_id if isinstance(correlation_id, int) else 0, 64)

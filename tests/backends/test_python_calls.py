@@ -165,7 +165,8 @@ def test_no_memory_for_a_call_is_an_error_response() -> None:
     ("name", "wrong"),
     [
         ("model_name", 5), ("request_id", 5), ("requested_output_names", [5]), ("inputs", [5]), ("model_version", "1"),
-        ("correlation_id", -1), ("correlation_id", 1 << 64), ("flags", -1), ("flags", 1 << 32), ("flags", "1"),
+        ("correlation_id", None), ("correlation_id", -1), ("correlation_id", 1 << 64), ("flags", -1),
+        ("flags", 1 << 32), ("flags", "1"),
         ("timeout", -1), ("timeout", 1.5),
     ],
 )  # fmt: skip

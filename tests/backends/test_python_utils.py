@@ -152,7 +152,8 @@ def test_changes_of_metrics_reach_the_host(recorded: RecordingHost) -> None:
     counter = MetricFamily(name="test_c", description="d", kind=MetricFamily.COUNTER)
     one = counter.Metric(labels={"a": "b"})
     one.increment(2.5)
-    same = MetricFamily("test_c", "other words", MetricKind.COUNTER).Metric(labels={"a": "b"})
+    again = MetricFamily("test_c", "other words", MetricKind.COUNTER)
+    same = again.Metric(labels={"a": "b"})
     same.increment(1)
     assert one.value() == same.value() == 3.5
     gauge = MetricFamily("test_g", "d", MetricFamily.GAUGE)
@@ -171,6 +172,15 @@ def test_changes_of_metrics_reach_the_host(recorded: RecordingHost) -> None:
         ("test_c", "counter", {"a": "b"}, "remove", 0),
         ("test_g", "gauge", {}, "remove", 0),
     ]
+
+
+def test_a_series_is_of_no_use_after_its_family(recorded: RecordingHost) -> None:
+    for kind, use in ((MetricKind.COUNTER, "increment"), (MetricKind.GAUGE, "set"), (MetricKind.GAUGE, "value")):
+        family = MetricFamily(f"gone_{kind.name}", "d", kind)
+        series = family.Metric()
+        del family
+        with pytest.raises(TritonModelException, match="the corresponding 'MetricFamily' has been deleted"):
+            getattr(series, use)(*([1.0] if use != "value" else []))
 
 
 def test_a_histogram_is_observed(recorded: RecordingHost) -> None:
