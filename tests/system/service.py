@@ -34,7 +34,7 @@ class Service:
         """`dpkg -i`, without any network."""
         path = f"/root/{package.name}"
         self.machine.put(path, package.read_bytes())
-        self.machine.run(f"dpkg -i {path}", 120)
+        self.machine.run(f"dpkg -i {path}", 300)
 
     def add_model(self, source: Path, name: str = "") -> None:
         """Put a model's directory among the others."""
