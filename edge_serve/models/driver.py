@@ -227,7 +227,8 @@ class Driver:
         """A batch is done: first give the instance its next one, then answer."""
         jobs = self._batches.pop(reply.batch_id)[1]
         self._scheduler.done(instance)
-        self._pump()
+        if self.statistics.pending or self._sequences is not None:
+            self._pump()
         self._answer(jobs, reply)
         self._check_idle()
 
@@ -333,32 +334,39 @@ class Driver:
     # ---- answering ----------------------------------------------------------------------------------------------
 
     def _answer(self, jobs: list[Job], reply: BatchReply) -> None:
-        stats = self.statistics
+        """Answers first: nobody can ask for statistics before this returns."""
         now = self._clock.now_ns()
         marks = (reply.compute_start_ns, reply.input_end_ns, reply.output_start_ns, reply.end_ns)
         if self._pace is not None:
             self._pace((reply.end_ns - reply.compute_start_ns) // len(jobs))
         if reply.each:
             marks = _share(marks, len(jobs))
-            for job in jobs:
-                record.record_batch(stats, job.rows, *marks, int(time.time() * 1000))
-        else:
-            null_rows = len(reply.replies) - len(jobs)
-            rows = sum([job.rows for job in jobs]) + null_rows
-            record.record_batch(stats, rows, *marks, int(time.time() * 1000))
         lease = reply.lease
         if lease is not None and len(jobs) > 1:
             lease = SharedLease(lease, len(jobs))
         for job in jobs:
             result = reply.replies[job.position]
+            if job.request.compute is not None and (result.error is None or result.answered):
+                job.request.compute.add(*marks)
+            self._deliver(job, result, lease)
+        self._record(jobs, reply, marks, now)
+
+    def _record(self, jobs: list[Job], reply: BatchReply, marks: tuple[int, int, int, int], now: int) -> None:
+        stats = self.statistics
+        now_ms = int(time.time() * 1000)
+        if reply.each:
+            for job in jobs:
+                record.record_batch(stats, job.rows, *marks, now_ms)
+        else:
+            null_rows = len(reply.replies) - len(jobs)
+            record.record_batch(stats, sum([job.rows for job in jobs]) + null_rows, *marks, now_ms)
+        for job in jobs:
+            result = reply.replies[job.position]
             arrival = job.arrival_ns
             if result.error is None or result.answered:
                 record.record_success(stats, job.rows, arrival, arrival, *marks, now)
-                if job.request.compute is not None:
-                    job.request.compute.add(*marks)
             else:
                 record.record_failure(stats, record.failure_reason(result.error, executed=True), now - arrival)
-            self._deliver(job, result, lease)
 
     def _deliver(self, job: Job, reply: Reply, lease: Lease | None) -> None:
         request = job.request

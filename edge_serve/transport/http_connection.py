@@ -87,6 +87,8 @@ class HttpConnection:
         elif self._phase is Phase.OPEN:
             reader.advance(received)
             self._process()
+            if received == len(self._shared.view) and reader.in_body and self._reading:  # the rest goes to its place
+                self._on_readable()
 
     def _on_eof(self) -> None:
         """The client sends no more. As in Triton that means it has gone, and what it asked for is cancelled."""
