@@ -6,6 +6,7 @@ blocks are remembered with what they mean, until a block changes the table: the 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
 from edge_serve.protocol.http2_frames import Code, ConnectionFault, StreamFault
+
+# its debug lines have every header in them, tokens included: not for the log of a program that logs everything
+logging.getLogger("hpack").setLevel(logging.INFO)
 
 Fields = list[tuple[bytes, bytes]]
 

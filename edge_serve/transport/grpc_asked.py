@@ -129,7 +129,7 @@ class Understanding:
         _check_is_grpc(head, fields)
         method = self._methods.get(head.path.decode("latin-1"))
         if method is None:
-            raise Unsupported("Method not found!")
+            raise Unsupported("")  # Triton says nothing more
         restriction = self._restricted.get(method.group)
         if restriction is not None and fields.get(restriction[0].lower()) != restriction[1].encode():
             raise Unavailable(f"This protocol is restricted, expecting header '{restriction[0]}'")

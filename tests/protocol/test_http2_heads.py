@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from hpack import Decoder, Encoder
 from hypothesis import given, settings
@@ -55,6 +57,13 @@ def test_a_list_that_is_too_large_is_said_to_be_so() -> None:
 
     assert HeadReader().read(Encoder().encode([*PSEUDO, *fields])).too_large
     assert not HeadReader().read(Encoder().encode([*PSEUDO, *fields[:-2]])).too_large
+
+
+def test_headers_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        HeadReader().read(Encoder().encode([*PSEUDO, (b"authorization", b"Bearer secret")]))
+
+    assert "secret" not in caplog.text
 
 
 @pytest.mark.parametrize("size", [0, 126, 127, 128, 5000, 20_000])
