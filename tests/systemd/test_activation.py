@@ -27,6 +27,8 @@ from edge_serve.systemd.activation import Handed, door_of, inherit, numbers_and_
 from tests.server.running import ADD_SUB, PATIENCE, python_model
 from tests.systemd.manager import Mailbox, mailbox, ready
 
+#: for a start or a stop beside everything else that a test machine does
+LONG = 3 * PATIENCE
 SLOW = ADD_SUB.replace("        replies = []", "        __import__('time').sleep(0.4)\n        replies = []")
 BODY = json.dumps(
     {
@@ -97,7 +99,7 @@ class Systemd:
             )  # fmt: skip
         if wait:
             try:
-                self.box.wait_for(ready)
+                self.box.wait_for(ready, LONG)
             except AssertionError as error:
                 raise AssertionError(self.log.read_text()) from error
 
@@ -105,7 +107,7 @@ class Systemd:
         """`systemctl stop`: the sockets stay."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        self.statuses.append(self.process.wait(PATIENCE))
+        self.statuses.append(self.process.wait(LONG))
 
     @property
     def port(self) -> int:
@@ -129,7 +131,7 @@ def systemd(tmp_path: Path, *flags: str, names: tuple[str, ...] = ("http", "metr
 
 
 def client(port: int) -> contextlib.closing[http.client.HTTPConnection]:
-    return contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE))
+    return contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=LONG))
 
 
 def ask(connection: http.client.HTTPConnection, model: str = "quick") -> tuple[int, bool]:
@@ -162,7 +164,7 @@ class Load:
         """What they got."""
         self.over.set()
         for thread in self._threads:
-            thread.join(PATIENCE)
+            thread.join(LONG)
         return self.answers
 
 
@@ -175,7 +177,7 @@ def fresh(port: int, load: Load) -> None:
 
 def keep_alive(port: int, load: Load) -> None:
     """One connection, opened again when the server has closed it while it was idle, as RFC 9110 9.2.2 lets a client."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LONG)
     retries = 0
     while not load.over.is_set():
         try:
@@ -200,6 +202,7 @@ def over_grpc(port: int, load: Load) -> None:
             load.answers[200] += 1
 
 
+@pytest.mark.timeout(180)
 def test_restarts_under_grpc_load_fail_no_call(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "quick")
     with systemd(tmp_path, names=("http", "grpc", "metrics")) as manager:
@@ -216,6 +219,7 @@ def test_restarts_under_grpc_load_fail_no_call(tmp_path: Path) -> None:
         assert manager.statuses == [0, 0]
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("one", [fresh, keep_alive])
 def test_restarts_under_load_fail_no_request(tmp_path: Path, one: Callable[[int, Load], None]) -> None:
     python_model(tmp_path / "models", "quick")
@@ -234,7 +238,7 @@ def test_restarts_under_load_fail_no_request(tmp_path: Path, one: Callable[[int,
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("one", [fresh, keep_alive])
 def test_ten_restarts_under_load_fail_no_request(tmp_path: Path, one: Callable[[int, Load], None]) -> None:
     python_model(tmp_path / "models", "quick")
@@ -311,7 +315,7 @@ def test_what_is_no_socket_is_told(tmp_path: Path) -> None:
         f"--model-repository={tmp_path}",
     ]  # fmt: skip
     environment = {**os.environ, "LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}
-    done = subprocess.run(command, pass_fds=[reader], env=environment, capture_output=True, timeout=PATIENCE)
+    done = subprocess.run(command, pass_fds=[reader], env=environment, capture_output=True, timeout=LONG)
     os.close(reader)
     os.close(writer)
     assert done.returncode == 1
