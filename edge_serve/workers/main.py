@@ -89,6 +89,7 @@ class Main:
         """In a child that a model forked: it must not answer for this process, and ends when it returns from the
         model's code."""
         self._forked = True
+        self.remote.cut_off()
         release_signals()
         self._control.disconnect()
         for instance in self._instances.values():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from edge_serve.backends.host import Call, Cancel, MetricUpdate, OnReply
+from edge_serve.errors import Unsupported
 from edge_serve.workers.calling import Calling
 from edge_serve.workers.frames import Frame, Kind, error_of, json_frame
 
@@ -32,6 +33,15 @@ class Remote:
         self._questions = itertools.count(1)
         self._waiting: dict[int, tuple[threading.Event, list[Frame]]] = {}
         self.calling = Calling(send, self._memory)
+        self._forked = False
+
+    def cut_off(self) -> None:
+        """In a child that a model forked: nothing is answered there, so nothing is asked."""
+        self._forked = True
+
+    def _check_answered(self) -> None:
+        if self._forked:
+            raise Unsupported("a process that a model forked cannot call models; let the model itself call them")
 
     def log(self, level: str, message: str) -> None:
         """One line for the server's log."""
@@ -51,6 +61,7 @@ class Remote:
         Raises:
             EdgeServeError: there is no memory for the inputs.
         """
+        self._check_answered()
         return self.calling.start(call, on_reply)
 
     def rests(self, still: Callable[[], bool]) -> None:
@@ -82,6 +93,7 @@ class Remote:
         Raises:
             EdgeServeError: the front end refused.
         """
+        self._check_answered()
         number = next(self._questions)
         event, answer = self._waiting[number] = threading.Event(), []
         self._send(json_frame(Kind.CALL, number, question))

@@ -205,6 +205,23 @@ def test_a_model_may_use_processes_of_its_own(server: Running) -> None:
     all_is_well(server)
 
 
+def test_a_process_that_a_model_forks_cannot_call_models_and_is_told(server: Running) -> None:
+    deed = (
+        "r, w = os.pipe()\npid = os.fork()\n"
+        "if not pid:\n"
+        "    q = pb_utils.InferenceRequest(model_name='bystander', requested_output_names=['OUTPUT0'], inputs=[])\n"
+        "    os.write(w, q.exec().error().message().encode())\n"
+        "    os._exit(0)\n"
+        "os.close(w)\ntext = os.read(r, 1000).decode()\nos.waitpid(pid, 0)\nraise RuntimeError(text)"
+    )
+
+    status, text = infer(server, deed)
+
+    assert status == 500
+    assert "a process that a model forked cannot call models" in text
+    all_is_well(server)
+
+
 def test_a_gigabyte_of_output_is_counted_not_kept(server: Running) -> None:
     front_end = psutil.Process(server.process.pid)
     infer(server, "print('x')")
