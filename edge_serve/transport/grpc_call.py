@@ -66,11 +66,7 @@ class Unary:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """A method with many messages.
-
-    Attributes:
-        open: gives what answers the call; place: as of `Unary`.
-    """
+    """A method with many messages; `open` gives what answers the call, `place` is as of `Unary`."""
 
     group: Group
     open: Callable[[GrpcCall], Conversation]
@@ -85,6 +81,8 @@ class Line(Protocol):
     def loop(self) -> asyncio.AbstractEventLoop: ...
     @property
     def memory(self) -> BodyMemory: ...
+    @property
+    def inflating(self) -> asyncio.Lock: ...
 
     def add(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> None:
         """Push without seeing to it that it is sent."""
@@ -382,7 +380,9 @@ class GrpcCall(MessageStream):
 
     async def _inflate_elsewhere(self, data: Buffer, encoding: str) -> None:
         try:
-            message = await asyncio.to_thread(grpc_wire.inflate, data, encoding, self.max_message)
+            async with self._line.inflating:  # one after the other: nobody knows how large they become
+                message = await asyncio.to_thread(grpc_wire.inflate, data, encoding, self.max_message)
+                self.charge(len(message))
         except EdgeServeError as error:
             self._steps = None
             self.fail(error)

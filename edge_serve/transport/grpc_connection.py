@@ -6,6 +6,7 @@ sent together at its end, but for an answer after which nothing is under way: th
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 import random
@@ -179,6 +180,10 @@ class GrpcConnection:
         if not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self._flush_scheduled)
+
+    @property
+    def inflating(self) -> asyncio.Lock:
+        return self._shared.inflating
 
     @property
     def memory(self) -> BodyMemory:

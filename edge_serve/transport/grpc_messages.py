@@ -230,6 +230,18 @@ class MessageStream(Stream):
         self._beginning = b""
         self.widen(self._length - self.filled)
 
+    def charge(self, size: int) -> None:
+        """Count a message of `size` bytes that is there already, in place of the one that it was made from.
+
+        Raises:
+            EdgeServeError: there is no memory for it.
+        """
+        self._release()
+        if not self.closed:
+            self._claim = self.memory.growing(self.fail)
+            self._claim.grow(size, 1)
+            self._claim.settle()
+
     def _release(self) -> None:
         claim, self._claim = self._claim, None
         if claim is not None:

@@ -105,9 +105,8 @@ class GrpcServer:
         """Accept from now on; `drain` closes the listeners."""
         loop = asyncio.get_running_loop()
         if self._shared is None:
-            self._shared = Shared(
-                loop, self._clock, self._limits, self._keepalive, self._settings.max_message, self._sharing
-            )
+            most = min(self._settings.max_message, self._sharing.memory.limit)
+            self._shared = Shared(loop, self._clock, self._limits, self._keepalive, most, self._sharing)
             self._shared.on_closed = self._on_closed if self._sharing.addresses.limit else None
             tls = self._tls
             if tls is not None:

@@ -51,8 +51,8 @@ class GrpcLimits:
 class Shared:
     """What all connections of a door use together."""
 
-    __slots__ = ("clock", "connections", "emptied", "keepalive", "limits", "loop", "max_message", "on_closed",
-                 "sharing", "view")  # fmt: skip
+    __slots__ = ("clock", "connections", "emptied", "inflating", "keepalive", "limits", "loop", "max_message",
+                 "on_closed", "sharing", "view")  # fmt: skip
 
     def __init__(
         self,
@@ -69,6 +69,8 @@ class Shared:
         self.keepalive = keepalive
         self.max_message = max_message
         self.sharing = sharing
+        #: held while a large message is inflated
+        self.inflating = asyncio.Lock()
         #: called for each connection that has gone
         self.on_closed: Callable[[GrpcConnection], None] | None = None
         self.view = memoryview(bytearray(limits.receive_buffer))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
+
+from edge_serve.errors import InvalidArgument
 from edge_serve.transport.body_memory import BodyMemory
 from edge_serve.transport.grpc_shared import GrpcLimits
 from edge_serve.transport.sharing import InFlight, Sharing
@@ -58,8 +61,7 @@ def test_what_came_early_is_not_lost() -> None:
 
 def test_larger_than_all_memory_is_refused_at_its_beginning() -> None:
     async def test(service: FakeService, call: Caller) -> None:
-        code, text = await call.refusal("ModelInfer", LARGE)
-        assert (code, f"larger than the {MIB} bytes" in text) == ("RESOURCE_EXHAUSTED", True)
+        assert (await call.refusal("ModelInfer", LARGE))[0] == "RESOURCE_EXHAUSTED"
 
     with_door(test, sharing=Sharing(memory=BodyMemory(MIB)))
 
@@ -143,3 +145,26 @@ def test_too_many_calls() -> None:
 
     with_door(test, sharing=Sharing(in_flight))
     assert in_flight.now == 0
+
+
+def test_what_messages_are_inflated_to_counts_too() -> None:
+    """Two that are small on the wire: there is memory for one of them at a time."""
+    memory = BodyMemory(9 * MIB)
+
+    async def test(service: FakeService, call: Caller) -> None:
+        service.later = True
+        large = infer_request(values=bytes(5 * MIB))
+        first = asyncio.ensure_future(call("ModelInfer", large, compression=grpc.Compression.Gzip))
+        await until(lambda: service.waiting)
+        assert memory.used == large.ByteSize()
+        code, _ = await call.refusal("ModelInfer", large, compression=grpc.Compression.Gzip)
+        assert code == "UNAVAILABLE"
+        bomb = infer_request(values=bytes(20 * MIB))
+        code, _ = await call.refusal("ModelInfer", bomb, compression=grpc.Compression.Gzip)
+        assert code == "RESOURCE_EXHAUSTED"
+        service.error = InvalidArgument("no answer of 5 MiB for this client")
+        service.waiting[0]()
+        assert (await asyncio.gather(first, return_exceptions=True))[0]
+        await until(lambda: memory.used == 0)
+
+    with_door(test, sharing=Sharing(memory=memory))
