@@ -130,6 +130,16 @@ def dependents(names: Collection[str], needs: Needs) -> set[str]:
     return found - set(names)
 
 
+def needed_by(name: str, needs: Needs) -> set[str]:
+    """`name`, and every model that it needs, directly or through others."""
+    found, left = {name}, [name]
+    while left:
+        more = [other for other in needs.get(left.pop(), ()) if other not in found]
+        found.update(more)
+        left += more
+    return found
+
+
 def released(name: str, needs: Needs, explicit: Callable[[str], bool]) -> set[str]:
     """What goes when `name` is unloaded with what it needs: members that nobody asked for and no other model needs.
 

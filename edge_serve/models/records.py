@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.models.lifecycle import Event, State, after
 from edge_serve.models.loading import Plan
-from edge_serve.models.repository import plain_name
+from edge_serve.models.repository import Found, plain_name
 from edge_serve.models.served import Served
 
 
@@ -97,3 +98,25 @@ def _word(version: VersionRecord) -> str:
     if version.state is State.GONE:
         return "unloaded" if version.settled else "failed"
     return _WORDS[version.state]
+
+
+def repository_index(
+    found: Mapping[str, Found], models: Mapping[str, ModelRecord], left_out: Mapping[str, str], *, ready_only: bool
+) -> list[IndexEntry]:
+    """The lines of all models, by name.
+
+    Args:
+        found: what lies on disk; models: what was asked for at least once.
+        left_out: model -> why the server does not load it.
+    """
+    entries: list[IndexEntry] = []
+    for identity in sorted(found.keys() | models.keys()):
+        name = plain_name(identity)
+        if identity in found and found[identity].ambiguous:
+            entries.append(IndexEntry(name, state="UNAVAILABLE", reason="model appears in two or more repositories"))
+        elif identity in models and models[identity].versions:
+            entries += models[identity].index_entries(ready_only=ready_only)
+        elif not ready_only:
+            reason = left_out.get(identity, "")
+            entries.append(IndexEntry(name, state="UNAVAILABLE" if reason else "", reason=reason))
+    return entries

@@ -15,11 +15,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from edge_serve.config import model_config_pb2 as pb
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
+from edge_serve.errors import InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.about import about
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.metrics.source import ModelSeries
-from edge_serve.models.agents import run_agents
 from edge_serve.models.batch import Batch, Results
 from edge_serve.models.dependencies import (
     LoadFailure,
@@ -27,6 +26,7 @@ from edge_serve.models.dependencies import (
     check_members,
     dependents,
     members_of,
+    needed_by,
     outermost_first,
     released,
 )
@@ -37,7 +37,8 @@ from edge_serve.models.loading import Loader, Plan
 from edge_serve.models.memory import Memory
 from edge_serve.models.names import check_name, parse_version
 from edge_serve.models.override import Override
-from edge_serve.models.records import ModelRecord, Standing
+from edge_serve.models.planning import Planner
+from edge_serve.models.records import ModelRecord, Standing, repository_index
 from edge_serve.models.repository import Found, Repository, plain_name
 from edge_serve.models.served import Served
 from edge_serve.models.turnover import Turnover, settled
@@ -70,10 +71,10 @@ class Registry:
     ) -> None:
         self._repository = repository
         self._loader = loader
-        self._required = frozenset(required)
         self._models: dict[str, ModelRecord] = {}
         self.elders = Elders()
         self.incidents = Incidents()
+        self._planner = Planner(repository, loader, self.incidents)
         self._turnover = Turnover(loader, at_once, self.lookup, self.elders, drain_seconds, retries)
 
         self._turnover.incidents = self.incidents
@@ -189,21 +190,7 @@ class Registry:
         """The repository index: what is on disk (`found`, or looked up now) and what was loaded, by name."""
         if found is None:
             found = {} if ready_only else self._repository.scan()
-        entries: list[IndexEntry] = []
-        for name in sorted(found.keys() | self._models.keys()):
-            if name in found and found[name].ambiguous:
-                entries.append(
-                    IndexEntry(
-                        plain_name(name), state="UNAVAILABLE", reason="model appears in two or more repositories"
-                    )
-                )
-            elif name not in self._models or not self._models[name].versions:
-                reason = self.incidents.left_out.get(name, "")
-                if not ready_only:
-                    entries.append(IndexEntry(plain_name(name), state="UNAVAILABLE" if reason else "", reason=reason))
-            else:
-                entries += self._models[name].index_entries(ready_only=ready_only)
-        return entries
+        return repository_index(found, self._models, self.incidents.left_out, ready_only=ready_only)
 
     # ---- loading ------------------------------------------------------------------------------------------------
 
@@ -239,7 +226,7 @@ class Registry:
 
     async def _load(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
         """What became of each model: an error, or None. Ensembles that need one of them are made anew."""
-        plans, results = await self._plans(wanted, override)
+        plans, results = await self._planner.plans(wanted, override)
         for name in plans:
             self._models.setdefault(name, ModelRecord(name))
         async with self._locked(plans) as needing:
@@ -248,41 +235,6 @@ class Registry:
                 if name in plans:
                     self._models[name].explicit = True
             return await batch.run(lambda plan: self._load_one(plan, batch, own_worker=own_worker))
-
-    async def _plans(self, wanted: Iterable[str], override: Override | None) -> tuple[dict[str, Plan], Results]:
-        """The plans of models and of all that they need, and the errors of those that cannot be read."""
-        plans: dict[str, Plan] = {}
-        errors: Results = {}
-        left = list(wanted)
-        while left:
-            name = left.pop()
-            if name in plans or name in errors:
-                continue
-            try:
-                plan = plans[name] = await self._plan(name, override)
-            except EdgeServeError as error:
-                errors[name] = error
-            else:
-                self._repository.bind(plan.config, name)
-                left += members_of(plan.config)
-            override = None  # it is for the model that was asked for
-        return plans, errors
-
-    async def _plan(self, name: str, override: Override | None) -> Plan:
-        found = self._repository.find(name)
-        try:
-            if found is None:
-                raise NotFound(f"no directory '{name}' in {', '.join(map(str, self._repository.roots))}")
-            if found.ambiguous:
-                raise InvalidArgument(f"model '{name}' appears in two or more repositories")
-            self.incidents.check(name)
-            plan = self._loader.plan(found, override)
-            if plan.config.model_repository_agents.agents:
-                await asyncio.to_thread(run_agents, plan.config, plan.directory)
-            return plan
-        except (EdgeServeError, OSError) as error:
-            log.error("failed to load '%s': %s", name, error, extra=about(name))
-            raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
 
     def strayed(self) -> list[str]:
         """The ensembles whose steps would mean other models, if they were loaded now."""
@@ -390,7 +342,7 @@ class Registry:
             await self._unload(one, unload_dependents, begun)
 
     async def _unload(self, name: str, unload_dependents: bool, begun: Callable[[], None] | None) -> None:
-        reach = self._reach(name) if unload_dependents else {name}
+        reach = needed_by(name, self._needs()).intersection(self._models) if unload_dependents else {name}
         async with self._locked(reach):
             needs = self._needs()
             going = {name}
@@ -403,16 +355,6 @@ class Registry:
                 asyncio.get_running_loop().call_soon(begun)
             for wave in outermost_first(dependents(going, needs) | going, needs):
                 await self._turnover.retire_all(self._models[one] for one in wave)
-
-    def _reach(self, name: str) -> set[str]:
-        """The models that `name` needs, directly or not, and itself; those that were loaded at least once."""
-        needs = self._needs()
-        found, left = {name}, [name]
-        while left:
-            more = [other for other in needs.get(left.pop(), ()) if other in self._models and other not in found]
-            found.update(more)
-            left += more
-        return found
 
     async def close(self, timeout: float) -> int:
         """Unload everything, ensembles before their members, at most `timeout` seconds.
