@@ -16,7 +16,6 @@ from edge_serve.protocol.http2_frames import (
     HEADERS,
     PREFACE,
     RST_STREAM,
-    SETTINGS,
     Code,
     Setting,
 )
@@ -165,4 +164,9 @@ def data(stream: int, payload: bytes, *, end: bool = False) -> bytes:
     return frames.frame(DATA, END_STREAM if end else 0, stream, payload)
 
 
-__all__ = ["BLOCK", "SETTINGS", "Recorder", "Scene", "data", "encode", "headers"]
+def answer(scene: Scene, stream: int, body: bytes = b"yes") -> None:
+    """Head, body and trailers."""
+    sender = scene.http2.sender
+    scene.wire.push((frames.frame(HEADERS, END_HEADERS, stream, encode(200, ())),), 10)
+    sender.send(scene.streams[stream], (body,), len(body))
+    sender.finish(scene.streams[stream], frames.frame(HEADERS, END_HEADERS | END_STREAM, stream, literal(b"s", b"0")))
