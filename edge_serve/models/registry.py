@@ -70,7 +70,7 @@ class Registry:
         retries: int = 0,
     ) -> None:
         self._repository = repository
-        self._loader = loader
+        self._required = frozenset(required)
         self._models: dict[str, ModelRecord] = {}
         self.elders = Elders()
         self.incidents = Incidents()
