@@ -64,7 +64,7 @@ class Supervisor:
         self._watchdog = 0.0
         self._hungry = ""
         self._crashes: CrashWatch | None = None
-        #: what grows while models load, when it last grew, and when the manager was last told
+        #: what grows while models load, and when that was looked at last
         self._progress: object = None
         self._extended_ns = 0
 
@@ -73,7 +73,7 @@ class Supervisor:
         self._notifier = notify.Notifier(notify.sender(environ))
         self._watchdog = time_of(environ, os.getpid())
         self._watched.workers.default_hang = self._watchdog
-        if "INVOCATION_ID" in environ:  # systemd has started it
+        if environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()):  # systemd has started it; a shell's group is not ours
             self._watched.workers.control_groups = find_groups()
         faults.allow(environ, self._watched.registry)
 

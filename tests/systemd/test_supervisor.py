@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from edge_serve.clock import MonotonicClock
+from edge_serve.models.registry import Registry
+from edge_serve.service import Service
+from edge_serve.systemd import supervisor
+from edge_serve.systemd.notify import Notifier, quiet
+from edge_serve.workers.pool import Workers
 from tests.server.running import ADD_SUB, PATIENCE, python_model
 from tests.systemd.manager import Message, find_ports, mailbox, ready, supervised
 
@@ -104,3 +113,27 @@ def test_workers_do_not_speak_in_the_service_s_name(tmp_path: Path) -> None:
             environment = Path(f"/proc/{pid}/environ").read_bytes()
             assert b"NOTIFY_SOCKET" not in environment
             assert b"WATCHDOG_USEC" not in environment
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_the_control_group_is_divided_only_when_systemd_has_started_this_very_process(
+    ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[None] = []
+    monkeypatch.setattr(supervisor, "find_groups", lambda: asked.append(None))
+    workers = SimpleNamespace(default_hang=0.0, control_groups=None)
+    watched = supervisor.Watched(cast(Service, None), cast(Registry, None), cast(Workers, workers))
+    pid = os.getpid() if ours else os.getppid()
+
+    supervisor.Supervisor(watched, Notifier(quiet), MonotonicClock()).obey({"SYSTEMD_EXEC_PID": str(pid)})
+
+    assert bool(asked) is ours
+
+
+def test_hung_models_have_the_watchdog_s_time_unless_it_watches_another_process() -> None:
+    for pid, expected in ((os.getpid(), 3.0), (os.getppid(), 0.0)):
+        workers = SimpleNamespace(default_hang=0.0, control_groups=None)
+        watched = supervisor.Watched(cast(Service, None), cast(Registry, None), cast(Workers, workers))
+        environ = {"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(pid)}
+        supervisor.Supervisor(watched, Notifier(quiet), MonotonicClock()).obey(environ)
+        assert workers.default_hang == expected
