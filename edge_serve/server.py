@@ -7,6 +7,8 @@ is told at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -104,9 +106,7 @@ class Server:
         self._background: list[asyncio.Task[None]] = []
         custom = CustomMetrics()
         limits = WorkerLimits(
-            silence=config.worker_heartbeat_timeout_secs,
-            hang=config.hang_timeout_secs,
-            memory=config.worker_memory_max_bytes,
+            config.worker_heartbeat_timeout_secs, hang=config.hang_timeout_secs, memory=config.worker_memory_max_bytes
         )
         hooks = Hooks(metric=custom.apply)
         self._workers = Workers(limits, self._clock, hooks, _environments(config))
@@ -114,8 +114,8 @@ class Server:
         loader = Loader(
             self._workers, self._budget, self._clock, _loader_options(config), _response_cache(config), _gate(config)
         )
-        roots = [Path(path) for path in config.model_repository]
-        repository = self._repository = Repository(roots, namespaced=config.model_namespacing)
+        repository = Repository(list(map(Path, config.model_repository)), namespaced=config.model_namespacing)
+        self._repository = repository
         self._registry = Registry(
             repository, loader, config.required_model, max(1, config.model_load_thread_count), config.swap_drain_secs,
             config.model_load_retry_count,
@@ -173,7 +173,7 @@ class Server:
                 self._supervisor.fails(f"{len(failures)} model(s) failed to load: {failures[0].strip()}")
                 await self._shut_down(FAILED)
                 return FAILED
-            gc.freeze()  # what is there now stays: later collections need not look at it
+            _settle()
             await self._stop.wait()
             return await self._shut_down(CLEAN)
         except (EdgeServeError, OSError) as error:
@@ -346,6 +346,14 @@ class Server:
         if cut_off:
             unfinished.append(f"{cut_off} connection(s) with an unfinished answer")
         return unfinished
+
+
+def _settle() -> None:
+    """What is there after the start stays: later collections need not look at it, and what it left behind goes."""
+    gc.collect()
+    gc.freeze()
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _loader_options(config: ServerConfig) -> LoaderOptions:

@@ -6,7 +6,6 @@ variable EDGE_SERVE_<NAME>, and that before the default.
 
 from __future__ import annotations
 
-import difflib
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -147,6 +146,8 @@ def _split(argument: str, table: Table, aliases: Mapping[str, Alias]) -> tuple[s
         raise BadSetting(f"Unexpected argument: {argument}", show_usage=True)
     name = aliases[flag].name if flag in aliases else flag[2:].replace("-", "_")
     if name not in table or "_" in flag:
+        import difflib  # only mistakes need it
+
         known = [flag_of(known) for known in table]
         close = difflib.get_close_matches(flag, known, n=1)
         hint = f", did you mean '{close[0]}'?" if close else ""
