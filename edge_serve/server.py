@@ -105,9 +105,8 @@ class Server:
         self._loading: asyncio.Task[list[str]] | None = None
         self._background: list[asyncio.Task[None]] = []
         custom = CustomMetrics()
-        limits = WorkerLimits(
-            config.worker_heartbeat_timeout_secs, hang=config.hang_timeout_secs, memory=config.worker_memory_max_bytes
-        )
+        silence, memory = config.worker_heartbeat_timeout_secs, config.worker_memory_max_bytes
+        limits = WorkerLimits(silence=silence, hang=config.hang_timeout_secs, memory=memory)
         hooks = Hooks(metric=custom.apply)
         self._workers = Workers(limits, self._clock, hooks, _environments(config))
         self._codec = Codec(self._budget, limits)
