@@ -97,7 +97,7 @@ def test_keys_of_tls_come_as_credentials(fresh: Service, tmp_path: Path) -> None
     connection.request("GET", "/v2/health/ready")
     assert connection.getresponse().status == 200
     connection.close()
-    assert fresh.status_of("GET", "/v2/health/ready") == 0, "not without TLS"
+    assert fresh.status_of("GET", "/v2/health/ready") == 400, "without TLS, which is told and not served"
 
 
 def test_installing_again_neither_stops_the_service_nor_its_settings(service: Service) -> None:
