@@ -21,6 +21,7 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.caching import TELLS_WHAT_IT_READ, CachedRunner
 from edge_serve.models.controls import Controls
 from edge_serve.models.decoupled import DecoupledDriver
@@ -35,7 +36,7 @@ from edge_serve.models.rate_limit import Gate, LimitedModel
 from edge_serve.models.repository import Fingerprint, Found, fingerprint, of_version, plain_name, versions
 from edge_serve.models.response_cache import ResponseCache
 from edge_serve.models.served import Served
-from edge_serve.models.statistics import new_statistics
+from edge_serve.models.statistics import bounds_of, new_statistics
 from edge_serve.models.version_policy import choose
 from edge_serve.models.warmup import WarmupListener, warm_up
 from edge_serve.scheduling.ensemble import ensemble_plan
@@ -178,7 +179,7 @@ class Loader:
         layout = ensemble_plan(config)
         labels = {**member_labels(layout, lookup), **read_labels(config, plan.directory)}
         signature = signature_of(config, config.name, version, labels)
-        statistics = new_statistics(summaries=self._options.summaries, histograms=self._options.histograms)
+        statistics = self._new_statistics(config)
         most_calls = config.ensemble_scheduling.max_inflight_requests
         runner = EnsembleRunner(layout, signature, statistics, lookup, self._clock, most_calls)
         served = Served(
@@ -264,13 +265,18 @@ class Loader:
             self._options.backend_settings(config.backend),
         )
 
+    def _new_statistics(self, config: pb.ModelConfig) -> ModelStatistics:
+        options = self._options
+        bounds = bounds_of(config.model_metrics)
+        return new_statistics(summaries=options.summaries, histograms=options.histograms, first_response_bounds=bounds)
+
     def _driver(self, config: pb.ModelConfig, signature: Signature, limited: LimitedModel | None) -> Driver:
         instances = _instances(config)
         passive = _passive(config)
         order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = None
         if config.dynamic_batching.preserve_ordering:
             order = ResponseOrder()
-        statistics = new_statistics(summaries=self._options.summaries, histograms=self._options.histograms)
+        statistics = self._new_statistics(config)
         scheduler = scheduler_for(config, len(instances), passive)
         if limited is not None and isinstance(scheduler, QueuedScheduler):
             scheduler.prefer(limited.standing)

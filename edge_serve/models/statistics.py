@@ -6,9 +6,11 @@ All times are CLOCK_MONOTONIC nanoseconds.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections import deque
 
+from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import Cancelled, EdgeServeError
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.statistics import (
@@ -19,6 +21,11 @@ from edge_serve.messages.statistics import (
     Recent,
     ResponseStatistics,
 )
+
+log = logging.getLogger(__name__)
+
+#: the family whose buckets `model_metrics` may set (core src/metric_model_reporter.cc)
+_FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
 
 #: failure reasons (messages.statistics.FAILURE_REASONS)
 REJECTED, CANCELED, BACKEND, OTHER = "REJECTED", "CANCELED", "BACKEND", "OTHER"
@@ -46,6 +53,19 @@ def new_statistics(
     if histograms:
         stats.first_response = FirstResponse(first_response_bounds) if first_response_bounds else FirstResponse()
     return stats
+
+
+def bounds_of(metrics: pb.ModelMetrics) -> tuple[float, ...]:
+    """What `model_metrics` sets for `new_statistics`; empty = nothing. A family that cannot be set is warned of."""
+    bounds: tuple[float, ...] = ()
+    for control in metrics.metric_control:
+        family = control.metric_identifier.family
+        if family == _FIRST_RESPONSE:
+            bounds = tuple(control.histogram_options.buckets)
+        else:
+            text = "Metric family '%s' in 'metric_identifier' is not a customizable metric in Triton core."
+            log.warning(text, family)
+    return bounds
 
 
 def record_success(

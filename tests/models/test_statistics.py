@@ -6,10 +6,12 @@ import timeit
 
 import pytest
 
+from edge_serve.config.text import parse_model_config
 from edge_serve.errors import Cancelled, Internal, Unavailable
 from edge_serve.messages.statistics import LATENCY_BUCKETS, Duration
 from edge_serve.models.statistics import (
     RECENT_REQUESTS,
+    bounds_of,
     failure_reason,
     new_statistics,
     record_batch,
@@ -19,6 +21,20 @@ from edge_serve.models.statistics import (
 )
 
 MS = 1_000_000
+
+
+def test_model_metrics_set_the_bounds_of_the_first_response(caplog: pytest.LogCaptureFixture) -> None:
+    text = """model_metrics { metric_control {
+      metric_identifier { family: "%s" } histogram_options { buckets: [ 1, 2.5 ] }
+    } }"""
+    config = parse_model_config(text % "nv_inference_first_response_histogram_ms")
+
+    assert bounds_of(config.model_metrics) == (1.0, 2.5)
+    assert not caplog.messages
+    assert bounds_of(parse_model_config(text % "nv_inference_count").model_metrics) == ()
+    assert caplog.messages == [
+        "Metric family 'nv_inference_count' in 'metric_identifier' is not a customizable metric in Triton core."
+    ]
 
 
 def test_three_requests_in_two_batches() -> None:

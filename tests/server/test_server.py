@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 
-from tests.server.running import ADD_SUB, PATIENCE, python_model, running, start
+from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, python_model, running, start
 
 SLOW = ADD_SUB.replace("        replies = []", "        import time\n        time.sleep(0.7)\n        replies = []")
 STUCK = ADD_SUB.replace("        replies = []", "        import time\n        time.sleep(60)\n")
@@ -190,6 +190,19 @@ def test_a_model_that_says_no_is_not_ready_from_its_first_moment(tmp_path: Path)
         assert server.post("/v2/repository/models/m/load")[0] == 200
         assert server.get("/v2/models/m/ready")[0] == 400
         assert server.add_sub("m")[0] == 200
+
+
+def test_model_metrics_set_the_buckets_of_a_histogram(tmp_path: Path) -> None:
+    more = """model_metrics { metric_control {
+      metric_identifier { family: "nv_inference_first_response_histogram_ms" } histogram_options { buckets: [ 7, 8.5 ] }
+    } }
+    model_transaction_policy { decoupled: true }"""
+    python_model(tmp_path, "m", config=ADD_SUB_CONFIG + more)
+    with running(f"--model-repository={tmp_path}", "--metrics-config=histogram_latencies=true") as server:
+        page = server.get("/metrics", server.metrics)[1].decode()
+
+    lines = [line for line in page.splitlines() if line.startswith("nv_inference_first_response_histogram_ms_bucket")]
+    assert [line.partition('le="')[2].partition('"')[0] for line in lines] == ["7", "8.5", "+Inf"]
 
 
 def test_warm_up_runs_before_the_model_is_ready(tmp_path: Path) -> None:
