@@ -73,8 +73,8 @@ class GrpcConnection:
     """Implements `http2.Host` and `grpc_call.Line`."""
 
     __slots__ = (
-        "_counted", "_fd", "_full", "_http2", "_keepalive", "_leaving_ns", "_out", "_phase", "_reading", "_scheduled",
-        "_shared", "_sock", "_understanding", "_waits", "_writing", "loop",
+        "_counted", "_fd", "_full", "_http2", "_in_flight", "_keepalive", "_leaving_ns", "_out", "_phase", "_reading",
+        "_scheduled", "_shared", "_sock", "_understanding", "_waits", "_writing", "loop",
     )  # fmt: skip
 
     def __init__(self, sock: Wire, shared: Shared, understanding: Understanding) -> None:
@@ -95,6 +95,7 @@ class GrpcConnection:
         self._writing = False
         self._reading = True
         #: calls that are counted as in flight; and whether there were too many when the last bytes came
+        self._in_flight = shared.sharing.in_flight
         self._counted = 0
         self._full = False
         shared.loop.add_reader(self._fd, self._on_readable)
@@ -116,7 +117,7 @@ class GrpcConnection:
         if received == 0:  # nobody ends only one direction of HTTP/2
             self.close()
         elif self._phase is Phase.OPEN:
-            in_flight = shared.sharing.in_flight
+            in_flight = self._in_flight
             self._full = in_flight.now >= in_flight.limit
             scheduled, self._scheduled = self._scheduled, True
             try:
@@ -140,7 +141,7 @@ class GrpcConnection:
         http2 = self._http2
         streams = len(http2.streams)
         if streams != self._counted:
-            self._shared.sharing.in_flight.now += streams - self._counted
+            self._in_flight.now += streams - self._counted
             self._counted = streams
         out, sender = self._out, http2.sender
         try:
@@ -199,7 +200,7 @@ class GrpcConnection:
         if type(asked) is not Asked:
             asked = self._understanding.of(head)
         if self._full and asked.method is not None and asked.method.group is not Group.HEALTH:
-            asked = Asked(refusal=self._shared.sharing.in_flight.refusal())
+            asked = Asked(refusal=self._in_flight.refusal())
         return GrpcCall(self._http2, self, stream_id, head.content_length, asked, self._shared.max_message)
 
     def on_ping(self) -> None:
@@ -279,7 +280,7 @@ class GrpcConnection:
         self._http2.lose()
         self._out.drop()
         shared = self._shared
-        shared.sharing.in_flight.now -= self._counted
+        self._in_flight.now -= self._counted
         shared.connections.discard(self)
         if shared.on_closed is not None:
             shared.on_closed(self)
