@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 from tests.system import agent
 
+#: to boot
+TRIES = 3
 #: what is tried again while a machine boots
 UNREACHABLE = (OSError, http.client.HTTPException)
 
@@ -58,6 +60,9 @@ class Boot(Protocol):
     def memory_limit(self, nbytes: int) -> AbstractContextManager[None]:
         """The machine as a whole has no more, where its units cannot have limits of their own."""
 
+    def panicked(self) -> bool:
+        """Whether its kernel fell over since `start`."""
+
     def console(self) -> str:
         """The last lines that it printed."""
 
@@ -69,10 +74,16 @@ class Machine:
         self.boot = boot
 
     def start(self) -> None:
-        """Boot, until the agent answers."""
-        self.boot.start()
+        """Boot, until the agent answers. An emulator that fails its kernel, which happens, gets another try."""
         seconds = 60 * self.boot.patience
-        if not wait_until(self._answers, seconds):
+        for _ in range(TRIES):
+            self.boot.start()
+            wait_until(lambda: self._answers() or self.boot.panicked(), seconds)
+            if not self.boot.panicked():
+                break
+            print(f"the emulated kernel fell over before it had booted:\n{self.boot.console()[-1500:]}", flush=True)
+            self.boot.cut()
+        if not self._answers():
             raise AssertionError(f"the machine did not boot in {seconds:g} s; its console:\n{self.boot.console()}")
 
     def _answers(self) -> bool:

@@ -102,6 +102,10 @@ class Nspawn:
         finally:
             limit.write_text("-1")
 
+    def panicked(self) -> bool:
+        """Its kernel is this machine's."""
+        return False
+
     def console(self) -> str:
         """What its process 1 printed."""
         return self._log.read_text(errors="replace")[-5000:]

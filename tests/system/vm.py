@@ -34,6 +34,8 @@ class Vm:
         self.folder.mkdir(parents=True)
         self._ports = {port: _free_port() for port in _PORTS}
         self._process: subprocess.Popen[bytes] | None = None
+        self._log = self.folder / "console.log"
+        self._before = 0
         self._make_disk(tree, package)
 
     def start(self) -> None:
@@ -48,7 +50,8 @@ class Vm:
             "-netdev", f"user,id=n0{forwards}", "-device", "virtio-net-pci,netdev=n0,romfile=",
             "-device", "virtio-rng-pci",
         ]  # fmt: skip
-        with (self.folder / "console.log").open("ab") as log:
+        with self._log.open("ab") as log:
+            self._before = log.tell()
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def stop(self) -> None:
@@ -78,9 +81,15 @@ class Vm:
         """Nothing: MemoryMax= of the unit holds."""
         return contextlib.nullcontext()
 
+    def panicked(self) -> bool:
+        """While the kernel patches its own text the emulator's threads may run half of it."""
+        with self._log.open("rb") as log:
+            log.seek(self._before)
+            return b"Kernel panic" in log.read()
+
     def console(self) -> str:
         """The last of what it printed."""
-        return (self.folder / "console.log").read_text(errors="replace")[-5000:]
+        return self._log.read_text(errors="replace")[-5000:]
 
     def _make_disk(self, tree: Tree, package: Path) -> None:
         """With the package, installed as one does when an image is made: emulated that would take many minutes."""
