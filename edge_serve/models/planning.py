@@ -17,7 +17,7 @@ from edge_serve.models.dependencies import members_of
 from edge_serve.models.incidents import Incidents
 from edge_serve.models.loading import Loader, Plan
 from edge_serve.models.override import Override
-from edge_serve.models.repository import Repository
+from edge_serve.models.repository import Found, Repository, plain_name
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,8 @@ class Planner:
     async def _plan(self, name: str, override: Override | None) -> Plan:
         found = self._repository.find(name)
         try:
+            if found is None and override is not None and override.files:
+                found = Found(name, self._repository.roots[0] / plain_name(name))  # all of it came with the request
             if found is None:
                 raise NotFound(f"no directory '{name}' in {', '.join(map(str, self._repository.roots))}")
             if found.ambiguous:

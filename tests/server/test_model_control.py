@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import shutil
@@ -60,6 +61,20 @@ def test_sighup_looks_once(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGHUP)
         server.wait_for_log(r"model m version 2 unloaded")
         assert first(server.add_sub("m")[1]) == 2
+
+
+def test_a_model_may_come_with_the_request_alone(tmp_path: Path) -> None:
+    tensors = [{"name": name, "data_type": "TYPE_INT32", "dims": [16]} for name in ("INPUT0", "INPUT1")]
+    results = [{"name": name, "data_type": "TYPE_INT32", "dims": [16]} for name in ("OUTPUT0", "OUTPUT1")]
+    config = json.dumps({"backend": "python", "max_batch_size": 8, "input": tensors, "output": results})
+    code = base64.b64encode(ADD_SUB.encode()).decode()
+    with running(f"--model-repository={tmp_path}", "--model-control-mode=explicit") as server:
+        load = "/v2/repository/models/m/load"
+        assert server.post(load, {"parameters": {"config": config}})[0] == 500  # and no files anywhere
+        assert server.post(load, {"parameters": {"config": config, "file:1/model.py": code}})[0] == 200
+        assert first(server.add_sub("m")[1]) == 2
+        assert server.post("/v2/repository/models/m/unload")[0] == 200
+        assert server.post(load)[0] == 500
 
 
 def test_sighup_changes_nothing_in_explicit_mode(tmp_path: Path) -> None:
