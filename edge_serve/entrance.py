@@ -6,6 +6,8 @@ import asyncio
 import logging
 import socket
 from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edge_serve.clock import Clock
@@ -13,10 +15,12 @@ from edge_serve.config.json_form import model_config_to_json
 from edge_serve.config.server import ServerConfig
 from edge_serve.doors import Guards, http_limits
 from edge_serve.messages.peer import ADMINISTRATOR
+from edge_serve.metrics.custom import CustomMetrics
 from edge_serve.metrics.gpu import find_gpus
 from edge_serve.metrics.options import parse_options
 from edge_serve.metrics.page import Page
-from edge_serve.metrics.source import HttpSeries, StatisticsSource
+from edge_serve.metrics.source import CustomFamily, HttpSeries, ModelSeries, StatisticsSource
+from edge_serve.models.registry import Registry
 from edge_serve.protocol.routes import Group
 from edge_serve.service import Service
 from edge_serve.systemd.activation import Inherited
@@ -26,6 +30,7 @@ from edge_serve.transport.listeners import Listener, listen_tcp, listen_unix
 from edge_serve.transport.metrics import MetricsApplication
 from edge_serve.transport.v2 import V2Application
 from edge_serve.transport.v2_head import V2Settings
+from edge_serve.workers.arena import Budget
 from edge_serve.workers.codec import Codec
 
 if TYPE_CHECKING:
@@ -35,6 +40,28 @@ log = logging.getLogger(__name__)
 
 #: clients that wait in the sockets of the service manager are let in after so long, models or not, seconds
 WAIT_BEFORE_DOORS = 30.0
+
+
+@dataclass(slots=True)
+class Source:
+    """Implements `metrics.source.StatisticsSource` over the running server."""
+
+    registry: Registry
+    custom_metrics: CustomMetrics
+    budget: Budget
+    http: Callable[[], HttpSeries]
+
+    def models(self) -> Iterable[ModelSeries]:
+        """Every served version."""
+        return self.registry.series()
+
+    def tensor_memory(self) -> int:
+        """Bytes of all slots in all arenas."""
+        return self.budget.used
+
+    def custom(self) -> Iterable[CustomFamily]:
+        """The models' own metrics."""
+        return self.custom_metrics.families()
 
 
 class Entrance:

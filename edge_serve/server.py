@@ -14,22 +14,20 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from edge_serve import __version__
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.server import ServerConfig
 from edge_serve.doors import Guards, quarter_of_memory, raise_file_limit
-from edge_serve.entrance import WAIT_BEFORE_DOORS, Entrance
+from edge_serve.entrance import WAIT_BEFORE_DOORS, Entrance, Source
 from edge_serve.errors import EdgeServeError
 from edge_serve.log import LogControl
 from edge_serve.messages.about import DISPLAY, about
 from edge_serve.messages.settings import TRACE_LEVELS, TraceSettings
 from edge_serve.metrics.custom import CustomMetrics
 from edge_serve.metrics.options import parse_options
-from edge_serve.metrics.source import CustomFamily, HttpSeries, ModelSeries
 from edge_serve.models.calls import Calls
 from edge_serve.models.loading import Loader, LoaderOptions
 from edge_serve.models.memory import Memory
@@ -64,28 +62,6 @@ HOUSEKEEPING_SECONDS = 1.0
 
 #: how long a worker that is still there when all is over may take to end by itself, seconds
 LAST_GRACE = 1.0
-
-
-@dataclass(slots=True)
-class Source:
-    """Implements `metrics.source.StatisticsSource` over the running server."""
-
-    registry: Registry
-    custom_metrics: CustomMetrics
-    budget: Budget
-    http: Callable[[], HttpSeries]
-
-    def models(self) -> Iterable[ModelSeries]:
-        """Every served version."""
-        return self.registry.series()
-
-    def tensor_memory(self) -> int:
-        """Bytes of all slots in all arenas."""
-        return self.budget.used
-
-    def custom(self) -> Iterable[CustomFamily]:
-        """The models' own metrics."""
-        return self.custom_metrics.families()
 
 
 class Server:
@@ -273,10 +249,17 @@ class Server:
         if not loading.done():
             loading.cancel()  # `_drain` waits for it
             return []
-        failures = loading.result()
-        self.service.started = True
+        try:
+            failures = loading.result()
+        except EdgeServeError as error:
+            if config.exit_on_error:
+                raise
+            log.error("%s; --exit-on-error=false: the server stays, neither live nor ready", error)
+            self.service.failed, failures = True, []
+        self.service.started = not self.service.failed
         await self._entrance.let_in()
-        self._log_table(started)
+        if self.service.started:
+            self._log_table(started)
         return failures
 
     def _log_table(self, started: float) -> None:

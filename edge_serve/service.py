@@ -77,6 +77,7 @@ class Service:
 
     Attributes:
         started: the initial models are loaded, or failed to.
+        failed: the repositories could not be read, and the server was told to stay (`--exit-on-error=false`).
         stopping: SIGTERM came; nothing new is accepted.
         regions: shared memory of clients; decoders look up there what a request names.
         log_control: None when there is no log of our own, as in another program.
@@ -90,6 +91,7 @@ class Service:
     regions: Regions = field(default_factory=Regions)
     status_source: Callable[[OnStatus], None] | None = None
     started: bool = False
+    failed: bool = False
     stopping: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _loads: set[asyncio.Task[None]] = field(default_factory=set)
@@ -103,14 +105,13 @@ class Service:
     # ---- health and metadata ------------------------------------------------------------------------------------
 
     def live(self) -> bool:
-        """The process answers and is not on its way out."""
-        return not self.stopping
+        """The process answers, has begun as it should, and is not on its way out."""
+        return not self.stopping and not self.failed
 
     def ready(self) -> bool:
         """All models that count can answer."""
-        if not self.started or self.stopping:
-            return False
-        return not self.options.strict_readiness or self.registry.is_ready()
+        running = self.started and not self.stopping
+        return running and (not self.options.strict_readiness or self.registry.is_ready())
 
     def exiting(self) -> bool:
         """The server is draining."""

@@ -187,6 +187,12 @@ def test_a_broken_model(repository: Path, flags: list[str], state: str) -> None:
         assert server.get("/v2/models/gated/ready")[0] == 200
 
 
+def test_no_repository() -> None:
+    with running("--model-repository=/no/such/place", "--exit-on-error=false", ready=False) as server:
+        server.wait_for_log("neither live nor ready")
+        check(server, "no repository", "gated")
+
+
 def test_a_model_that_is_left_out(repository: Path, tmp_path: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     died = Suspects(("killer",))
