@@ -111,7 +111,7 @@ def background() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_the_page_has_the_rows() -> None:
-    assert len(rows()) == 12
+    assert len(rows()) == 13
 
 
 def test_from_start_to_drain(repository: Path, gates: Gates, background: ThreadPoolExecutor) -> None:
