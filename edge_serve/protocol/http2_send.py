@@ -35,7 +35,7 @@ class Sender:
     Attributes:
         window: bytes that the connection still takes.
         initial: what a new stream takes; max_frame: bytes of a DATA frame.
-        sent: grows with everything that answers a request.
+        sent: frames of answers.
     """
 
     __slots__ = ("_ready", "_unsent", "initial", "max_frame", "output", "sent", "window")
@@ -66,7 +66,7 @@ class Sender:
         ):
             self.window -= size
             stream.sendable -= size
-            self.sent += size
+            self.sent += 1
             return True
         return False
 
@@ -124,7 +124,7 @@ class Sender:
             chunk.left -= size
             self.window -= size
             stream.sendable -= size
-            self.sent += size
+            self.sent += 1
             self.output.push(parts, HEAD_SIZE + size)
         if chunk.left:
             return

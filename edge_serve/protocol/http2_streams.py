@@ -50,8 +50,8 @@ class Streams:
 
     def __init__(self, host: Host, output: Output, clock: Clock, unsent: int) -> None:
         self.host = host
-        self.allowance = Allowance(clock)
         self.sender = Sender(output, unsent)
+        self.allowance = Allowance(clock, self.sender)
         self.streams: dict[int, Stream] = {}
         self.last = 0
         self.over = self.leaving = False

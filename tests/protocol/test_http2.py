@@ -255,6 +255,16 @@ def test_the_same_in_its_time_is_no_flood() -> None:
     assert scene.fault() is None
 
 
+def test_what_comes_with_answered_calls_is_no_flood() -> None:
+    scene = Scene()
+    for number in range(1, 12_000, 2):
+        scene.send(headers(number, end=True))
+        answer(scene, number)
+        scene.send(frame(PING, 0, 0, bytes(8)) + frames.window_update(number, 70) + frame(PING, 0, 0, bytes(8)))
+
+    assert scene.fault() is None
+
+
 def test_leaving_takes_what_is_on_its_way_and_then_nothing_new() -> None:
     scene = Scene()
     scene.send(headers(1))
