@@ -237,6 +237,7 @@ def test_a_model_whose_sender_waits_is_unloaded(tmp_path: Path, model: str) -> N
         assert f"model '{model}' version 1 was replaced or unloaded".encode() in came
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["threads", "inline"])
 def test_a_server_that_stops_waits_for_the_client_only_so_long(tmp_path: Path, model: str) -> None:
     with running(models(tmp_path), "--exit-timeout-secs=1") as server, streaming(server, model, 20_000):

@@ -238,6 +238,7 @@ def test_who_can_go_on_by_itself_does(others: Running, name: str, text: str) -> 
     assert said(others, name) == [text]
 
 
+@pytest.mark.slow
 def test_many_clients_at_once_get_answers_or_the_reason(circles: Running) -> None:
     found: list[Any] = []
 

@@ -117,6 +117,7 @@ def test_web_pages_of_the_named_origin_may_read(server: Running, keys: Keys) -> 
         assert "access-control-allow-origin" not in other.headers
 
 
+@pytest.mark.slow
 def test_files_that_change_are_loaded_again(server: Running, keys: Keys) -> None:
     """Tokens hold at once for connections that are open; a new certificate is for new ones."""
     with closing(tls(server.http, keys.authority.client())) as client:

@@ -135,6 +135,7 @@ def test_unloading_does_not_wait_for_open_sequences(tmp_path: Path) -> None:
         client.close()
 
 
+@pytest.mark.slow
 def test_what_takes_longer_than_the_limit_is_answered_all_the_same(tmp_path: Path) -> None:
     python_model(
         tmp_path,

@@ -202,6 +202,7 @@ def over_grpc(port: int, load: Load) -> None:
             load.answers[200] += 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_restarts_under_grpc_load_fail_no_call(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "quick")
@@ -219,6 +220,7 @@ def test_restarts_under_grpc_load_fail_no_call(tmp_path: Path) -> None:
         assert manager.statuses == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("one", [fresh, keep_alive])
 def test_restarts_under_load_fail_no_request(tmp_path: Path, one: Callable[[int, Load], None]) -> None:

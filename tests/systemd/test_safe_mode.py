@@ -36,6 +36,7 @@ def index(server: Running) -> dict[str, dict[str, str]]:
     return {entry["name"]: entry for entry in json.loads(server.post("/v2/repository/index")[1])}
 
 
+@pytest.mark.slow
 def test_the_model_that_kills_the_service_is_left_out_until_it_changes(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     bad = python_model(tmp_path / "models", "kills", KILLS)

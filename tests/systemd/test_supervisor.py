@@ -37,6 +37,7 @@ def gated(gate: Path) -> str:
     return WAITS.replace("GATE", repr(str(gate)))
 
 
+@pytest.mark.slow
 def test_ready_comes_with_the_last_required_model(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "quick")
     python_model(tmp_path / "models", "slow", gated(tmp_path / "gate"))

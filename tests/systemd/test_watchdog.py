@@ -86,6 +86,7 @@ def infer_aside(server: Running, model: str, value: int = 1) -> None:
     threading.Thread(target=ask, daemon=True).start()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["stopped", "blocked"])
 def test_a_process_that_stands_still_is_missed(tmp_path: Path, fault: str) -> None:
     python_model(tmp_path / "models", "good")
@@ -167,6 +168,7 @@ def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path) -> None:
         assert not starves(box, 2.0)
 
 
+@pytest.mark.slow
 def test_workers_that_hang_and_cannot_be_ended_starve_it(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "hangs", HANGS)
     flags = [f"--model-repository={tmp_path}/models", "--hang-timeout-secs=0.5"]
@@ -185,6 +187,7 @@ def test_workers_that_hang_and_cannot_be_ended_starve_it(tmp_path: Path) -> None
             assert not Path(f"/proc/{pid}/exe").exists()
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_sleeps_asks_for_a_restart_at_once(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
     flag, faults = f"--model-repository={tmp_path}/models", {"EDGE_SERVE_FAULTS": "1"}
