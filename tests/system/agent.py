@@ -10,6 +10,8 @@ import subprocess
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 PORT = 9000
+#: folder of the booted machine for what a test leaves there; a restart keeps it
+KEPT = "/srv"
 
 
 class Agent(BaseHTTPRequestHandler):

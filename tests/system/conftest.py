@@ -9,6 +9,7 @@ import pytest
 
 from deploy.debian.package import build
 from tests.system import nspawn, vm
+from tests.system.agent import KEPT
 from tests.system.machine import Machine
 from tests.system.nspawn import Nspawn
 from tests.system.service import Service
@@ -80,7 +81,7 @@ def installed(machine: Machine, package: Path) -> Service:
     service = Service(machine)
     if machine.boot.kind == "nspawn":
         service.install(package)
-    machine.run("cp /etc/edge-serve/edge-serve.conf /root/edge-serve.conf")
+    machine.run(f"cp /etc/edge-serve/edge-serve.conf {KEPT}/edge-serve.conf")
     return service
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.program import CHECKOUT
+from tests.system.agent import KEPT
 from tests.system.machine import UNREACHABLE, Machine, wait_until
 
 MODELS = "/var/lib/edge-serve/models"
@@ -32,7 +33,7 @@ class Service:
 
     def install(self, package: Path) -> None:
         """`dpkg -i`, without any network."""
-        path = f"/root/{package.name}"
+        path = f"{KEPT}/{package.name}"
         self.machine.put(path, package.read_bytes())
         self.machine.run(f"dpkg -i {path}", 300)
 
@@ -96,7 +97,7 @@ class Service:
             "systemctl stop edge-serve.socket edge-serve-grpc.socket edge-serve-metrics.socket edge-serve;"
             f" systemctl reset-failed; rm -rf {MODELS}/* /etc/systemd/system/edge-serve.service.d;"
             " find /var/lib/edge-serve -mindepth 1 -maxdepth 1 ! -name models -exec rm -rf {} +;"
-            " cp /root/edge-serve.conf /etc/edge-serve/edge-serve.conf; rm -f /etc/edge-serve/credentials/*;"
+            f" cp {KEPT}/edge-serve.conf /etc/edge-serve/edge-serve.conf; rm -f /etc/edge-serve/credentials/*;"
             " systemctl daemon-reload",
             120,
         )

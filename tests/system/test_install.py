@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.agent import KEPT
 from tests.system.machine import wait_until
 from tests.system.service import HTTP, METRICS, Service
 
@@ -104,7 +105,7 @@ def test_installing_again_neither_stops_the_service_nor_its_settings(service: Se
     service.configure(log_verbose="0")
     before = service.main_pid()
 
-    service.machine.run("dpkg -i --force-confold /root/edge-serve_*.deb", 120)
+    service.machine.run(f"dpkg -i --force-confold {KEPT}/edge-serve_*.deb", 120)
 
     assert service.machine.run("tail -1 /etc/edge-serve/edge-serve.conf") == "EDGE_SERVE_LOG_VERBOSE=0\n"
     service.recovered_in("simple", 30)

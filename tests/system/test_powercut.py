@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.system.agent import KEPT
 from tests.system.machine import wait_until
 from tests.system.service import MODELS, Service
 
@@ -43,11 +44,11 @@ def test_it_boots_and_serves_after_each_cut(fresh: Service) -> None:
     fresh.add_model(fresh.shipped("simple"), "churned")
     machine.run(f"sed -i 's/^name:.*//' {MODELS}/churned/config.pbtxt")
     fresh.configure(model_control_mode="explicit", load_model="simple")
-    machine.put("/root/churn.py", _CHURN.encode())
+    machine.put(f"{KEPT}/churn.py", _CHURN.encode())
     fresh.start()
     machine.run("sync")
     for cut in range(1, CUTS + 1):
-        machine.run("systemd-run --quiet --unit=churn python3 /root/churn.py")
+        machine.run(f"systemd-run --quiet --unit=churn python3 {KEPT}/churn.py")
         time.sleep(chance.uniform(1.0, 20.0))
         loads = fresh.journal("-b -o cat").count("model churned version")
         machine.boot.cut()

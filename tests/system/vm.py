@@ -95,9 +95,11 @@ class Vm:
         """With the package, installed as one does when an image is made: emulated that would take many minutes."""
         root = self.folder / "root"
         tree.unpack(root)
-        shutil.copy(package, root / "root")
+        shutil.copy(package, root / agent.KEPT[1:])
         (root / "dev/null").touch()  # there is no device here
-        subprocess.run(["chroot", str(root), "dpkg", "-i", f"/root/{package.name}"], check=True, capture_output=True)
+        subprocess.run(
+            ["chroot", str(root), "dpkg", "-i", f"{agent.KEPT}/{package.name}"], check=True, capture_output=True
+        )
         (root / "dev/null").unlink()
         for name, kept in (("vmlinuz", "vmlinuz-*"), ("initrd.img", "initrd.img-*")):
             shutil.copy(next((root / "boot").glob(kept)), self.folder / name)
