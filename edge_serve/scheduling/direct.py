@@ -24,9 +24,13 @@ class DirectScheduler(QueuedScheduler):
     travel together in one `Run` with `each`, so that the hop is paid once; and one instance takes them all, because a
     second one would only contend with it, unless a run takes longer than it was to. That instance gets its next run
     before it has finished one, so that it need not sleep until its reply has been read and answered.
+
+    Args:
+        calls: executions may call other models, and so wait for this one: a request that went ahead to an instance that
+            waits for it would never be answered, so that none goes ahead.
     """
 
-    def __init__(self, instances: int, passive: Collection[int] = ()) -> None:
+    def __init__(self, instances: int, passive: Collection[int] = (), *, calls: bool = False) -> None:
         super().__init__(PriorityQueue(QueuePolicy()), instances, passive)
         self._mean_ns = BURST_NS
         self._burst = 1
@@ -35,7 +39,7 @@ class DirectScheduler(QueuedScheduler):
         self._current = -1
         #: instances that have a second run, which they begin when the first is done
         self._ahead: set[int] = set()
-        self._looks_ahead = True
+        self._looks_ahead = not calls
 
     @property
     def gathers(self) -> bool:

@@ -12,6 +12,9 @@ from edge_serve.scheduling.dynamic import DynamicScheduler
 from edge_serve.scheduling.sequence_direct import DirectSequences
 from edge_serve.scheduling.sequence_oldest import OldestSequences
 
+#: the backend whose models may call others (`pb_utils.InferenceRequest`)
+PYTHON = "python"
+
 
 def scheduler_for(config: pb.ModelConfig, instances: int, passive: Collection[int] = ()) -> Scheduler:
     """The scheduler of a completed configuration for `instances` instances, of which the `passive` ones get no work.
@@ -27,7 +30,7 @@ def scheduler_for(config: pb.ModelConfig, instances: int, passive: Collection[in
             strategy = OldestSequences if sequences.oldest else DirectSequences
             return strategy(sequences, instances, passive)
         case None:
-            return DirectScheduler(instances, passive)
+            return DirectScheduler(instances, passive, calls=config.backend == PYTHON)
         case choice:
             raise Unsupported(
                 f"model '{config.name}' asks for '{choice}', which this server does not offer; remove it from its"

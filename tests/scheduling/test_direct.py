@@ -100,6 +100,14 @@ def test_both_runs_are_lost_with_their_instance() -> None:
     assert (run.instance, len(run.entries)) == (0, 1)
 
 
+def test_where_models_call_others_nothing_waits_behind_who_may_wait_for_it() -> None:
+    scheduler = DirectScheduler(2, calls=True)
+    short(scheduler, 2 * BURST_REQUESTS)
+
+    assert [run.instance for run in settle(scheduler, 0)[0]] == [0]
+    assert [run.instance for run in settle(scheduler, OVERDUE_NS)[0]] == [1]
+
+
 def test_with_ranked_instances_none_has_a_second_run() -> None:
     """The rate limiter counts one run for each instance."""
     scheduler = DirectScheduler(1)

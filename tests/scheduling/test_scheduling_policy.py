@@ -23,6 +23,19 @@ def test_no_batcher_means_one_request_per_run() -> None:
     assert ids(settle(scheduler, 0)[0]) == [["a"]]
 
 
+def test_only_python_models_may_wait_for_each_other() -> None:
+    ahead = []
+    for backend in ("python", "onnxruntime"):
+        scheduler = scheduler_for(pb.ModelConfig(name="m", backend=backend), 1)
+        assert isinstance(scheduler, DirectScheduler)
+        for number in range(100):
+            scheduler.pace(10_000)
+            scheduler.add(entry(0, id=str(number)), 0)
+        ahead.append(len(settle(scheduler, 0)[0]))
+
+    assert ahead == [1, 2]
+
+
 def test_dynamic_batching_without_a_batch_dimension_has_a_queue_and_no_batches() -> None:
     config = pb.ModelConfig(name="m", max_batch_size=0)
     config.dynamic_batching.priority_levels = 2
