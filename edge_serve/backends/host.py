@@ -85,11 +85,14 @@ class Host(Protocol):
             EdgeServeError: the call could not be made, and no reply comes.
         """
 
-    def rests(self, still: Callable[[], bool]) -> None:
+    def rests(self, still: Callable[[], bool]) -> bool:
         """The only instance of this process waits until another thread wakes it.
 
         Args:
             still: whether that is so at the time of asking.
+
+        Returns:
+            Whether that is known now; else a thread of the model's own might wake it, and one may ask again.
         """
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
@@ -116,8 +119,9 @@ class Alone:
         """Refused."""
         raise Unsupported(f"calling model '{call.model_name}' from a model is not supported yet")
 
-    def rests(self, still: Callable[[], bool]) -> None:
+    def rests(self, still: Callable[[], bool]) -> bool:
         """Nobody could wait for it."""
+        return True
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         """Refused."""

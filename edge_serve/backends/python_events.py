@@ -17,6 +17,8 @@ from edge_serve.backends import host
 
 #: a loop that has nothing to do for so long is at rest; most answers are there before
 REST_SECONDS = 0.02
+#: longest pause before the host is asked again, while another thread might wake the loop
+MOST_REST_SECONDS = 1.0
 
 
 class _Selector(selectors.DefaultSelector):
@@ -31,18 +33,23 @@ class _Selector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait for the sockets of the loop; `timeout` is None when there is no timer."""
         if timeout is None and self.awaited and len(self.get_map()) == 1:  # other threads write to that socket
-            events = super().select(REST_SECONDS)
-            if events:
-                return events
-
-            def still() -> bool:
-                events.extend(super(_Selector, self).select(0))
-                return not events
-
-            host.current().rests(still)
-            if events:
-                return events
+            return self._rest()
         return super().select(timeout)
+
+    def _rest(self) -> list[tuple[selectors.SelectorKey, int]]:
+        events: list[tuple[selectors.SelectorKey, int]] = []
+
+        def still() -> bool:
+            events.extend(super(_Selector, self).select(0))
+            return not events
+
+        pause = REST_SECONDS
+        while self.awaited:
+            events += super().select(pause)
+            if events or host.current().rests(still):
+                break
+            pause = min(2 * pause, MOST_REST_SECONDS)
+        return events or super().select(None)
 
 
 class EventLoop:

@@ -64,11 +64,13 @@ class Remote:
         self._check_answered()
         return self.calling.start(call, on_reply)
 
-    def rests(self, still: Callable[[], bool]) -> None:
+    def rests(self, still: Callable[[], bool]) -> bool:
         """Tell that the instance waits for its calls alone; see `backends.host.Host.rests`."""
-        mine = threading.current_thread()
-        if all(one is mine or one is threading.main_thread() or one.name in _THREADS for one in threading.enumerate()):
-            self.calling.rest(still)
+        ours = (threading.current_thread(), threading.main_thread())
+        if any(one not in ours and one.name not in _THREADS for one in threading.enumerate()):
+            return False
+        self.calling.rest(still)
+        return True
 
     def _memory(self, model: int, nbytes: int) -> tuple[int, int]:
         answer = self.ask({"do": "memory", "model": model, "nbytes": nbytes})

@@ -94,7 +94,12 @@ GIVES_UP = """
             return [text("given up")]
 """
 THREAD = """
+    called = False
+
     async def execute(self, requests):
+        if self.called:
+            return [text("called")]
+        self.called = True
         call = {asks}.async_exec()
         loop, enough = asyncio.get_running_loop(), asyncio.Event()
 

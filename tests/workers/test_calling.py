@@ -83,10 +83,10 @@ def test_a_model_with_a_thread_of_its_own_may_be_woken_by_that() -> None:
     thread = threading.Thread(target=stop.wait, name="the model's")
     thread.start()
     try:
-        remote.rests(lambda: True)
+        assert not remote.rests(lambda: True)
     finally:
         stop.set()
         thread.join()
     assert wire.waits == []
-    remote.rests(lambda: True)
+    assert remote.rests(lambda: True)
     assert wire.waits == [[(1, 0)]]
