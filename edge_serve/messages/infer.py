@@ -16,6 +16,9 @@ Parameter = str | int | bool | float
 SEQUENCE_START = 1
 SEQUENCE_END = 2
 
+#: see `InferRequest.seat`
+NULL_SEAT = -2
+
 
 class Lease(Protocol):
     """A piece of memory that somebody must give back: a slot of a tensor arena (workers/arena.py)."""
@@ -67,7 +70,8 @@ class InferRequest:
         lease: the arena slot that the tensors are views of, released when the backend is done with them.
         rows: its batch size (1 when the model has no batch dimension), set by protocol/validate.py.
         validated: the signature it was checked against; None = not yet.
-        seat: where its sequence sits in the instance, set when it runs; -1 = it is part of none, and keeps no state.
+        seat: where its sequence sits in the instance, set when it runs; -1 = it is part of none, and keeps no state;
+            NULL_SEAT = it only fills a row, and nobody wants its outputs.
         compute: of the ensemble request that this one is a part of, which adds its times there; None = of no ensemble.
         shared: an input (`tensors.Shared`) or an output lies in a client's shared memory.
     """

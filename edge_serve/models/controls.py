@@ -11,7 +11,7 @@ import struct
 import numpy as np
 
 from edge_serve.config import model_config_pb2 as pb
-from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest
+from edge_serve.messages.infer import NULL_SEAT, SEQUENCE_END, SEQUENCE_START, InferRequest
 from edge_serve.scheduling.core import Run
 from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Tensor, element_count, from_array, join_bytes
 
@@ -83,7 +83,7 @@ class Controls:
             inputs += self._booleans[_NULL]
             if self._correlation_id is not None:
                 inputs.append(self._id_tensor(*self._correlation_id, 0))
-            self._null = (shapes, InferRequest(like.model_name, like.model_version, inputs=inputs))
+            self._null = (shapes, InferRequest(like.model_name, like.model_version, inputs=inputs, seat=NULL_SEAT))
         return self._null[1]
 
     def _id_tensor(self, name: str, datatype: DataType, correlation_id: int | str) -> Tensor:

@@ -100,10 +100,9 @@ class SequenceScheduler(ABC):
         decision = self._decide(now_ns)
         if isinstance(decision, Run):
             return decision
-        clocks = [decision, self._clocks.first_ns()]
+        until_ns = _earlier(decision, self._clocks.first_ns())
         if self._backlog:
-            clocks.append(self._idle_from_ns)
-        until_ns = min((clock for clock in clocks if clock), default=0)
+            until_ns = _earlier(until_ns, self._idle_from_ns)
         return Wait(until_ns) if until_ns else NOTHING
 
     def done(self, instance: int) -> None:
@@ -398,3 +397,8 @@ class SequenceScheduler(ABC):
             deadline_ns = sequence.next_deadline_ns()
             assert not deadline_ns or 0 < sequence.clock_ns <= deadline_ns
             assert sequence.used_ns + self._idle_ns >= self._idle_from_ns
+
+
+def _earlier(one_ns: int, other_ns: int) -> int:
+    """The earlier of two times, of which 0 is none."""
+    return min(one_ns, other_ns) if one_ns and other_ns else one_ns or other_ns

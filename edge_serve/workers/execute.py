@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from edge_serve.backends.base import BackendRequest, Reply
-from edge_serve.messages.infer import InferRequest, Parameter
+from edge_serve.messages.infer import NULL_SEAT, InferRequest, Parameter
 from edge_serve.tensors import DataType, Shape, Tensor
 from edge_serve.workers.frames import HEADER, HEADER_SIZE, VERSION, Kind, parse_json
 from edge_serve.workers.layout import IN_ARENA, IN_FRAME, NAMES_IN_EXTRA, PAD, TENSOR, Layout
@@ -45,7 +45,11 @@ def encode_execute(
     position = 0
     index_of = layout.input_index
     structs = TENSOR
+    null: list[bytes] = []
     for request in requests:
+        if null and request.seat == NULL_SEAT:  # all that fill rows of a batch are the same
+            parts += null
+            continue
         mask, extra, block, base = 0, b"", b"", position
         if request.outputs:
             mask = _mask(layout, request)
@@ -88,6 +92,8 @@ def encode_execute(
             parts.append(request_id)
             parts.append(extra)
         parts.append(block)
+        if request.seat == NULL_SEAT:
+            null = parts[-2:]
     meta = sum(map(len, parts))
     pad = -(HEADER_SIZE + EXECUTE_HEAD.size + meta) & 15
     length = EXECUTE_HEAD.size + meta + pad + position
@@ -129,7 +135,7 @@ class Batch:
 
     Attributes:
         deadlines: one for each request, 0 = none; empty when no request has one.
-        listed: whether each request named the outputs it wants.
+        wanted: the outputs that each request named; None = it named none, and wants all.
         each: its requests are executed one after the other, not together.
         shared: those with tensors in clients' shared memory, by position; None = there are none.
     """
@@ -137,7 +143,7 @@ class Batch:
     id: int
     requests: list[BackendRequest]
     deadlines: list[int]
-    listed: list[bool]
+    wanted: list[Sequence[str] | None]
     slot_offset: int
     slot_capacity: int
     each: bool = False
@@ -169,7 +175,7 @@ def decode_execute(
     view = memoryview(frame)
     requests: list[BackendRequest] = []
     deadlines: list[int] = []
-    listed: list[bool] = []
+    wanted: list[Sequence[str] | None] = []
     any_deadline = False
     all_shared: dict[int, SharedRequest] | None = None
     is_cancelled = cancelled.__contains__
@@ -211,7 +217,11 @@ def decode_execute(
                 inputs.append(_in_arena(name or "", datatype, shape, arena, where, size))
         any_deadline = any_deadline or deadline != 0
         deadlines.append(deadline)
-        listed.append(mask != 0)
+        if seat == NULL_SEAT:
+            wanted.append(())
+            seat = -1
+        else:
+            wanted.append(names if mask else None)
         request = BackendRequest(
             request_id,
             inputs,
@@ -231,7 +241,7 @@ def decode_execute(
         requests.append(request)
     if not any_deadline:
         deadlines = []
-    return Batch(batch_id, requests, deadlines, listed, slot_offset, slot_capacity, kind == _EXECUTE_EACH, all_shared)
+    return Batch(batch_id, requests, deadlines, wanted, slot_offset, slot_capacity, kind == _EXECUTE_EACH, all_shared)
 
 
 def cancel_key(batch_id: int, index: int) -> int:

@@ -124,7 +124,7 @@ class Instance:
             marks = (start, timing.input_end_ns or ready, timing.output_start_ns or clock())
         if batch.shared is not None:
             for i, shared in batch.shared.items():
-                replies[i] = shared.answer(replies[i], batch.requests[i].requested_outputs if batch.listed[i] else None)
+                replies[i] = shared.answer(replies[i], batch.wanted[i])
         data = self._encode(batch, replies, marks)
         with self._send_lock:
             self._socket.sendall(data)
@@ -188,23 +188,19 @@ class Instance:
         return Internal(f"Failed to process the request(s) for model '{self.name}', message: {text}")
 
     def _encode(self, batch: Batch, replies: list[Reply], marks: tuple[int, int, int]) -> bytes:
-        wanted = [
-            request.requested_outputs if listed else None
-            for request, listed in zip(batch.requests, batch.listed, strict=True)
-        ]
         if self._layout.cached:
             for request, reply in zip(batch.requests, replies, strict=False):
                 reply.personal = request.personal
         clock = time.monotonic_ns
         room = OutputRoom(self._arena, batch.slot_offset, batch.slot_capacity, self._need)
         try:
-            return encode_reply(self._layout, batch.id, replies, wanted, room, marks, clock)
+            return encode_reply(self._layout, batch.id, replies, batch.wanted, room, marks, clock)
         except Unavailable as full:
             replies = [_refuse_large(reply, full) for reply in replies]
         except Exception as fault:
             error = fault if isinstance(fault, EdgeServeError) else self._failed(f"{type(fault).__name__}: {fault}")
             replies = [Reply(error=error) for _ in replies]
-        return encode_reply(self._layout, batch.id, replies, wanted, room, marks, clock)
+        return encode_reply(self._layout, batch.id, replies, batch.wanted, room, marks, clock)
 
     def _send_partial(self, batch_id: int, index: int, reply: Reply | None, final: bool) -> None:
         if self._holds.held and not self._holds.wait(cancel_key(batch_id, index), final):

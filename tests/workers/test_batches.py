@@ -11,7 +11,7 @@ import pytest
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, NotFound, Unavailable
-from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
+from edge_serve.messages.infer import NULL_SEAT, InferRequest, Parameter, RequestedOutput
 from edge_serve.tensors import DataType, Tensor, join_bytes
 from edge_serve.workers.arena import Arena, Budget
 from edge_serve.workers.execute import Batch, decode_execute, encode_execute
@@ -87,9 +87,22 @@ def test_all_fields_arrive() -> None:
         "ünique", sent.parameters, "session-1", 3, 2**64 - 1, 2**63,
     )  # fmt: skip
     assert list(found.requested_outputs) == ["OUTPUT1"]
-    assert (batch.id, batch.deadlines, batch.listed) == (5, [0, 12345], [False, True])
+    assert (batch.id, batch.deadlines, batch.wanted) == (5, [0, 12345], [None, ("OUTPUT1",)])
     assert (batch.slot_offset, batch.slot_capacity) == (4096, 8192)
     assert tuple(batch.requests[0].requested_outputs) == ("OUTPUT0", "OUTPUT1")
+
+
+def test_null_requests_only_fill_rows() -> None:
+    """All have the inputs of one, the model sees them as it sees others, and none of their outputs travel."""
+    null = InferRequest("echo", inputs=[tensor("INPUT0", [[0]])], seat=NULL_SEAT)
+    real = InferRequest("echo", inputs=[tensor("INPUT0", [[7]])], seat=2)
+    batch = there(null, null, real, null)
+
+    assert [one.inputs[0].array().item() for one in batch.requests] == [0, 0, 7, 0]
+    assert [one.seat for one in batch.requests] == [-1, -1, 2, -1]
+    assert {tuple(one.requested_outputs) for one in batch.requests} == {("OUTPUT0", "OUTPUT1")}
+    replies = [Reply([tensor("OUTPUT0", [[value]])]) for value in (1, 2, 3, 4)]
+    assert [len(one.outputs) for one in back(written(replies, batch.wanted))] == [0, 0, 1, 0]
 
 
 def test_an_output_that_the_configuration_lacks_may_be_asked_for() -> None:
