@@ -154,13 +154,14 @@ def test_two_hundred_slow_uploads_share_the_memory(tmp_path: Path) -> None:
             answers = asyncio.run(flood())
         page = server.get("/metrics", server.metrics)[1].decode()
     stopped = "408 others wait for memory, and this came slower than 65536 bytes a second"
+    last = "408 the request was not complete after 30 seconds without progress"  # nobody waited any more
     print(answers, watch)
-    assert set(answers) <= {"200", stopped}
+    assert set(answers) <= {"200", stopped, last}
     assert answers["200"] == 180
     assert watch.most < 350e6
     if watch.late < 0.02:  # a machine that lets nobody run in time says nothing about the server
         assert watch.worst < 0.1
-    assert 'edge_serve_refused_total{reason="body_slow"} 20' in page
+    assert f'edge_serve_refused_total{{reason="body_slow"}} {answers[stopped]}' in page
 
 
 @pytest.mark.slow
