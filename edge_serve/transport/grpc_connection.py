@@ -25,6 +25,7 @@ from edge_serve.transport.grpc_call import GrpcCall
 from edge_serve.transport.grpc_keepalive import Due, Keepalive
 from edge_serve.transport.grpc_shared import Shared
 from edge_serve.transport.send_queue import SendQueue
+from edge_serve.transport.watched import OverTls, Watched
 from edge_serve.transport.wire import Wire
 
 log = logging.getLogger(__name__)
@@ -69,20 +70,17 @@ class _Waits:
     calls: dict[int, tuple[object, int]] = field(default_factory=dict)
 
 
-class GrpcConnection:
+class GrpcConnection(Watched):
     """Implements `http2.Host` and `grpc_call.Line`."""
 
     __slots__ = (
-        "_counted", "_fd", "_full", "_http2", "_in_flight", "_keepalive", "_leaving_ns", "_out", "_phase", "_reading",
-        "_scheduled", "_shared", "_sock", "_understanding", "_waits", "_writing", "loop",
+        "_counted", "_full", "_http2", "_in_flight", "_keepalive", "_leaving_ns", "_out", "_phase", "_scheduled",
+        "_shared", "_understanding", "_waits",
     )  # fmt: skip
 
     def __init__(self, sock: Wire, shared: Shared, understanding: Understanding) -> None:
-        self._sock = sock
-        self._fd = sock.fileno()
         self._shared = shared
         self._understanding = understanding
-        self.loop = shared.loop
         self._out = Output(sock, self._schedule)
         self._http2 = Http2(self, self._out, shared.clock, shared.limits.unsent)
         now_ns = shared.clock.now_ns()
@@ -92,13 +90,11 @@ class GrpcConnection:
         self._scheduled = False
         self._leaving_ns: int | None = None
         self._waits = _Waits(since_ns=now_ns)
-        self._writing = False
-        self._reading = True
         #: calls that are counted as in flight; and whether there were too many when the last bytes came
         self._in_flight = shared.sharing.in_flight
         self._counted = 0
         self._full = False
-        shared.loop.add_reader(self._fd, self._on_readable)
+        super().__init__(sock, shared.loop)
         self._http2.start()
 
     # ---- from the loop -------------------------------------------------------------------------------------------
@@ -130,6 +126,9 @@ class GrpcConnection:
                 self._http2.fail(ConnectionFault(Code.INTERNAL_ERROR, "the server failed, its log says why"))
             self._scheduled = scheduled
             self._flush()
+
+    def _on_writable(self) -> None:
+        self._flush()
 
     def _flush_scheduled(self) -> None:
         self._scheduled = False
@@ -279,13 +278,8 @@ class GrpcConnection:
         self._sock.close()
         self._http2.lose()
         self._out.drop()
-        shared = self._shared
         self._in_flight.now -= self._counted
-        shared.connections.discard(self)
-        if shared.on_closed is not None:
-            shared.on_closed(self)
-        if not shared.connections and shared.emptied is not None:
-            shared.emptied()
+        self._shared.gone(self)
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
@@ -328,18 +322,8 @@ class GrpcConnection:
         self._phase = Phase.LINGER
         self._set_reading(True)
 
-    def _set_reading(self, wanted: bool) -> None:
-        if wanted is not self._reading:
-            self._reading = wanted
-            if wanted:
-                self.loop.add_reader(self._fd, self._on_readable)
-            else:
-                self.loop.remove_reader(self._fd)
 
-    def _set_writing(self, wanted: bool) -> None:
-        if wanted is not self._writing:
-            self._writing = wanted
-            if wanted:
-                self.loop.add_writer(self._fd, self._flush)
-            else:
-                self.loop.remove_writer(self._fd)
+class TlsGrpcConnection(OverTls, GrpcConnection):
+    """The same over TLS."""
+
+    __slots__ = ()

@@ -49,10 +49,13 @@ class GrpcLimits:
 
 
 class Shared:
-    """What all connections of a door use together."""
+    """What all connections of a door use together.
 
-    __slots__ = ("clock", "connections", "emptied", "inflating", "keepalive", "limits", "loop", "max_message",
-                 "on_closed", "sharing", "view")  # fmt: skip
+    Args:
+        gone: told of each connection that is closed.
+    """
+
+    __slots__ = ("clock", "gone", "inflating", "keepalive", "limits", "loop", "max_message", "sharing", "view")
 
     def __init__(
         self,
@@ -62,6 +65,7 @@ class Shared:
         keepalive: KeepaliveSettings,
         max_message: int,
         sharing: Sharing,
+        gone: Callable[[GrpcConnection], None],
     ) -> None:
         self.loop = loop
         self.clock = clock
@@ -69,11 +73,7 @@ class Shared:
         self.keepalive = keepalive
         self.max_message = max_message
         self.sharing = sharing
+        self.gone = gone
         #: held while a large message is inflated
         self.inflating = asyncio.Lock()
-        #: called for each connection that has gone
-        self.on_closed: Callable[[GrpcConnection], None] | None = None
         self.view = memoryview(bytearray(limits.receive_buffer))
-        self.connections: set[GrpcConnection] = set()
-        #: called when the last connection has gone
-        self.emptied: Callable[[], None] | None = None

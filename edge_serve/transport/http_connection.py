@@ -25,6 +25,7 @@ from edge_serve.transport.intake import Intake
 from edge_serve.transport.replies import refuse, turn_away
 from edge_serve.transport.retiring import FRESH_GRACE, GRACE
 from edge_serve.transport.send_queue import SendQueue
+from edge_serve.transport.watched import OverTls, Watched
 from edge_serve.transport.wire import Wire
 
 _log = logging.getLogger(__name__)
@@ -35,18 +36,15 @@ _REQUESTS_PER_TURN = 32
 _FAILED = "internal error, see the server's log"
 
 
-class HttpConnection:
+class HttpConnection(Watched):
     """Reads requests, hands them to the application, sends the answers in the order of the requests."""
 
     __slots__ = (
-        "_application", "_busy", "_continued", "_draining", "_eof", "_exchanges", "_fd", "_in_flight", "_intake",
-        "_out", "_phase", "_reader", "_reading", "_refused", "_scheduled", "_shared", "_since", "_sock", "_stalled",
-        "_wait", "_writing",
+        "_application", "_busy", "_continued", "_draining", "_eof", "_exchanges", "_in_flight", "_intake", "_out",
+        "_phase", "_reader", "_refused", "_scheduled", "_shared", "_since", "_stalled", "_wait",
     )  # fmt: skip
 
     def __init__(self, sock: Wire, shared: Shared, application: Application) -> None:
-        self._sock = sock
-        self._fd = sock.fileno()
         self._shared = shared
         self._application = application
         self._intake = intake = Intake(application, shared.sharing.memory, self)
@@ -67,9 +65,7 @@ class HttpConnection:
         self._continued = -1
         self._wait: tuple[Wait, int] | None = None
         self._since = 0
-        self._writing = False
-        self._reading = True
-        shared.loop.add_reader(self._fd, self._on_readable)
+        super().__init__(sock, shared.loop)
 
     # From the loop
 
@@ -194,7 +190,7 @@ class HttpConnection:
     # From the memory for bodies
 
     def admit(self) -> None:
-        self._shared.loop.call_soon(self._process_again)
+        self.loop.call_soon(self._process_again)
 
     def evict(self, error: EdgeServeError) -> None:
         self._refuse(error)
@@ -212,13 +208,7 @@ class HttpConnection:
         self._intake.close()
         self._abandon_exchanges()
         self._out.drop()
-        shared = self._shared
-        shared.connections.discard(self)
-        if shared.on_closed is not None:
-            shared.on_closed(self)
-        shared.counters.connections -= 1
-        if not shared.connections and shared.emptied is not None:
-            shared.emptied()
+        self._shared.gone(self)
 
     # Inside
 
@@ -286,7 +276,7 @@ class HttpConnection:
             self._set_reading(not full and not self._stalled)
             if self._stalled and not full and not self._scheduled:
                 self._scheduled = True
-                self._shared.loop.call_soon(self._process_again)
+                self.loop.call_soon(self._process_again)
             if self._reader.in_body:
                 self._offer_continue()
         elif self._phase is Phase.LAST and not self._exchanges and not self._out.pending:
@@ -383,18 +373,8 @@ class HttpConnection:
             return Wait.ANSWER, 0
         return (Wait.HEAD if reader.in_head else Wait.IDLE), reader.count
 
-    def _set_reading(self, wanted: bool) -> None:
-        if wanted is not self._reading:
-            self._reading = wanted
-            if wanted:
-                self._shared.loop.add_reader(self._fd, self._on_readable)
-            else:
-                self._shared.loop.remove_reader(self._fd)
 
-    def _set_writing(self, wanted: bool) -> None:
-        if wanted is not self._writing:
-            self._writing = wanted
-            if wanted:
-                self._shared.loop.add_writer(self._fd, self._on_writable)
-            else:
-                self._shared.loop.remove_writer(self._fd)
+class TlsHttpConnection(OverTls, HttpConnection):
+    """The same over TLS."""
+
+    __slots__ = ()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edge_serve.protocol.http1 import HeadParser
+from edge_serve.transport.door import DoorCounters
 from edge_serve.transport.http_limits import HttpLimits
 from edge_serve.transport.sharing import Sharing
 
@@ -41,37 +42,34 @@ class Wait(enum.IntEnum):
 
 
 @dataclass(slots=True)
-class HttpCounters:
-    """What the metrics page shows of a door."""
+class HttpCounters(DoorCounters):
+    """And requests, by status."""
 
-    connections: int = 0
-    connections_total: int = 0
-    connections_refused: int = 0
-    handshakes_failed: int = 0
     requests: dict[int, int] = field(default_factory=dict)
 
 
 class Shared:
-    """What all connections of a server use together."""
+    """What all connections of a server use together.
 
-    __slots__ = (
-        "buffer",
-        "connections",
-        "counters",
-        "emptied",
-        "limits",
-        "loop",
-        "on_closed",
-        "parser",
-        "sharing",
-        "timeouts",
-        "view",
-    )
+    Args:
+        gone: told of each connection that is closed.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limits: HttpLimits, sharing: Sharing) -> None:
+    __slots__ = ("buffer", "counters", "gone", "limits", "loop", "parser", "sharing", "timeouts", "view")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: HttpLimits,
+        sharing: Sharing,
+        counters: HttpCounters,
+        gone: Callable[[HttpConnection], None],
+    ) -> None:
         self.loop = loop
         self.sharing = sharing
         self.limits = limits
+        self.counters = counters
+        self.gone = gone
         self.parser = HeadParser(limits)
         self.timeouts = {
             Wait.IDLE: limits.idle_timeout,
@@ -83,9 +81,3 @@ class Shared:
         }
         self.buffer = bytearray(limits.receive_buffer)
         self.view = memoryview(self.buffer)
-        self.counters = HttpCounters()
-        self.connections: set[HttpConnection] = set()
-        #: called for each connection that has gone
-        self.on_closed: Callable[[HttpConnection], None] | None = None
-        #: called when the last connection has gone
-        self.emptied: Callable[[], None] | None = None

@@ -17,29 +17,7 @@ from edge_serve.transport.http import HttpServer
 from edge_serve.transport.http_limits import HttpLimits
 from edge_serve.transport.listeners import Listener, listen_tcp
 from edge_serve.transport.sharing import Sharing
-
-
-class Slot:
-    """A lease of ordinary memory, with slack behind the body."""
-
-    def __init__(self, length: int) -> None:
-        self.memory = bytearray(length + 100)
-        self.released = 0
-
-    @property
-    def view(self) -> memoryview:
-        return memoryview(self.memory)
-
-    @property
-    def offset(self) -> int:
-        return 0
-
-    @property
-    def arena(self) -> object:
-        return self.memory
-
-    def release(self) -> None:
-        self.released += 1
+from tests.leases import Slot
 
 
 class Recorder:

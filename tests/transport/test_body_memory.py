@@ -9,7 +9,7 @@ import pytest
 from edge_serve.errors import Overloaded
 from edge_serve.protocol.http1_errors import ContentTooLarge
 from edge_serve.transport.body_memory import STEP, BodyMemory, Claim, ClaimedLease
-from tests.transport.http_scene import Slot
+from tests.leases import Slot
 
 
 class Asker:

@@ -221,16 +221,13 @@ def test_a_thousand_idle_connections(tmp_path: Path) -> None:
             await until(lambda: here.server.counters.connections == 1000)
             per_connection = (tracemalloc.get_traced_memory()[0] - before) / 1000
             tracemalloc.stop()
-            started = time.perf_counter()
             here.server.sweep()
             here.server.sweep()
-            swept = (time.perf_counter() - started) / 2
 
             clients[500].send(b"GET /busy HTTP/1.1\r\n\r\n")
             received = await asyncio.get_running_loop().sock_recv(clients[500], 1000)
             assert received.endswith(b"/busy 0")
             assert per_connection < 5000  # bytes, the client's socket object included
-            assert swept < 0.02
             for client in clients:
                 client.close()
             await until(lambda: here.server.counters.connections == 0)

@@ -11,9 +11,7 @@ from .http_scene import Recorder, Scene, play, scene, until
 async def connections(here: Scene) -> list[HttpConnection]:
     """The server's side of the open connections."""
     await until(lambda: here.server.counters.connections)
-    shared = here.server._shared
-    assert shared is not None
-    return list(shared.connections)
+    return list(here.server.connections)
 
 
 TIMEOUTS = HttpLimits(

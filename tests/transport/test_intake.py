@@ -179,9 +179,7 @@ def test_a_slow_sender_loses_its_memory_only_when_others_wait() -> None:
 async def _send(here: Scene, client: Client, size: int, total: int) -> None:
     """Send `size` bytes, and wait until the one connection that holds memory has received more than `total`."""
     client.send(bytes(size))
-    shared = here.server._shared
-    assert shared is not None
-    (holder,) = [c for c in shared.connections if c._intake.claim is not None and c._intake.claim.granted]
+    (holder,) = [c for c in here.server.connections if c._intake.claim is not None and c._intake.claim.granted]
     await until(lambda: holder._reader.received > total)
 
 
