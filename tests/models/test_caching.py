@@ -15,6 +15,7 @@ from edge_serve.models.driver import OnResponse
 from edge_serve.models.response_cache import ResponseCache
 from edge_serve.models.statistics import new_statistics
 from edge_serve.tensors import DataType, Shape, Tensor, Unseen
+from tests.leases import Slot
 
 SIGNATURE = Signature(
     "m", "1", "", 0, {"IN": TensorSpec("IN", DataType.INT32, (-1,))},
@@ -30,18 +31,6 @@ class Ticks:
     def now_ns(self) -> int:
         self.now += 10
         return self.now
-
-
-class Slot:
-    """A lease that counts how often it was given back."""
-
-    view = memoryview(b"")
-    offset = 0
-    arena = object()
-    released = 0
-
-    def release(self) -> None:
-        self.released += 1
 
 
 class Model:

@@ -21,22 +21,9 @@ from edge_serve.scheduling.dynamic import DynamicScheduler
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.tensors import DataType, Tensor
 from edge_serve.workers.pool import BatchReply
+from tests.leases import Slot
 
 PATIENCE = 10.0
-
-
-class Slot:
-    """A lease that counts how often it was given back."""
-
-    view = memoryview(b"")
-    offset = 0
-    arena = object()
-
-    def __init__(self) -> None:
-        self.released = 0
-
-    def release(self) -> None:
-        self.released += 1
 
 
 class Model:

@@ -28,24 +28,11 @@ from edge_serve.models.statistics import new_statistics
 from edge_serve.protocol.validate import validate
 from edge_serve.scheduling.ensemble import ensemble_plan
 from edge_serve.tensors import DataType, Shape, Tensor
+from tests.leases import Slot
 
 
 def int32(name: str, *values: int, shape: Shape = ()) -> Tensor:
     return Tensor(name, DataType.INT32, shape or (len(values),), b"".join(v.to_bytes(4, "little") for v in values))
-
-
-class Slot:
-    """Implements `Lease` and counts how often it was given back."""
-
-    view = memoryview(b"")
-    offset = 0
-    arena = object()
-
-    def __init__(self) -> None:
-        self.released = 0
-
-    def release(self) -> None:
-        self.released += 1
 
 
 class Job:

@@ -10,7 +10,8 @@ from edge_serve.messages.infer import InferResponse
 from edge_serve.models.ensemble import EnsembleRunner
 from edge_serve.scheduling.ensemble import ensemble_plan
 from edge_serve.tensors import Handle, Tensor
-from tests.models.test_ensemble import CHAIN, NO_SEQUENCE, Job, Scene, Slot, int32, step
+from tests.leases import Slot
+from tests.models.test_ensemble import CHAIN, NO_SEQUENCE, Job, Scene, int32, step
 
 #: p streams, q follows each of its responses, and both are answered
 BOTH = step("p", {"A": "X"}, {"C": "Y"}) + step("q", {"A": "Y"}, {"C": "Z2"})

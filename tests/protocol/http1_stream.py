@@ -28,29 +28,6 @@ class Outcome:
     error: str = ""
 
 
-class Slot:
-    """A lease of ordinary memory, with slack behind the body."""
-
-    def __init__(self, length: int) -> None:
-        self.memory = bytearray(length + 64)
-        self.released = 0
-
-    @property
-    def view(self) -> memoryview:
-        return memoryview(self.memory)
-
-    @property
-    def offset(self) -> int:
-        return 0
-
-    @property
-    def arena(self) -> object:
-        return self.memory
-
-    def release(self) -> None:
-        self.released += 1
-
-
 def no_place(head: Head, length: int) -> Lease | None:
     """An application that takes every body as it comes."""
     return None

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from google.protobuf.descriptor import Descriptor
 
 from edge_serve.protocol import grpc_generate, grpc_service_pb2
-
-Face = dict[str, tuple[object, ...]]
+from tests.proto_faces import beside_tritons_client, face
 
 
 def test_generated_files_are_not_older_than_the_proto(tmp_path: Path) -> None:
@@ -22,17 +18,6 @@ def test_generated_files_are_not_older_than_the_proto(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == (grpc_generate.ROOM / name).read_bytes(), "make proto"
 
 
-def _face(message: Descriptor) -> Face:
-    face: Face = {}
-    for field in message.fields:
-        oneof = field.containing_oneof.name if field.containing_oneof else ""
-        type_name = getattr(field.message_type or field.enum_type, "full_name", "")
-        face[field.full_name] = (field.number, field.type, field.is_repeated, oneof, type_name)
-    for nested in message.nested_types:
-        face |= _face(nested)
-    return face
-
-
 def test_names_and_numbers_are_those_of_tritons_client() -> None:
     pytest.importorskip("grpc")
     theirs = pytest.importorskip("tritonclient.grpc").service_pb2.DESCRIPTOR
@@ -40,7 +25,7 @@ def test_names_and_numbers_are_those_of_tritons_client() -> None:
 
     assert set(ours.message_types_by_name) == set(theirs.message_types_by_name)
     for name, message in ours.message_types_by_name.items():
-        assert _face(message) == _face(theirs.message_types_by_name[name])
+        assert face(message) == face(theirs.message_types_by_name[name])
 
 
 def test_calls_are_those_of_tritons_client() -> None:
@@ -57,17 +42,10 @@ def test_calls_are_those_of_tritons_client() -> None:
     assert calls(ours) == calls(theirs)
 
 
-@pytest.mark.parametrize("order", ["ours first", "theirs first"])
-def test_lives_in_one_process_with_tritons_client(order: str) -> None:
+@pytest.mark.parametrize("first", [True, False])
+def test_lives_in_one_process_with_tritons_client(first: bool) -> None:
     pytest.importorskip("grpc")
     pytest.importorskip("tritonclient.grpc")
-    imports = ["from edge_serve.protocol import grpc_service_pb2 as ours", "from tritonclient.grpc import service_pb2"]
-    if order == "theirs first":
-        imports.reverse()
+    ours = "from edge_serve.protocol import grpc_service_pb2 as ours"
     use = "print(ours.ModelInferRequest(id='x').id, service_pb2.ModelInferRequest(id='y').id)"
-
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join([*imports, use])], capture_output=True, text=True, timeout=50, check=False
-    )
-
-    assert (done.returncode, done.stdout) == (0, "x y\n"), done.stderr
+    assert beside_tritons_client(ours, use, first=first) == "x y\n"

@@ -10,8 +10,9 @@ from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import Lease
 from edge_serve.protocol.http1 import Head, HeadParser, MessageLimits
 from edge_serve.protocol.http1_reader import PLACED_FROM, RequestReader
+from tests.leases import Slot
 
-from .http1_stream import Slot, one_by_one, read_stream
+from .http1_stream import one_by_one, read_stream
 
 CHUNKED = b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 NEXT = b"GET /next HTTP/1.1\r\n\r\n"

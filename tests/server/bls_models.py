@@ -91,3 +91,13 @@ PATIENT = """
         open(signs + ("/cancelled" if requests[0].is_cancelled() else "/late"), "w").close()
         return [pb_utils.InferenceResponse(error=pb_utils.TritonError("stopped", pb_utils.TritonError.CANCELLED))]
 """
+#: "nested" that calls itself, for as long as there are instances
+SELF = """
+    def execute(self, requests):
+        x = pb_utils.get_input_tensor_by_name(requests[0], "X")
+        call = pb_utils.InferenceRequest(model_name="nested", requested_output_names=["TEXT"], inputs=[x])
+        found = call.exec()
+        if found.has_error():
+            return [text(found.error().code(), found.error().message())]
+        return [pb_utils.InferenceResponse(found.output_tensors())]
+"""

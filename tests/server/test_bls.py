@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 
-from tests.server.bls_models import COUNT, DECOUPLED, DOUBLE, PATIENT, model
+from tests.server.bls_models import COUNT, DECOUPLED, DOUBLE, PATIENT, SELF, model
 from tests.server.running import PATIENCE, Running, running
 
 
@@ -201,17 +201,6 @@ def test_a_model_calls_itself_while_it_has_instances(root: Path) -> None:
     with running(f"--model-repository={root}") as server:
         for _ in range(20):
             assert numbers(server, "nested", 2) == [3]
-
-
-SELF = """
-    def execute(self, requests):
-        x = pb_utils.get_input_tensor_by_name(requests[0], "X")
-        call = pb_utils.InferenceRequest(model_name="nested", requested_output_names=["TEXT"], inputs=[x])
-        found = call.exec()
-        if found.has_error():
-            return [text(found.error().code(), found.error().message())]
-        return [pb_utils.InferenceResponse(found.output_tensors())]
-"""
 
 
 def test_a_circle_in_which_all_would_wait_is_refused(root: Path) -> None:

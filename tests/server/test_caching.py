@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.server.bls_models import model
+from tests.server.bls_models import SELF, model
 from tests.server.running import Running, python_model, running
 
 COUNTS = """
@@ -134,17 +134,6 @@ def test_a_server_without_a_cache_runs_every_request(tmp_path: Path) -> None:
     with running(f"--model-repository={tmp_path}") as server:
         assert [runs(server, "m", 1), runs(server, "m", 1)] == [1, 2]
         assert "nv_cache" not in server.get("/metrics", server.metrics)[1].decode()
-
-
-SELF = """
-    def execute(self, requests):
-        x = pb_utils.get_input_tensor_by_name(requests[0], "X")
-        call = pb_utils.InferenceRequest(model_name="nested", requested_output_names=["TEXT"], inputs=[x])
-        found = call.exec()
-        if found.has_error():
-            return [text(found.error().code(), found.error().message())]
-        return [pb_utils.InferenceResponse(found.output_tensors())]
-"""
 
 
 def test_a_circle_of_calls_is_still_seen_behind_cache_and_limiter(tmp_path: Path) -> None:
