@@ -197,6 +197,11 @@ class Entrance:
         }
         return HttpSeries(sum(door.counters.connections for door in self._http), requests, refused)
 
+    def leave(self) -> None:
+        """Another process takes the sockets over: accept nothing more, and tell clients with their next answers."""
+        for door in self._all():
+            door.leave()
+
     async def retire(self, seconds: float) -> None:
         """Another process takes the sockets over: accept nothing more, and let clients go without a failed request."""
         await asyncio.gather(*(door.retire(seconds) for door in self._all()))

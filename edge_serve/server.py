@@ -223,9 +223,11 @@ class Server:
             self._force.set()
         else:
             log.info("%s: draining, at most %d s", signal.Signals(number).name, self._config.exit_timeout_secs)
-            self._supervisor.stop_begins(self._config.exit_timeout_secs)
-            if not self._entrance.inherited:
+            if self._entrance.inherited:
+                self._entrance.leave()
+            else:
                 self.service.stop()
+            self._supervisor.stop_begins(self._config.exit_timeout_secs)
             self._stop.set()
 
     async def _load(self, started: float) -> list[str]:

@@ -143,9 +143,15 @@ class Door(ABC, Generic[C]):
             self._sweep_timer.cancel()
         return cut_off
 
-    async def retire(self, timeout: float) -> None:
-        """Accept nothing more, and let clients go without a failure, at most `timeout` seconds; then `drain`."""
+    def leave(self) -> None:
+        """Accept nothing more; who is answered from now on hears that it is the last answer."""
         self._acceptor.stop()
+        for connection in list(self.connections):
+            connection.retire(0.0)
+
+    async def retire(self, timeout: float) -> None:
+        """Leave, and let clients go without a failure, at most `timeout` seconds; then `drain`."""
+        self.leave()
         await retire(lambda: self.connections, self._opening, timeout)
 
     def sweep(self) -> None:

@@ -106,10 +106,10 @@ class GrpcServer(Door[GrpcConnection]):
         self._watchers.close()
         return await super().drain(timeout)
 
-    async def retire(self, timeout: float) -> None:
-        """See `Door.retire`."""
+    def leave(self) -> None:
+        """See `Door.leave`."""
         self._watchers.close()
-        await super().retire(timeout)
+        super().leave()
 
     def sweep(self) -> None:
         """Do what is due at every connection, tell watchers of health, and look for new certificates."""
