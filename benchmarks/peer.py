@@ -20,6 +20,7 @@ from pathlib import Path
 
 TRITON = "nvidia-pytriton==0.7.0"
 PERF_ANALYZER = "perf-analyzer==2.60.0"
+CUDA_RUNTIME = "nvidia-cuda-runtime-cu12==12.9.79"
 #: Triton's stub was built against NumPy 1
 STUB_NUMPY = "numpy<2"
 PERF_ANALYZER_GLIBC = (2, 38)
@@ -58,20 +59,25 @@ def perf_analyzer() -> list[str]:
     Raises:
         NoPeerError: it could not be fetched, or does not run on this machine.
     """
-    binary = "perf_analyzer/bin/perf_analyzer"
     if _glibc() >= PERF_ANALYZER_GLIBC:
+        root, start = Path("/"), list[str]()
         folder = CACHE / "perf-analyzer"
-        if not (folder / binary).exists():
-            _unpack(PERF_ANALYZER, folder, "3.12", "manylinux_2_38_x86_64")
-            (folder / binary).chmod(0o755)
-        return [str(folder / binary)]
-    tree = CACHE / "debian13"
-    if not (tree / "opt/pa" / binary).exists():
-        _debian_tree(tree)
-        _unpack(PERF_ANALYZER, tree / "opt/pa", "3.12", "manylinux_2_38_x86_64")
-        (tree / "opt/pa" / binary).chmod(0o755)
-    script = 'mount --bind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec chroot "$0" "$@"'
-    return ["unshare", "--mount", "sh", "-c", script, str(tree), f"/opt/pa/{binary}"]
+    else:
+        root = CACHE / "debian13"
+        folder = root / "opt/pa"
+        script = 'mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec chroot "$0" "$@"'
+        start = ["unshare", "--mount", "sh", "-c", script, str(root)]
+    binary, library = folder / "perf_analyzer/bin/perf_analyzer", folder / "cuda/libcudart.so"
+    if not binary.exists():
+        if start:
+            _debian_tree(root)
+        _unpack(PERF_ANALYZER, folder, "3.12", "manylinux_2_38_x86_64")
+        binary.chmod(0o755)
+    if not library.exists():  # without it --shared-memory ends the program, with no GPU too
+        _unpack(CUDA_RUNTIME, library.parent, "3.12", "manylinux_2_17_x86_64")
+        (library.parent / "nvidia/cuda_runtime/lib/libcudart.so.12").rename(library)
+    there = {path: "/" + str(path.relative_to(root)) for path in (binary, library.parent)}
+    return [*start, "env", f"LD_LIBRARY_PATH={there[library.parent]}", there[binary]]
 
 
 def _triton_files() -> Path:
