@@ -24,12 +24,19 @@ def parse_version(text: str) -> int:
 
 
 def check_name(name: str) -> None:
-    """Refuse names that could leave the repository.
+    """Refuse names that could leave the repository, or that no answer could tell.
 
     Raises:
-        InvalidArgument: empty, or with path characters.
+        InvalidArgument: empty, with path characters, or no text.
     """
     if not name.strip():
         raise InvalidArgument("Model name cannot be empty. Please enter a valid name to deploy.")
     if "/" in name or "\\" in name or ".." in name or "\x00" in name:
         raise InvalidArgument(f"invalid model name '{name}', model name must not contain path traversal characters")
+    if not is_text(name):
+        raise InvalidArgument(f"invalid model name {name!r}, model name must be UTF-8")
+
+
+def is_text(name: str) -> bool:
+    """Whether it can be written in UTF-8; what the system calls a file may be any bytes."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)

@@ -1,11 +1,13 @@
 """What lies on disk: `<repository>/<model>/<version>/...`, and whether it changed.
 
-Version directories are integers without leading zeros; anything else is ignored, as in triton-inference-server/core
-src/model_repository_manager/model_lifecycle.cc and docs/user_guide/model_repository.md of the server.
+Version directories are integers of 64 bits without leading zeros; anything else is ignored, as in
+triton-inference-server/core src/model_repository_manager/model_lifecycle.cc and docs/user_guide/model_repository.md of
+the server.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +16,12 @@ from pathlib import Path
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.checks_ensemble import NAMESPACE_END
 from edge_serve.errors import InvalidArgument
+from edge_serve.models.names import is_text
+
+log = logging.getLogger(__name__)
+
+#: versions are int64 in the protocol and in config.pbtxt
+_HIGHEST_VERSION = (1 << 63) - 1
 
 #: rows of (path, modification time ns, size, inode): two equal ones mean that nothing was touched in between
 Fingerprint = tuple[tuple[str, int, int, int], ...]
@@ -44,6 +52,8 @@ class Repository:
     def __init__(self, roots: Sequence[Path], *, namespaced: bool = False) -> None:
         self.roots = list(roots)
         self.namespaced = namespaced
+        #: directories of which it was told that they are no models
+        self._nameless: set[Path] = set()
 
     def named(self, name: str) -> list[str]:
         """What a client may mean by `name`: that itself, or with namespaces the models of this name that lie here."""
@@ -75,6 +85,9 @@ class Repository:
         models: dict[str, Found] = {}
         for root in self.roots:
             for directory in _directories(root):
+                if not is_text(directory.name):
+                    self._tell_nameless(directory)
+                    continue
                 name = _identity(root, directory.name) if self.namespaced else directory.name
                 models[name] = Found(name, directory.resolve(), ambiguous=name in models)
         return dict(sorted(models.items()))
@@ -85,6 +98,12 @@ class Repository:
         own = plain_name(name)
         places = [root / own for root in roots if os.path.isdir(root / own)]  # False also for an endless name
         return Found(name, places[0].resolve(), ambiguous=len(places) > 1) if places else None
+
+    def _tell_nameless(self, directory: Path) -> None:
+        """No client could ask for it, and no index could list it."""
+        if directory not in self._nameless:
+            self._nameless.add(directory)
+            log.warning("%r is left out: the name of a model must be UTF-8", os.fspath(directory))
 
 
 def _identity(root: Path, name: str) -> str:
@@ -124,6 +143,7 @@ def versions(directory: Path) -> list[int]:
         int(path.name)
         for path in _directories(directory)
         if path.name.isascii() and path.name.isdigit() and (path.name == "0" or not path.name.startswith("0"))
+        if int(path.name) <= _HIGHEST_VERSION
     )
 
 

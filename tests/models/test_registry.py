@@ -319,7 +319,7 @@ def test_close_gives_up_on_what_stays_busy(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("name", ["", " ", "../x", "a/b", "a\\b", "a\x00"])
+@pytest.mark.parametrize("name", ["", " ", "../x", "a/b", "a\\b", "a\x00", "caf\udce9"])
 def test_names_that_leave_the_repository_are_refused(name: str) -> None:
     with pytest.raises(InvalidArgument):
         check_name(name)

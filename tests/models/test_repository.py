@@ -29,6 +29,16 @@ def test_scan_finds_directories_and_sorts_them(tmp_path: Path) -> None:
     assert list(Repository([tmp_path]).scan()) == ["a", "b"]
 
 
+def test_a_name_that_is_no_text_is_left_out_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model(tmp_path, "good", "1")
+    os.mkdir(os.fsencode(tmp_path) + b"/caf\xe9")
+    repository = Repository([tmp_path])
+
+    assert [list(repository.scan()) for _ in range(2)] == [["good"], ["good"]]
+    assert len(caplog.messages) == 1
+    assert r"caf\udce9' is left out: the name of a model must be UTF-8" in caplog.text
+
+
 def test_one_name_in_two_repositories_is_ambiguous(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     model(first, "same", "1")
@@ -50,7 +60,7 @@ def test_a_missing_repository_is_named_in_the_error(tmp_path: Path) -> None:
 
 
 def test_versions_are_integers_without_leading_zeros(tmp_path: Path) -> None:
-    directory = model(tmp_path, "m", "1", "10", "9", "007", "v2", "-3", "\u0663")
+    directory = model(tmp_path, "m", "1", "10", "9", "007", "v2", "-3", "\u0663", str(1 << 63))
     (directory / "11").write_text("a file, not a version")
 
     assert versions(directory) == [1, 9, 10]
