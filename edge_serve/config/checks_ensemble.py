@@ -184,8 +184,8 @@ def _agree(name: str, tensor: str, found: _Known, tensors: dict[str, _Known]) ->
     where = f"in ensemble {name}, ensemble tensor {tensor}: inconsistent"
     if known.data_type != found.data_type:
         raise InvalidArgument(
-            f"{where} data type: {pb.DataType.Name(known.data_type)} is inferred from model {known.model} while "
-            f"{pb.DataType.Name(found.data_type)} is inferred from model {found.model}"
+            f"{where} data type: {_type(known.data_type)} is inferred from model {known.model} while "
+            f"{_type(found.data_type)} is inferred from model {found.model}"
         )
     # a batch of one crosses between a batching and a non-batching model, so bare dims may agree too
     if not _same_shape(known.dims, found.dims) and not _same_shape(known.full, found.full):
@@ -197,6 +197,11 @@ def _agree(name: str, tensor: str, found: _Known, tensors: dict[str, _Known]) ->
 
 def _same_shape(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
+
+
+def _type(data_type: int) -> str:
+    """The ensemble's own may be a number that nobody knows: they are checked once it fits its members."""
+    return pb.DataType.Name(data_type) if data_type in pb.DataType.values() else str(data_type)
 
 
 def _shape(dims: tuple[int, ...]) -> str:

@@ -134,6 +134,15 @@ def test_non_batching_member_under_a_batching_ensemble() -> None:
             "is inferred from model a",
         ),
         (
+            parse_model_config(
+                'name: "e" platform: "ensemble" input { name: "X" data_type: 99 dims: [ -1 ] } '
+                f'output {{ name: "Y" data_type: TYPE_INT32 dims: [ -1 ] }} ensemble_scheduling {{ {ONE} }}'
+            ),
+            _member(),
+            "in ensemble e, ensemble tensor X: inconsistent data type: 99 is inferred from model e while TYPE_INT32 is "
+            "inferred from model a",
+        ),
+        (
             _ensemble(ONE, inputs=(("X", "INT32", "2, 2"),)),
             _member(),
             "in ensemble e, ensemble tensor X: inconsistent shape: [2,2] is inferred from model e while [-1] is "
