@@ -111,6 +111,11 @@ class RequestReader:
         return self._head is not None
 
     @property
+    def has_place(self) -> bool:
+        """The next bytes go straight to where the body will be read."""
+        return self._store is not None
+
+    @property
     def unread(self) -> bool:
         """Received bytes that `next` has not used yet."""
         return self._pos < self._end

@@ -70,9 +70,10 @@ class HttpConnection(Watched):
     # From the loop
 
     def _on_readable(self) -> None:
-        reader = self._reader
+        reader, shared = self._reader, self._shared.view
         try:
-            received = self._sock.recv_into(reader.buffer() if self._phase is Phase.OPEN else self._shared.view)
+            into = reader.buffer() if self._phase is Phase.OPEN else shared
+            received = self._sock.recv_into(into)
         except (BlockingIOError, InterruptedError):
             return
         except (OSError, MemoryError):
@@ -83,7 +84,7 @@ class HttpConnection(Watched):
         elif self._phase is Phase.OPEN:
             reader.advance(received)
             self._process()
-            if received == len(self._shared.view) and reader.in_body and self._reading:  # the rest goes to its place
+            if into is shared and received == len(shared) and reader.has_place and self._reading:  # the rest goes there
                 self._on_readable()
 
     def _on_eof(self) -> None:

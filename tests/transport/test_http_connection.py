@@ -192,6 +192,19 @@ def test_many_tiny_chunks() -> None:
     play(story)
 
 
+def test_a_chunked_body_that_comes_faster_than_it_is_read() -> None:
+    """However much lies in the socket, a turn of the loop takes one buffer of it."""
+
+    async def story() -> None:
+        async with scene(limits=HttpLimits(receive_buffer=64)) as here:
+            client = await here.connect()
+            client.send(b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+            client.send(b"%x\r\n" % 120_000 + bytes(120_000) + b"\r\n0\r\n\r\n")
+            assert (await client.reply()).body == b"/c 120000"
+
+    play(story)
+
+
 def test_a_body_that_the_application_refuses() -> None:
     async def story() -> None:
         application = Recorder()
