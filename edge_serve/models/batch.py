@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from edge_serve.errors import EdgeServeError
+from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.about import about
 from edge_serve.models.dependencies import circles, members_of
 from edge_serve.models.loading import Plan
@@ -40,7 +40,7 @@ class Batch:
         return not self.changed.isdisjoint(members_of(plan.config))
 
     async def run(self, load: Callable[[Plan], Awaitable[None]]) -> Results:
-        """Load all of them with `load`, whose EdgeServeErrors become results."""
+        """Load all of them with `load`, whose errors become results."""
         needs = {name: members_of(plan.config) for name, plan in self._plans.items()}
         for name, failure in circles(needs).items():
             log.error("failed to load '%s': %s", name, failure.reason, extra=about(name))
@@ -60,5 +60,8 @@ class Batch:
             await load(plan)
         except EdgeServeError as error:
             self.results[plan.name] = error
+        except Exception as error:  # a fault of ours costs this model, not those that are loaded with it
+            log.exception("failed to load '%s'", plan.name, extra=about(plan.name))
+            self.results[plan.name] = Internal(f"load failed for model '{plan.name}': {type(error).__name__}: {error}")
         else:
             self.results[plan.name] = None

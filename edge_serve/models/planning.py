@@ -70,3 +70,6 @@ class Planner:
         except (EdgeServeError, OSError) as error:
             log.error("failed to load '%s': %s", name, error, extra=about(name))
             raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
+        except Exception as error:  # a fault of ours costs this model, not those that are loaded with it
+            log.exception("failed to load '%s'", name, extra=about(name))
+            raise Internal(f"failed to load '{name}', failed to poll from model repository") from error

@@ -256,6 +256,33 @@ def test_unreadable_and_absent_models_are_poll_errors(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+def test_a_fault_of_ours_costs_one_model_and_not_those_beside_it(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        for name in ("good", "unplanned", "unmade"):
+            house.put(name, 1)
+        plan = house.loader.plan
+
+        def faulty(found: Found, override: Override | None) -> Plan:
+            if found.name == "unplanned":
+                raise ValueError("not thought of")
+            planned = plan(found, override)
+            if found.name == "unmade":
+                planned.versions = cast(list[int], ["not a number"])
+            return planned
+
+        house.loader.plan = faulty  # type: ignore[method-assign]
+
+        failures = await house.registry.load_all()
+
+        assert failures == [
+            "load failed for model 'unmade': ValueError: invalid literal for int() with base 10: 'not a number'",
+            "failed to load 'unplanned', failed to poll from model repository",
+        ]
+        assert house.serving("good").version == "1"
+
+    play(tmp_path, scenario)
+
+
 def test_unload_waits_for_the_last_answer(tmp_path: Path) -> None:
     async def scenario(house: House) -> None:
         house.put("m", 1)
