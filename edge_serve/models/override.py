@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.models.names import is_text
 
 log = logging.getLogger(__name__)
 
@@ -75,5 +76,5 @@ class Override:
 
 def _check_path(path: str) -> None:
     parts = PurePosixPath(path)
-    if not path or ".." in parts.parts or "\x00" in path:
-        raise InvalidArgument(f"model file override path '{path}' must stay inside the model directory")
+    if not path or ".." in parts.parts or "\x00" in path or not is_text(path):
+        raise InvalidArgument(f"model file override path {path!r} must stay inside the model directory, and be UTF-8")

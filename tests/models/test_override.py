@@ -33,7 +33,7 @@ def test_files_need_a_configuration() -> None:
         Override.parse("m", {"file:1/model.py": b""})
 
 
-@pytest.mark.parametrize("path", ["../x", "/../x", "1/../../x", "", "/", "a\x00b"])
+@pytest.mark.parametrize("path", ["../x", "/../x", "1/../../x", "", "/", "a\x00b", "caf\udce9"])
 def test_files_stay_inside_the_model(path: str) -> None:
     with pytest.raises(InvalidArgument, match="must stay inside the model directory"):
         Override.parse("m", {"config": "{}", f"file:{path}": b""})
