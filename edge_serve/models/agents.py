@@ -16,7 +16,7 @@ _PIECE = 1 << 20
 
 
 def run_agents(config: ModelConfig, directory: Path) -> None:
-    """Have the agents look at the model in `directory`. Reads whole files: call it in a thread.
+    """Have the agents look at the model in `directory`. Reads whole files.
 
     Raises:
         InvalidArgument, Unsupported: an agent refuses the model, or is none that is known.

@@ -33,9 +33,15 @@ class Planner:
         self._repository = repository
         self._loader = loader
         self._incidents = incidents
+        #: one at a time, in the order in which they were asked for: who reads last loads last
+        self._turn = asyncio.Lock()
 
     async def plans(self, wanted: Iterable[str], override: Override | None) -> tuple[dict[str, Plan], Results]:
         """The plans of models and of all that they need, and the errors of those that cannot be read."""
+        async with self._turn:
+            return await self._plans(wanted, override)
+
+    async def _plans(self, wanted: Iterable[str], override: Override | None) -> tuple[dict[str, Plan], Results]:
         plans: dict[str, Plan] = {}
         errors: Results = {}
         left = list(wanted)
@@ -63,13 +69,16 @@ class Planner:
             if found.ambiguous:
                 raise InvalidArgument(f"model '{name}' appears in two or more repositories")
             self._incidents.check(name)
-            plan = self._loader.plan(found, override)
-            if plan.config.model_repository_agents.agents:
-                await asyncio.to_thread(run_agents, plan.config, plan.directory)
-            return plan
+            # a thread: files that came along may be large, and the disk slow
+            return await asyncio.to_thread(self._read, found, override)
         except (EdgeServeError, OSError) as error:
             log.error("failed to load '%s': %s", name, error, extra=about(name))
             raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
         except Exception as error:  # a fault of ours costs this model, not those that are loaded with it
             log.exception("failed to load '%s'", name, extra=about(name))
             raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
+
+    def _read(self, found: Found, override: Override | None) -> Plan:
+        plan = self._loader.plan(found, override)
+        run_agents(plan.config, plan.directory)
+        return plan
