@@ -21,6 +21,9 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 #: how much one call of `trim` punches out; the kernel frees about 4 MiB a millisecond
 TRIM_BYTES = 16 << 20
 
+#: bytes of a label that the kernel takes are 249 (memfd_create(2))
+_LONGEST_LABEL = 200
+
 _IDLE = re.compile(b"\x02+")
 _AGE = bytes.maketrans(b"\x01", b"\x02")
 
@@ -145,6 +148,21 @@ class Slot:
             self.arena.give(self.offset // PAGE, pages)
 
 
+def _made(name: str, size: int) -> tuple[int, mmap.mmap]:
+    """A sealed file without a name in any directory, and the map of it."""
+    label = os.fsencode(f"edge-serve:{name}")[:_LONGEST_LABEL]
+    fd = -1
+    try:
+        fd = os.memfd_create(label, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)  # type: ignore[arg-type]  # bytes will do
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        return fd, mmap.mmap(fd, size)
+    except OSError as error:
+        if fd >= 0:
+            os.close(fd)
+        raise Unavailable(f"no tensor memory for model '{name}': {error.strerror}") from error
+
+
 class Arena:
     """The tensor memory of one model version.
 
@@ -153,6 +171,9 @@ class Arena:
         budget: shared by all arenas of the server.
         capacity: address space, not memory.
 
+    Raises:
+        Unavailable: the machine has no descriptor or no address space left.
+
     Attributes:
         on_close: called when it closes: other models' workers may have been lent it.
     """
@@ -160,10 +181,7 @@ class Arena:
     def __init__(self, name: str, budget: Budget, capacity: int = 0) -> None:
         self.name = name
         self.size = -(-(capacity or default_capacity()) // PAGE) * PAGE
-        self.fd = os.memfd_create(f"edge-serve:{name}"[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.fd, self.size)
-        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
-        self._map = mmap.mmap(self.fd, self.size)
+        self.fd, self._map = _made(name, self.size)
         self.view = memoryview(self._map)
         self._budget = budget
         self._extents = Extents(self.size // PAGE)

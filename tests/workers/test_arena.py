@@ -160,6 +160,21 @@ def test_a_worker_cannot_change_the_size(arena: Arena) -> None:
             os.ftruncate(arena.fd, size)
 
 
+def test_a_name_may_be_long_and_in_any_script(budget: Budget) -> None:
+    made = Arena("\u65e5" * 84 + "-1", budget, MIB)
+    assert os.readlink(f"/proc/self/fd/{made.fd}").startswith("/memfd:edge-serve:\u65e5\u65e5")
+    made.close()
+
+
+def test_a_machine_without_address_space_refuses_and_keeps_no_descriptor(budget: Budget) -> None:
+    before = os.listdir("/proc/self/fd")
+
+    with pytest.raises(Unavailable, match="no tensor memory for model 'm': "):
+        Arena("m", budget, 1 << 60)
+
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_views_survive_close(budget: Budget) -> None:
     arena = Arena("m", budget, MIB)
     slot = arena.allocate(10)
