@@ -350,10 +350,11 @@ class Channel:
         if not self._link.layout.decoupled or len(received) < HEADER_SIZE + PARTIAL_HEAD.size:
             raise FrameError("found a partial reply, expected none")
         index, flags, token, meta = PARTIAL_HEAD.unpack_from(received, HEADER_SIZE)
-        slot = self._granted.pop(token, None)
+        slot = self._granted.get(token)
         replies, in_slot = decode_answers(
             self._link.layout, received, HEADER_SIZE + PARTIAL_HEAD.size, meta, 1, slot, slot.capacity if slot else 0
         )
+        self._granted.pop(token, None)
         if slot is not None and not in_slot:
             slot.release()
         lease = slot if in_slot else None

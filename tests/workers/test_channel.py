@@ -21,7 +21,7 @@ from edge_serve.workers.frames import HEADER_SIZE, NEED, SLOT, Kind, frame
 from edge_serve.workers.instance import Receiver
 from edge_serve.workers.layout import Layout
 from edge_serve.workers.link import Link
-from edge_serve.workers.reply import OutputRoom, encode_partial, encode_reply
+from edge_serve.workers.reply import PARTIAL_HEAD, OutputRoom, encode_partial, encode_reply
 from tests.workers.harness import Recorder, config, request, run, values
 
 
@@ -264,6 +264,18 @@ def test_what_no_worker_says_is_reported() -> None:
                 made.theirs.sendall(wrong)
                 assert "broke the protocol" in await made.until_broken(), wrong
                 assert made.listener.idle()
+
+    run(work())
+
+
+def test_a_broken_response_does_not_keep_the_slot_that_it_asked_for() -> None:
+    async def work() -> None:
+        async with peer(config(decoupled=True)) as made:
+            made.channel.execute(1, [request()])
+            made.theirs.sendall(frame(Kind.NEED_OUTPUT, 0, NEED.pack(100_000, 7)))
+            made.theirs.sendall(frame(Kind.PARTIAL, 1, PARTIAL_HEAD.pack(0, 0, 7, 4) + b"\xff" * 20, 1))
+            assert "broke the protocol: replies cannot be read" in await made.until_broken()
+            assert made.budget.used > 0  # the worker may still write there
 
     run(work())
 
