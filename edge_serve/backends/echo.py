@@ -6,6 +6,7 @@ the parameters beside it. Without them this is the shortest way through a worker
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -120,6 +121,13 @@ class Deeds:
         line = "x" * 99 + "\n"
         for _ in range(int(_number(request, "bytes", 1000)) // len(line)):
             sys.stdout.write(line)
+        return answer()
+
+    def exhaust(self, request: BackendRequest, answer: Answer) -> Reply:
+        """Opens files until no descriptor is left."""
+        with contextlib.suppress(OSError):
+            while True:
+                os.open(os.devnull, os.O_RDONLY)
         return answer()
 
     def garbage(self, request: BackendRequest, answer: Answer) -> Reply:

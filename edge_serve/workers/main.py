@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,9 +100,7 @@ class Main:
         try:
             while (frames := self._control.receive()) is not None:
                 for received in frames:
-                    act = self._acts.get(received.kind)
-                    if act is not None:
-                        act(received)
+                    self._act(received)
         except OSError:
             pass
         end = time.monotonic() + _LAST_JOB_SECONDS
@@ -110,6 +109,27 @@ class Main:
         if self._loaded or self._busy:  # the front end died, or called the load off: nobody waits for a finalize
             os._exit(1)
         self._jobs.put(None)
+
+    def _act(self, received: Frame) -> None:
+        act = self._acts.get(received.kind)
+        if act is None:
+            return
+        try:
+            act(received)
+        except BaseException:  # no thread or descriptor is left, say: a process that does not listen must not live on
+            traceback.print_exc(file=sys.stderr)
+            os._exit(1)
+
+    def _descriptors(self, count: int) -> list[int]:
+        """Those that came with a frame.
+
+        Raises:
+            RuntimeError: the kernel has left some out, because this process has none free.
+        """
+        found, self._control.descriptors = self._control.descriptors[:count], self._control.descriptors[count:]
+        if len(found) < count:
+            raise RuntimeError("a descriptor from the server did not arrive: this process has too many files open")
+        return found
 
     def _start(self, in_main: bool, job: Callable[[], object]) -> None:
         def run() -> None:
@@ -157,11 +177,7 @@ class Main:
 
     def _on_open(self, received: Frame) -> None:
         value = received.json()
-        count = 1 + len(value["instances"])
-        descriptors, self._control.descriptors = (
-            self._control.descriptors[:count],
-            self._control.descriptors[count:],
-        )
+        descriptors = self._descriptors(1 + len(value["instances"]))
         self._start(value["in_main"], lambda: self._open(received.id, value, descriptors))
 
     def _open(self, question: int, value: dict[str, Any], descriptors: list[int]) -> None:
@@ -259,10 +275,10 @@ class Main:
             instance.hold(received.id, index, received.kind == Kind.HOLD)
 
     def _on_arena(self, received: Frame) -> None:
-        self._borrowed.add(received.id, self._control.descriptors.pop(0))
+        self._borrowed.add(received.id, *self._descriptors(1))
 
     def _on_region(self, received: Frame) -> None:
-        self._borrowed.add_region(received.id, received.json(), self._control.descriptors.pop(0))
+        self._borrowed.add_region(received.id, received.json(), *self._descriptors(1))
 
     def _on_slot(self, received: Frame) -> None:
         number, token, offset, capacity = SLOT.unpack_from(received.payload)

@@ -19,7 +19,7 @@ from edge_serve.workers.frames import Kind, parse_header
 from edge_serve.workers.lending import OFFSET_BITS, Borrowed, Lending
 from edge_serve.workers.pool import OpenedModel
 from edge_serve.workers.regions import Regions
-from tests.workers.harness import config, run, serving, values
+from tests.workers.harness import config, request, run, serving, values
 
 COUNT = 100_000
 
@@ -70,6 +70,30 @@ def test_a_tensor_of_another_arena_is_read_where_it_lies(tmp_path: Path) -> None
             while mapped(pid, "other"):
                 await served.ask(small)
 
+    run(work())
+
+
+def test_a_worker_that_has_no_descriptor_left_for_an_arena_ends_and_comes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, config(dims=COUNT)) as served:
+            other = Arena("other", Budget(1 << 24))
+            slot, tensor = lent(other)
+            assert (await served.ask(request(do="exhaust"))).replies[0].error is None
+            served.send(InferRequest("echo", inputs=[tensor]))
+            assert "ended with exit status 1" in (await served.listener.lost()).message
+            assert "a descriptor from the server did not arrive" in caplog.text
+            await served.listener.back()
+            served.send(InferRequest("echo", inputs=[tensor]))
+            reply = await served.listener.reply()
+            assert values(reply.replies[0])[-1] == COUNT - 1
+            if reply.lease is not None:
+                reply.lease.release()
+            slot.release()
+            other.close()
+
+    caplog.set_level("INFO")
     run(work())
 
 
