@@ -340,13 +340,17 @@ def _memory(spec: ModelSpec) -> int:
 
 
 def _number(spec: ModelSpec, parameter: str) -> float:
-    """The value of a model parameter; 0 = it is not given.
+    """The value of a model parameter, a time; 0 = it is not given.
 
     Raises:
-        Internal: it is no number.
+        Internal: it is no number, or none that a time can be.
     """
     text = _parameter(spec, parameter)
     try:
-        return float(text)
+        value = float(text)
+        if not value >= 0:  # NaN is not either
+            raise ValueError("no time")
     except ValueError:
-        raise Internal(f"parameter {parameter} of model '{spec.name}' is '{text}', expected a number") from None
+        text = f"parameter {parameter} of model '{spec.name}' is '{text}', expected a number that is not below 0"
+        raise Internal(text) from None
+    return value

@@ -50,6 +50,21 @@ def test_a_failed_load_says_why_and_leaves_nothing(
     run(work())
 
 
+@pytest.mark.parametrize("parameter", ["execution_timeout_ms", "EDGE_SERVE_HANG_TIMEOUT_SECS"])
+@pytest.mark.parametrize("text", ["soon", "nan", "-1"])
+def test_a_limit_that_is_no_time_is_refused(tmp_path: Path, parameter: str, text: str) -> None:
+    async def work() -> None:
+        workers = Workers()
+        arena = Arena("echo", Budget(1 << 20))
+        made = spec(tmp_path, config(**{parameter: text}))  # type: ignore[arg-type]  # only parameters are named
+        with pytest.raises(Internal, match=f"parameter {parameter} of model 'echo' is '{text}', expected a number"):
+            await workers.open(made, "echo", [InstanceSpec("e")], Recorder(), arena)
+        assert workers.workers() == 0
+        arena.close()
+
+    run(work())
+
+
 def test_a_model_opens_in_the_worker_that_described_it(tmp_path: Path) -> None:
     async def work() -> None:
         workers = Workers()
