@@ -107,6 +107,8 @@ class Entrance:
             codec=self._codec,
             access=self._guards.access,
         )
+        tracing = self._service.tracing
+        tracing.tell(lambda on: application.trace(tracing if on else None))
         if config.admin_socket or inherited.of("admin"):
             await self._open_admin(application)
         if config.allow_http:
@@ -142,6 +144,8 @@ class Entrance:
     async def _open_grpc(self) -> None:
         held, guards = self.inherited.of("grpc"), self._guards
         self._grpc = await open_grpc(self._service, self._config, self._clock, held, guards.access, guards.sharing)
+        grpc, tracing = self._grpc, self._service.tracing
+        tracing.tell(lambda on: grpc.trace(tracing if on else None))
         self.addresses["gRPC"] = [listener.name for listener in held] or [self._grpc.address]
         if held:
             self._closed.append((self._grpc, held))
@@ -162,6 +166,7 @@ class Entrance:
         await door.start([] if wait else listeners)
         if wait:
             self._closed.append((door, listeners))
+        self._service.tracing.tell(door.trace)
         self._http.append(door)
         self.addresses[name] = [listener.name for listener in listeners]
         for listener in listeners:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.tensors import Shape, Tensor, is_unseen, to_array
+
+#: name and time
+Timestamp = tuple[str, int]
 
 
 class TensorRecord(NamedTuple):
@@ -19,32 +25,106 @@ class TensorRecord(NamedTuple):
     datatype: str
 
 
+class Recorder(Protocol):
+    """What a trace needs of who makes traces (tracing.tracing)."""
+
+    def next_id(self) -> int: ...
+    def now_ns(self) -> int: ...
+    def collect(self, trace: Trace) -> None:
+        """All is known of the trace of a client's request and of those that belong to it."""
+
+
 class Trace(ComputeTimes):
     """One request's trace. It takes the place of `InferRequest.compute`, so the driver tells it the compute times.
+
+    What a request leads to (steps of an ensemble, calls of a model) has traces of its own. They are collected together
+    with that of the client's request, the `root`, when each has left: every trace, and the door that answers.
 
     Attributes:
         timestamps: what happened and when, CLOCK_MONOTONIC nanoseconds; None = not wanted.
         tensors: what went in and out; None = not wanted.
+        composed: the parts of its ensemble tell when they computed.
         closed: it is being written, and what still happens is not told.
+        group: of a root: itself, and all that belong to it.
     """
 
-    def __init__(self, number: int, *, timestamps: bool, tensors: bool) -> None:
+    def __init__(
+        self, number: int, recorder: Recorder, *, timestamps: bool, tensors: bool, parent: Trace | None = None
+    ) -> None:
         super().__init__()
         self.id = number
+        self.parent_id = 0 if parent is None else parent.id
         self.model_name = ""
         self.model_version = ""
         self.request_id = ""
-        self.timestamps: list[tuple[str, int]] | None = [] if timestamps else None
+        self.timestamps: list[Timestamp] | None = [] if timestamps else None
         self.tensors: list[TensorRecord] | None = [] if tensors else None
-        self.closed = False
+        self.composed = self.closed = False
+        self.arrival: Arrival | None = None
+        self.root: Trace = self if parent is None else parent.root
+        self.group: list[Trace] = []
+        self._recorder = recorder
+        self._sum: ComputeTimes | None = None
+        self._here = 0
+        self.root.group.append(self)
+        self.root.enter()
+
+    def part(self, model: str, version: str, request: InferRequest) -> Trace:
+        """The trace of a request that this one has led to; that request's `compute` from now on."""
+        recorder = self._recorder
+        made = Trace(
+            recorder.next_id(),
+            recorder,
+            timestamps=self.timestamps is not None,
+            tensors=self.tensors is not None,
+            parent=self,
+        )
+        made._sum = request.compute
+        made.begin(model, version, request)
+        return made
+
+    def begin(self, model: str, version: str, request: InferRequest) -> None:
+        """The request goes to its model."""
+        self.model_name, self.model_version, self.request_id = model, version, request.id
+        now = self._recorder.now_ns()
+        self.mark("REQUEST_START", now)
+        self.mark("QUEUE_START", now)
+        self.keep("TENSOR_QUEUE_INPUT", request.inputs)
+        request.compute = self
+
+    def answered(self, response: InferResponse) -> None:
+        """The model has answered; after its last answer somebody has to call `leave`."""
+        self.keep("TENSOR_BACKEND_OUTPUT", response.outputs)
+        if response.final:
+            self.mark("REQUEST_END", self._recorder.now_ns())
+
+    def enter(self) -> None:
+        """Somebody has more to tell."""
+        self._here += 1
+
+    def leave(self) -> None:
+        """It has told all."""
+        root = self.root
+        root._here -= 1
+        if not root._here:
+            root.closed = True
+            self._recorder.collect(root)
+
+    def now_ns(self) -> int:
+        """The time of its marks."""
+        return self._recorder.now_ns()
 
     def mark(self, name: str, ns: int) -> None:
         """Something happened."""
-        if self.timestamps is not None and not self.closed:
+        if self.timestamps is not None and not self.root.closed:
             self.timestamps.append((name, ns))
 
     def add(self, compute_start_ns: int, input_end_ns: int, output_start_ns: int, compute_end_ns: int) -> None:
         """The model has executed the request."""
+        if self._sum is not None:
+            self._sum.add(compute_start_ns, input_end_ns, output_start_ns, compute_end_ns)
+        if self.composed:
+            return
         self.mark("COMPUTE_START", compute_start_ns)
         self.mark("COMPUTE_INPUT_END", input_end_ns)
         self.mark("COMPUTE_OUTPUT_START", output_start_ns)
@@ -52,12 +132,67 @@ class Trace(ComputeTimes):
 
     def keep(self, activity: str, tensors: Sequence[Tensor]) -> None:
         """Tensors as they are now: TENSOR_QUEUE_INPUT or TENSOR_BACKEND_OUTPUT."""
-        if self.tensors is not None:
+        if self.tensors is None or self.root.closed:
+            return
+        with contextlib.suppress(EdgeServeError, ValueError):  # whoever encodes it says what is wrong with it
             self.tensors += [
                 TensorRecord(activity, tensor.name, _text(tensor), tensor.shape, tensor.datatype.name)
                 for tensor in tensors
                 if not is_unseen(tensor.data)
             ]
+
+
+class Arrival:
+    """A request at a door, from its first byte to the last byte of its answer, for its trace if it gets one.
+
+    Args:
+        received: what the door has seen already.
+        late: what the door sees is told at the end, behind all else, as Triton's gRPC door does it.
+        streams: answers leave within the callback that hands them over.
+    """
+
+    __slots__ = ("_late", "_received", "_told", "_trace", "streams")
+
+    def __init__(self, received: Sequence[Timestamp], *, late: bool = False, streams: bool = False) -> None:
+        self.streams = streams
+        self._received = received
+        self._late: list[Timestamp] | None = [] if late else None
+        self._trace: Trace | None = None
+        self._told = False
+
+    def traced(self, trace: Trace) -> None:
+        """The request has this trace, which is not complete before `leave`."""
+        self._trace = trace
+        trace.arrival = self
+        trace.enter()
+        for name, ns in self._received:
+            self._mark(name, ns)
+
+    def mark(self, name: str) -> None:
+        """Something happens at the door."""
+        if self._trace is not None:
+            self._mark(name, self._trace.now_ns())
+
+    def answered(self) -> None:
+        """The door has got a response; of several over gRPC the first is told, as in Triton."""
+        if self._late is None or not self._told:
+            self._told = True
+            self.mark("INFER_RESPONSE_COMPLETE")
+
+    def leave(self) -> None:
+        """The answer is sent, or the client has gone. May be called again."""
+        trace, self._trace = self._trace, None
+        if trace is not None:
+            for name, ns in self._late or ():
+                trace.mark(name, ns)
+            trace.leave()
+
+    def _mark(self, name: str, ns: int) -> None:
+        assert self._trace is not None, "the callers have looked"
+        if self._late is None:
+            self._trace.mark(name, ns)
+        else:
+            self._late.append((name, ns))
 
 
 def _text(tensor: Tensor) -> str:

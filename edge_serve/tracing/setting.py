@@ -23,11 +23,13 @@ class Setting:
         values: `count` goes down with each trace.
         specified: names of the fields that were asked for here; the others follow the setting above.
         seen: requests since it came into force.
+        open: traces that were begun under it and are not complete.
     """
 
     values: TraceSettings
     specified: frozenset[str] = frozenset()
     seen: int = 0
+    open: int = 0
 
     def changed(self, above: TraceSettings, changes: TraceChanges) -> Setting:
         """The setting that `changes` make of this one, under the values of the setting above.
@@ -54,6 +56,7 @@ class Setting:
             return False
         if values.count > 0:
             self.values = replace(values, count=values.count - 1)
+        self.open += 1
         return True
 
 

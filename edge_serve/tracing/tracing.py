@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 from edge_serve.clock import Clock, MonotonicClock
-from edge_serve.errors import EdgeServeError, Unsupported
+from edge_serve.errors import Unsupported
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.settings import TraceChanges, TraceSettings
-from edge_serve.messages.trace import Trace
+from edge_serve.messages.trace import Arrival, Trace
 from edge_serve.tracing.files import TraceFiles
 from edge_serve.tracing.setting import Setting, why_not
 
@@ -26,6 +25,7 @@ class Tracing:
 
     Attributes:
         on: some request may be traced; when False, nothing else needs to be asked.
+        arrival: what a door saw of the request that it hands over right now; `watch` takes it.
     """
 
     def __init__(self, start: TraceSettings | None = None, clock: Clock | None = None) -> None:
@@ -35,6 +35,8 @@ class Tracing:
         self._models: dict[str, Setting] = {}
         self._files = TraceFiles()
         self._next_id = 1
+        self._told: list[Callable[[bool], None]] = []
+        self.arrival: Arrival | None = None
         self.on = False
         self._update_on()
 
@@ -62,45 +64,63 @@ class Tracing:
         models = {name: setting.changed(server.values, _UNCHANGED) for name, setting in self._models.items()}
         self._put(models, server)
 
+    def tell(self, switched: Callable[[bool], None]) -> None:
+        """Call this now, and whenever `on` has changed: what a door does for traces, it does while there are any."""
+        self._told.append(switched)
+        switched(self.on)
+
     def sample(self, model: str) -> Trace | None:
-        """A trace for a request that has come, when it is its turn."""
+        """A trace for a request that has come, when it is its turn; it is written when all have left it."""
         setting = self._models.get(model, self._server)
         if setting.values.mode != "triton" or not setting.take():
             return None
-        level = setting.values.level
-        trace = Trace(self._next_id, timestamps="TIMESTAMPS" in level, tensors="TENSORS" in level)
-        self._next_id += 1
-        return trace
+        recorder, level = _Recorder(self, setting), setting.values.level
+        return Trace(self.next_id(), recorder, timestamps="TIMESTAMPS" in level, tensors="TENSORS" in level)
 
     def watch(self, request: InferRequest, model: str, version: str, on_response: OnResponse) -> OnResponse:
         """A valid request goes to a model: trace it when it is its turn; who is to be told its responses."""
+        arrival, self.arrival = self.arrival, None
         trace = self.sample(model)
         if trace is None:
             return on_response
-        trace.model_name, trace.model_version, trace.request_id = model, version, request.id
-        now = self._clock.now_ns()
-        trace.mark("REQUEST_START", now)
-        trace.mark("QUEUE_START", now)
-        trace.keep("TENSOR_QUEUE_INPUT", request.inputs)
-        request.compute = trace
+        at = arrival or Arrival(())
+        at.traced(trace)
+        trace.begin(model, version, request)
 
         def tell(response: InferResponse) -> None:
-            if not response.null:
-                trace.mark("INFER_RESPONSE_COMPLETE", self._clock.now_ns())
-                with contextlib.suppress(EdgeServeError, ValueError):  # whoever encodes it says what is wrong with it
-                    trace.keep("TENSOR_BACKEND_OUTPUT", response.outputs)
+            at.answered()
+            trace.answered(response)
+            if at.streams and not response.null:
+                at.mark("GRPC_SEND_START")
+                on_response(response)
+                at.mark("GRPC_SEND_END")
+            else:
+                on_response(response)
             if response.final:
-                trace.mark("REQUEST_END", self._clock.now_ns())
-                self.finish(trace)
-            on_response(response)
+                if arrival is None or at.streams:
+                    at.leave()
+                trace.leave()
 
         return tell
 
-    def finish(self, trace: Trace) -> None:
-        """The request of a trace is answered; one that never reached a model leaves no trace."""
-        trace.closed = True
-        if trace.model_version:
-            self._files.add(trace, self.settings(trace.model_name))
+    def next_id(self) -> int:
+        """A number for a trace."""
+        self._next_id += 1
+        return self._next_id - 1
+
+    def now_ns(self) -> int:
+        """The time of marks."""
+        return self._clock.now_ns()
+
+    def finish(self, trace: Trace, setting: Setting) -> None:
+        """A trace, and all that belong to it, are complete."""
+        setting.open -= 1
+        values = setting.values
+        self._files.add(trace, values)
+        if not setting.open and values.count == 0:
+            self._files.complete(values.file)
+        elif not setting.open and setting is not self._models.get(trace.model_name, self._server):  # it was the last
+            self._files.flush(values.file)
 
     def close(self) -> None:
         """Write what is left; blocks."""
@@ -116,4 +136,24 @@ class Tracing:
 
     def _update_on(self) -> None:
         settings = (*self._models.values(), self._server)
-        self.on = any(not why_not(setting.values) for setting in settings)
+        on = any(not why_not(setting.values) for setting in settings)
+        if on != self.on:
+            self.on = on
+            for switched in self._told:
+                switched(on)
+
+
+class _Recorder:
+    """Implements `trace.Recorder` for the traces of one setting."""
+
+    __slots__ = ("_setting", "_tracing", "next_id", "now_ns")
+
+    def __init__(self, tracing: Tracing, setting: Setting) -> None:
+        self._tracing = tracing
+        self._setting = setting
+        self.next_id = tracing.next_id
+        self.now_ns = tracing.now_ns
+
+    def collect(self, trace: Trace) -> None:
+        """See `Tracing.finish`."""
+        self._tracing.finish(trace, self._setting)

@@ -62,6 +62,7 @@ class Answer:
 
     Attributes:
         refusal: why the request was not accepted; the caller answers it.
+        exchange: how it is answered.
         over: the client has its answer, or has gone; what still comes is thrown away.
     """
 
@@ -69,7 +70,7 @@ class Answer:
         self.refusal: EdgeServeError | None = None
         self.over = False
         self._ticket: StreamTicket | None = None
-        self._exchange = exchange
+        self.exchange = exchange
         self._write = write
         #: the first is being written elsewhere, the others come after it
         self._unwritten: deque[InferResponse] = deque()
@@ -192,8 +193,8 @@ class Single(Answer):
 
     def _reply(self, status: int, data: bytes) -> None:
         self.over = True
-        self._exchange.on_abandoned = None
-        self._exchange.reply(status, (data,))
+        self.exchange.on_abandoned = None
+        self.exchange.reply(status, (data,))
 
 
 class Stream(Answer):
@@ -211,7 +212,7 @@ class Stream(Answer):
     def _take(self, data: bytes, failed: bool, final: bool) -> None:
         if not self._started:
             self._started = True
-            self._exchange.start(MODEL_ERROR if failed else 200, content_type=EVENT_STREAM)
+            self.exchange.start(MODEL_ERROR if failed else 200, content_type=EVENT_STREAM)
         self._final = final
         if data:
             self._push(generate.event(data))
@@ -220,7 +221,7 @@ class Stream(Answer):
 
     def _push(self, data: bytes) -> None:
         if not self._blocked:
-            self._blocked = not self._exchange.write(data)
+            self._blocked = not self.exchange.write(data)
             return
         self._waiting.append(data)
         self._backlog.add(len(data))
@@ -228,7 +229,7 @@ class Stream(Answer):
             self._hold()
 
     def _hold(self) -> None:
-        if self._ticket is not None and not self._exchange.behind:
+        if self._ticket is not None and not self.exchange.behind:
             self._backlog.held = self._ticket.hold(True)
         if self._backlog.is_too_much():
             self._cut()
@@ -245,7 +246,7 @@ class Stream(Answer):
         while self._waiting and not self._blocked:
             data = self._waiting.popleft()
             self._backlog.take(len(data))
-            self._blocked = not self._exchange.write(data)
+            self._blocked = not self.exchange.write(data)
         self._let_go()
         if self._final and not self._waiting and not self._blocked:
             self._end()
@@ -266,8 +267,8 @@ class Stream(Answer):
 
     def _end(self) -> None:
         self.over = True
-        self._exchange.on_abandoned = self._exchange.on_drained = None
-        self._exchange.end()
+        self.exchange.on_abandoned = self.exchange.on_drained = None
+        self.exchange.end()
 
 
 def check_encoding(encoding: str | None) -> None:

@@ -6,6 +6,8 @@ A request costs no task and no future: everything happens in the call, or in the
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
@@ -14,6 +16,8 @@ from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol.grpc_infer import GrpcInferDecoder, peek
 from edge_serve.protocol.grpc_response import GrpcInferEncoder
+from edge_serve.tensors import Buffer
+from edge_serve.transport.grpc_asked import Asked
 from edge_serve.transport.grpc_call import GrpcCall
 from edge_serve.transport.grpc_messages import Message, Place
 from edge_serve.transport.grpc_stream import GrpcInferService, InferStream
@@ -25,6 +29,16 @@ _ALIGNMENT = 64
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 _EXITING = "GRPC server is shutting down and has stopped accepting new requests."
 UNENCODABLE = Internal("the server failed to encode the response, its log says why")
+
+
+class UnaryCall(Protocol):
+    """What this needs of `GrpcCall`."""
+
+    asked: Asked
+    on_cancelled: Callable[[], None] | None
+
+    def reply(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None: ...
+    def fail(self, error: EdgeServeError) -> None: ...
 
 
 class GrpcInference:
@@ -49,7 +63,7 @@ class GrpcInference:
         lease = self._service.lease(asked.model_name, asked.model_version, length + shift)
         return None if lease is None else Place(lease, shift)
 
-    def infer(self, call: GrpcCall, message: Message) -> None:
+    def infer(self, call: UnaryCall, message: Message) -> None:
         """Answer a ModelInferRequest, now or later.
 
         Raises:
@@ -77,7 +91,7 @@ class GrpcInference:
         """What answers a ModelStreamInfer."""
         return InferStream(call, self._service, self._decoder, self._encoder)
 
-    def _answer(self, call: GrpcCall, request: InferRequest, signature: Signature, response: InferResponse) -> None:
+    def _answer(self, call: UnaryCall, request: InferRequest, signature: Signature, response: InferResponse) -> None:
         lease = response.lease
         try:
             if response.error is not None:

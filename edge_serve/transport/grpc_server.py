@@ -13,6 +13,7 @@ from edge_serve.clock import Clock
 from edge_serve.messages.peer import Peer
 from edge_serve.protocol.http2_frames import Code, goaway
 from edge_serve.protocol.routes import Group
+from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.access import Access
 from edge_serve.transport.call_service import CallService
 from edge_serve.transport.door import Door, DoorCounters, DoorLimits
@@ -27,6 +28,7 @@ from edge_serve.transport.grpc_messages import Message
 from edge_serve.transport.grpc_reflection import REFLECTION, Reflection
 from edge_serve.transport.grpc_shared import GrpcLimits, Shared
 from edge_serve.transport.grpc_stream import GrpcInferService
+from edge_serve.transport.grpc_traced import TracedGrpcInference
 from edge_serve.transport.listeners import Listener
 from edge_serve.transport.reloaded import Reloaded
 from edge_serve.transport.sharing import Sharing
@@ -75,6 +77,7 @@ class GrpcServer(Door[GrpcConnection]):
         self._limits = limits = limits or GrpcLimits()
         self._context = tls
         self._watchers = Watchers(service)
+        self._service = service
         self._methods = _methods(service, clock, self._watchers)
         self._understandings: dict[Peer, Understanding] = {}
         self._access = access
@@ -137,21 +140,33 @@ class GrpcServer(Door[GrpcConnection]):
             self._understandings[peer] = known
         return known
 
+    def trace(self, tracing: Tracing | None) -> None:
+        """See to it that traces tell of this door, or (None) that nothing is done for them any more."""
+        service, clock = self._service, self._clock
+        of = GrpcInference(service, clock) if tracing is None else TracedGrpcInference(service, clock, tracing)
+        self._methods.update(_inference(of))
+        self.forget()
+
     def forget(self) -> None:
         """Who may do what has changed."""
         for connection in self.connections:
             connection.forget_heads()
 
 
+def _inference(of: GrpcInference) -> dict[str, Method]:
+    return {
+        MODEL_INFER: Unary(Group.INFERENCE, of.infer, True, of.place),
+        MODEL_STREAM_INFER: Streaming(Group.INFERENCE, of.stream, True, of.place),
+    }
+
+
 def _methods(service: GrpcService, clock: Clock, watchers: Watchers) -> dict[str, Method]:
     """All that can be called, by path."""
-    inference = GrpcInference(service, clock)
     reflection = Reflection()
     methods: dict[str, Method] = {
         path: Unary(call.group, _answering(call)) for path, call in Calls(service).table.items()
     }
-    methods[MODEL_INFER] = Unary(Group.INFERENCE, inference.infer, True, inference.place)
-    methods[MODEL_STREAM_INFER] = Streaming(Group.INFERENCE, inference.stream, True, inference.place)
+    methods.update(_inference(GrpcInference(service, clock)))
     methods[WATCH] = Streaming(Group.HEALTH, watchers.open)
     for path in REFLECTION:
         methods[path] = Streaming(Group.METADATA, reflection.open)

@@ -70,6 +70,13 @@ class HttpServer(Door[HttpConnection]):
             self._shared = Shared(loop, self._limits, self._sharing, self.counters, self.gone)
         await super().start(listeners)
 
+    def trace(self, on: bool) -> None:
+        """Note when requests begin, or no longer."""
+        assert self._shared is not None, "it was started"
+        self._shared.now_ns = self._clock.now_ns if on else None
+        for connection in self.connections:
+            connection.read_anew()
+
     def _connect(self, sock: socket.socket | TlsSocket, peer: Peer) -> HttpConnection:
         assert self._shared is not None, "listeners come after it"
         kind = TlsHttpConnection if isinstance(sock, TlsSocket) else HttpConnection

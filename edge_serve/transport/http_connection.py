@@ -41,7 +41,7 @@ class HttpConnection(Watched):
 
     __slots__ = (
         "_application", "_busy", "_continued", "_draining", "_eof", "_exchanges", "_in_flight", "_intake", "_out",
-        "_phase", "_reader", "_refused", "_scheduled", "_shared", "_since", "_stalled", "_wait",
+        "_phase", "_reader", "_refused", "_scheduled", "_shared", "_since", "_stalled", "_wait", "begun_ns",
     )  # fmt: skip
 
     def __init__(self, sock: Wire, shared: Shared, application: Application) -> None:
@@ -64,7 +64,7 @@ class HttpConnection(Watched):
         #: number of the request that has been told `100 Continue`
         self._continued = -1
         self._wait: tuple[Wait, int] | None = None
-        self._since = 0
+        self._since = self.begun_ns = 0
         super().__init__(sock, shared.loop)
 
     # From the loop
@@ -86,6 +86,24 @@ class HttpConnection(Watched):
             self._process()
             if into is shared and received == len(shared) and reader.has_place and self._reading:  # the rest goes there
                 self._on_readable()
+
+    def _reads(self) -> Callable[[], None]:
+        return self._on_readable if self._shared.now_ns is None else self._on_readable_timed
+
+    def _on_readable_timed(self) -> None:
+        now_ns, reader = self._shared.now_ns, self._reader
+        now, count = 0 if now_ns is None else now_ns(), reader.count
+        if not (reader.in_head or reader.in_body):
+            self.begun_ns = now
+        self._on_readable()
+        if reader.in_head and reader.count != count:  # the next one came with the end of this one
+            self.begun_ns = now
+
+    def read_anew(self) -> None:
+        """`Shared.now_ns` has changed."""
+        if self._reading:
+            self._set_reading(False)
+            self._set_reading(True)
 
     def _on_eof(self) -> None:
         """The client sends no more. As in Triton that means it has gone, and what it asked for is cancelled."""

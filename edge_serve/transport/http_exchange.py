@@ -28,6 +28,9 @@ class Progress(enum.IntEnum):
 class Line(Protocol):
     """What an exchange needs of its connection."""
 
+    #: when the first bytes of the newest request came; 0 = nobody looked
+    begun_ns: int
+
     def is_last(self, exchange: HttpExchange) -> bool:
         """Whether no request follows this one, so that the reply may say so."""
 
@@ -151,6 +154,11 @@ class HttpExchange:
             line.send(self, (), 0, None)
         else:
             line.send(self, (LAST_CHUNK,), len(LAST_CHUNK), None)
+
+    @property
+    def begun_ns(self) -> int:
+        """While it is handled: when its first bytes came; 0 = nobody looked, for nothing is traced."""
+        return 0 if self.line is None else self.line.begun_ns
 
     @property
     def behind(self) -> bool:

@@ -53,9 +53,12 @@ class Shared:
 
     Args:
         gone: told of each connection that is closed.
+
+    Attributes:
+        now_ns: the clock when it is asked for that the begin of each request be noted, for traces; None = it is not.
     """
 
-    __slots__ = ("buffer", "counters", "gone", "limits", "loop", "parser", "sharing", "timeouts", "view")
+    __slots__ = ("buffer", "counters", "gone", "limits", "loop", "now_ns", "parser", "sharing", "timeouts", "view")
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class Shared:
         self.limits = limits
         self.counters = counters
         self.gone = gone
+        self.now_ns: Callable[[], int] | None = None
         self.parser = HeadParser(limits)
         self.timeouts = {
             Wait.IDLE: limits.idle_timeout,

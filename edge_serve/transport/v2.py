@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import orjson
 
@@ -21,6 +22,7 @@ from edge_serve.messages.peer import Peer
 from edge_serve.protocol import bodies
 from edge_serve.protocol.http1 import Head
 from edge_serve.protocol.routes import Operation, Route
+from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.access import Access
 from edge_serve.transport.call_service import CallService
 from edge_serve.transport.exchange import Exchange
@@ -34,6 +36,7 @@ from edge_serve.transport.v2_infer import Codec as InferCodec
 from edge_serve.transport.v2_infer import Inference, InferService
 from edge_serve.transport.v2_settings import Settings
 from edge_serve.transport.v2_shared_memory import SharedMemory
+from edge_serve.transport.v2_traced import TracedGeneration, TracedInference
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +78,12 @@ class V2Application:
         self._access = access
         self._for_peers: dict[Peer, V2Application] = {}
         self._heads = HeadReader(settings)
-        self._inference = Inference(service, settings.max_input_size, clock or MonotonicClock(), codec)
+        self._clock = clock or MonotonicClock()
+        self._codec = codec
+        self._inference = Inference(service, settings.max_input_size, self._clock, codec)
         self._generation = Generation(service, settings.max_input_size, codec)
+        #: this one, and those made of it that are still there
+        self._all: WeakSet[V2Application] = WeakSet([self])
         runtime = Settings(service)
         memory = SharedMemory(service)
         edge = Edge(service, settings.ui)
@@ -109,11 +116,22 @@ class V2Application:
         known = self._for_peers.get(peer)
         if known is None:
             known = copy.copy(self)
+            self._all.add(known)
             known._heads = self._heads_of(peer)
             if len(self._for_peers) >= _PEERS:
                 self._for_peers.clear()
             self._for_peers[peer] = known
         return known
+
+    def trace(self, tracing: Tracing | None) -> None:
+        """See to it that traces tell of this door, or (None) that nothing is done for them any more."""
+        service, most, clock, codec = self._service, self._settings.max_input_size, self._clock, self._codec
+        inference, generation = Inference(service, most, clock, codec), Generation(service, most, codec)
+        if tracing is not None:
+            inference = TracedInference(service, most, clock, codec, tracing)
+            generation = TracedGeneration(service, most, codec, tracing)
+        for one in self._all:
+            one._inference, one._generation = inference, generation
 
     def _heads_of(self, peer: Peer) -> HeadReader:
         settings = replace(self._settings, restricted={}) if peer.administrator else self._settings

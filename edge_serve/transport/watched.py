@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from edge_serve.transport.tls import TlsSocket
 from edge_serve.transport.wire import Wire
@@ -27,11 +28,15 @@ class Watched:
     def _on_writable(self) -> None:
         raise NotImplementedError
 
+    def _reads(self) -> Callable[[], None]:
+        """What is called when there is something to read; looked at when reading begins."""
+        return self._on_readable
+
     def _set_reading(self, wanted: bool) -> None:
         if wanted is not self._reading:
             self._reading = wanted
             if wanted:
-                self.loop.add_reader(self._fd, self._on_readable)
+                self.loop.add_reader(self._fd, self._reads())
             else:
                 self.loop.remove_reader(self._fd)
 
@@ -64,4 +69,4 @@ class OverTls(Watched):
 
     def _on_pending(self) -> None:
         if self._reading and self._sock.pending():
-            self._on_readable()
+            self._reads()()

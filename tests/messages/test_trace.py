@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.messages.trace import Trace
 from edge_serve.tensors import DataType, Tensor, Unseen, from_array
+from tests.tracing.recorder import Collected
 
 
 @pytest.mark.parametrize(
@@ -24,7 +27,7 @@ from edge_serve.tensors import DataType, Tensor, Unseen, from_array
     ],
 )
 def test_values_as_text(datatype: DataType, values: list[Any], text: str) -> None:
-    trace = Trace(1, timestamps=False, tensors=True)
+    trace = Trace(1, Collected(), timestamps=False, tensors=True)
     array = np.array(values, datatype.numpy)
     trace.keep("TENSOR_BACKEND_OUTPUT", [Tensor("x", datatype, array.shape, from_array(array, datatype))])
 
@@ -34,7 +37,7 @@ def test_values_as_text(datatype: DataType, values: list[Any], text: str) -> Non
 
 
 def test_only_what_was_asked_for_is_kept() -> None:
-    trace = Trace(1, timestamps=False, tensors=False)
+    trace = Trace(1, Collected(), timestamps=False, tensors=False)
     trace.mark("REQUEST_START", 1)
     trace.add(1, 2, 3, 4)
     trace.keep("TENSOR_QUEUE_INPUT", [Tensor("x", DataType.INT8, (1,), b"\1")])
@@ -43,8 +46,48 @@ def test_only_what_was_asked_for_is_kept() -> None:
 
 
 def test_values_that_nobody_sees_are_left_out() -> None:
-    trace = Trace(1, timestamps=False, tensors=True)
+    trace = Trace(1, Collected(), timestamps=False, tensors=True)
     seen = Tensor("x", DataType.INT8, (1,), b"\1")
     trace.keep("TENSOR_QUEUE_INPUT", [Tensor("y", DataType.INT8, (1,), Unseen.buffer(1)), seen])
 
     assert [record.name for record in trace.tensors or []] == ["x"]
+
+
+def test_a_group_is_collected_once_when_all_have_left() -> None:
+    recorder = Collected()
+    root = Trace(1, recorder, timestamps=True, tensors=False)
+    inner = root.part("n", "1", InferRequest("n"))
+    innermost = inner.part("o", "1", InferRequest("o"))
+    root.leave()
+    inner.leave()
+    assert recorder.traces == []
+    innermost.leave()
+    innermost.mark("LATE", 9)
+
+    assert recorder.traces == [root]
+    assert [(one.id, one.parent_id, one.model_name) for one in root.group] == [
+        (1, 0, ""),
+        (100, 1, "n"),
+        (101, 100, "o"),
+    ]
+    assert [name for name, _ in innermost.timestamps or ()] == ["REQUEST_START", "QUEUE_START"]
+
+
+def test_a_part_adds_its_times_to_those_of_the_whole() -> None:
+    root = Trace(1, Collected(), timestamps=True, tensors=False)
+    root.composed = True
+    whole, request = ComputeTimes(), InferRequest("n")
+    request.compute = whole
+    part = root.part("n", "1", request)
+    assert request.compute is part
+    part.add(1, 3, 6, 10)
+    root.add(1, 3, 6, 10)
+
+    assert (whole.input_ns, whole.infer_ns, whole.output_ns) == (2, 3, 4)
+    assert root.timestamps == [], "its parts tell when they computed"
+    assert [name for name, _ in part.timestamps or ()][2:] == [
+        "COMPUTE_START",
+        "COMPUTE_INPUT_END",
+        "COMPUTE_OUTPUT_START",
+        "COMPUTE_END",
+    ]

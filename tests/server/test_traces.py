@@ -20,10 +20,12 @@ def test_requests_are_traced_while_it_is_asked_for(tmp_path: Path) -> None:
             assert server.add_sub("m", value)[0] == 200
         assert json.loads(server.get("/v2/models/m/trace/setting")[1])["trace_count"] == "0"
 
-    entries = json.loads(file.read_text())
-    assert entries[0] == {"id": 1, "model_name": "m", "model_version": 1}
+    entries = json.loads((tmp_path / "trace.json.0").read_text())
+    assert entries[2] == {"id": 1, "model_name": "m", "model_version": 1}
     stamps = [stamp for entry in entries for stamp in entry.get("timestamps", ())]
     assert [stamp["name"] for stamp in stamps] == [
+        "HTTP_RECV_START",
+        "HTTP_RECV_END",
         "REQUEST_START",
         "QUEUE_START",
         "COMPUTE_START",
@@ -32,6 +34,8 @@ def test_requests_are_traced_while_it_is_asked_for(tmp_path: Path) -> None:
         "COMPUTE_END",
         "INFER_RESPONSE_COMPLETE",
         "REQUEST_END",
+        "HTTP_SEND_START",
+        "HTTP_SEND_END",
     ]
     times = [stamp["ns"] for stamp in stamps]
     assert times == sorted(times)

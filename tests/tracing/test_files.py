@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.settings import TraceSettings
 from edge_serve.messages.trace import Trace
 from edge_serve.tensors import DataType, Tensor, join_bytes
 from edge_serve.tracing.files import TraceFiles, entries
+from tests.tracing.recorder import Collected
 
 
 def trace(number: int, request_id: str = "") -> Trace:
-    made = Trace(number, timestamps=True, tensors=False)
+    made = Trace(number, Collected(), timestamps=True, tensors=False)
     made.model_name, made.model_version, made.request_id = "m", "3", request_id
     made.mark("REQUEST_START", 100 * number)
     return made
@@ -28,8 +30,8 @@ def told(number: int) -> list[dict[str, Any]]:
     ]
 
 
-def settings(path: Path, frequency: int = 0) -> TraceSettings:
-    return TraceSettings(("TIMESTAMPS",), log_frequency=frequency, file=str(path))
+def settings(path: Path, frequency: int = 0, count: int = -1) -> TraceSettings:
+    return TraceSettings(("TIMESTAMPS",), log_frequency=frequency, file=str(path), count=count)
 
 
 def read(path: Path) -> Any:
@@ -37,7 +39,7 @@ def read(path: Path) -> Any:
 
 
 def test_what_is_told_of_a_trace() -> None:
-    made = Trace(7, timestamps=True, tensors=True)
+    made = Trace(7, Collected(), timestamps=True, tensors=True)
     made.model_name, made.model_version, made.request_id = "m", "03", "r"
     made.add(1, 2, 3, 4)
     tensors = [
@@ -62,6 +64,28 @@ def test_what_is_told_of_a_trace() -> None:
             "activity": "TENSOR_QUEUE_INPUT",
             "tensor": {"name": "n", "data": "0,5", "shape": "1,2", "dtype": "INT32"},
         },
+    ]
+
+
+def test_what_came_before_a_request_began_stands_first() -> None:
+    made = Trace(7, Collected(), timestamps=True, tensors=False)
+    made.model_name, made.model_version = "m", "3"
+    for number, name in enumerate(["HTTP_RECV_START", "HTTP_RECV_END", "REQUEST_START", "REQUEST_END"]):
+        made.mark(name, number)
+
+    assert ["model_name" in entry for entry in entries(made)] == [False, False, True, False, False]
+
+
+def test_what_belongs_to_a_trace_is_written_with_it(tmp_path: Path) -> None:
+    files, path = TraceFiles(), tmp_path / "t.json"
+    root = trace(1)
+    root.part("n", "4", InferRequest("n", id="r"))
+    files.add(root, settings(path))
+    files.close()
+
+    assert [entry for entry in read(path) if "model_name" in entry] == [
+        {"id": 1, "model_name": "m", "model_version": 3},
+        {"id": 100, "model_name": "n", "model_version": 4, "request_id": "r", "parent_id": 1},
     ]
 
 
@@ -115,6 +139,30 @@ def test_flush_writes_what_is_kept_and_nothing_twice(tmp_path: Path) -> None:
     files.close()
 
     assert [entry.name for entry in tmp_path.iterdir()] == ["t.json.0"]
+
+
+def test_those_of_a_limited_count_go_to_a_numbered_file_when_it_is_used_up(tmp_path: Path) -> None:
+    files, path = TraceFiles(), tmp_path / "t.json"
+    for number, left in ((1, 2), (2, 1), (3, 0)):
+        files.add(trace(number), settings(path, count=left))
+    files.complete(str(path))
+    files.add(trace(4), settings(path, count=5))
+    files.flush(str(path))
+    files.close()
+
+    assert read(tmp_path / "t.json.0") == told(1) + told(2) + told(3)
+    assert read(path) == told(4), "the setting changed before the count was used up"
+
+
+def test_with_a_frequency_what_is_left_of_a_count_is_a_file_too(tmp_path: Path) -> None:
+    files, path = TraceFiles(), tmp_path / "t.json"
+    for number, left in ((1, 2), (2, 1), (3, 0)):
+        files.add(trace(number), settings(path, 2, left))
+    files.complete(str(path))
+    files.close()
+
+    assert [read(tmp_path / f"t.json.{number}") for number in (0, 1)] == [told(1) + told(2), told(3)]
+    assert not path.exists()
 
 
 def test_a_file_that_cannot_be_written_is_told_and_the_next_is_written(

@@ -11,9 +11,10 @@ import pytest
 from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.settings import TraceChanges, TraceSettings
-from edge_serve.messages.trace import Trace
+from edge_serve.messages.trace import Arrival, Trace
 from edge_serve.tensors import DataType, Tensor
 from edge_serve.tracing.tracing import Tracing
+from tests.tracing.recorder import Steps
 
 EVERY = TraceChanges(level=("TIMESTAMPS",), rate=1)
 
@@ -111,43 +112,60 @@ def test_traces_are_numbered_and_keep_what_their_level_asks_for() -> None:
     assert (second.timestamps, second.tensors) == (None, [])
 
 
-def test_what_reached_a_model_is_written(tmp_path: Path) -> None:
-    here = tracing(tmp_path / "t.json")
-    here.update("", EVERY)
-    for version in ("", "4"):
-        trace = here.sample("m")
-        assert trace is not None
-        trace.model_name, trace.model_version = "m", version
-        here.finish(trace)
-    here.close()
-
-    assert json.loads((tmp_path / "t.json").read_text()) == [{"id": 2, "model_name": "m", "model_version": 4}]
+def ask(here: Tracing, model: str = "m") -> None:
+    """A request comes and is answered."""
+    here.watch(InferRequest(model), model, "4", lambda response: None)(InferResponse(model, "4"))
 
 
 def test_a_change_writes_what_was_kept(tmp_path: Path) -> None:
     here = tracing(tmp_path / "t.json")
     here.update("", TraceChanges(level=("TIMESTAMPS",), rate=1, log_frequency=10))
-    trace = here.sample("m")
-    assert trace is not None
-    trace.model_name, trace.model_version = "m", "1"
-    here.finish(trace)
+    ask(here)
     here.update("other", TraceChanges(rate=3))
     here.close()
 
     assert [entry.name for entry in tmp_path.iterdir()] == ["t.json.0"]
 
 
+def test_the_last_of_a_count_completes_a_numbered_file(tmp_path: Path) -> None:
+    here = tracing(tmp_path / "t.json")
+    here.update("", TraceChanges(level=("TIMESTAMPS",), rate=1, count=2))
+    first, second = InferRequest("m"), InferRequest("m")
+    tell_first = here.watch(first, "m", "4", lambda response: None)
+    here.watch(second, "m", "4", lambda response: None)(InferResponse("m", "4"))
+    ask(here)
+    assert not list(tmp_path.iterdir()), "the first is under way"
+    tell_first(InferResponse("m", "4"))
+    here.close()
+
+    assert {entry["id"] for entry in told(tmp_path / "t.json.0")} == {1, 2}
+    assert not (tmp_path / "t.json").exists()
+
+
+def test_what_ends_after_its_setting_is_written_with_the_last_of_them(tmp_path: Path) -> None:
+    here = tracing(tmp_path / "t.json")
+    here.update("", TraceChanges(level=("TIMESTAMPS",), rate=1, log_frequency=10))
+    tell = here.watch(InferRequest("m"), "m", "4", lambda response: None)
+    here.update("", TraceChanges(level=()))
+    assert not list(tmp_path.iterdir())
+    tell(InferResponse("m", "4"))
+    here._files._thread.shutdown()  # type: ignore[union-attr]  # it writes
+
+    assert [entry.name for entry in tmp_path.iterdir()] == ["t.json.0"]
+
+
+def test_doors_hear_when_it_goes_on_and_off() -> None:
+    here, heard = tracing(), list[bool]()
+    here.tell(heard.append)
+    here.update("m", EVERY)
+    here.update("", EVERY)
+    here.update("m", TraceChanges(level=()))
+    here.update("", TraceChanges(level=()))
+
+    assert heard == [False, True, False]
+
+
 # ---- a request on its way -----------------------------------------------------------------------------------------
-
-
-class Steps:
-    """A clock that goes on by one at each look."""
-
-    now = 0
-
-    def now_ns(self) -> int:
-        self.now += 1
-        return self.now
 
 
 def told(path: Path) -> list[Any]:
@@ -156,7 +174,7 @@ def told(path: Path) -> list[Any]:
 
 
 def names(path: Path) -> list[tuple[str, int]]:
-    return [(stamp["name"], stamp["ns"]) for entry in told(path)[1:] for stamp in entry["timestamps"]]
+    return [(stamp["name"], stamp["ns"]) for entry in told(path) for stamp in entry.get("timestamps", ())]
 
 
 def test_a_requests_way_in_order(tmp_path: Path) -> None:
@@ -201,8 +219,66 @@ def test_a_stream_is_written_at_its_end_and_nothing_is_added_then(tmp_path: Path
         "QUEUE_START",
         "INFER_RESPONSE_COMPLETE",
         "INFER_RESPONSE_COMPLETE",
+        "INFER_RESPONSE_COMPLETE",
         "REQUEST_END",
     ]
+
+
+def test_with_a_door_it_ends_when_the_answer_is_sent(tmp_path: Path) -> None:
+    here = Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps())
+    arrival = here.arrival = Arrival([("HTTP_RECV_START", -2), ("HTTP_RECV_END", -1)])
+    tell = here.watch(InferRequest("m"), "m", "3", lambda response: arrival.mark("HTTP_SEND_START"))
+    assert here.arrival is None, "it is for this request only"
+    tell(InferResponse("m", "3"))
+    assert not (tmp_path / "t").exists()
+    arrival.mark("HTTP_SEND_END")
+    arrival.leave()
+    arrival.leave()
+    arrival.mark("LATE")
+    here.close()
+
+    assert [name for name, _ in names(tmp_path / "t")] == [
+        "HTTP_RECV_START",
+        "HTTP_RECV_END",
+        "REQUEST_START",
+        "QUEUE_START",
+        "INFER_RESPONSE_COMPLETE",
+        "REQUEST_END",
+        "HTTP_SEND_START",
+        "HTTP_SEND_END",
+    ]
+
+
+def test_what_a_grpc_door_sees_stands_behind(tmp_path: Path) -> None:
+    here = Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps())
+    here.arrival = Arrival([("GRPC_WAITREAD_END", 0)], late=True, streams=True)
+    heard = list[InferResponse]()
+    tell = here.watch(InferRequest("m"), "m", "3", heard.append)
+    for response in (InferResponse("m", "3", final=False), InferResponse("m", "3", null=True)):
+        tell(response)
+    here.close()
+
+    assert len(heard) == 2
+    assert [name for name, _ in names(tmp_path / "t")] == [
+        "REQUEST_START",
+        "QUEUE_START",
+        "REQUEST_END",
+        "GRPC_WAITREAD_END",
+        "INFER_RESPONSE_COMPLETE",
+        "GRPC_SEND_START",
+        "GRPC_SEND_END",
+    ]
+
+
+def test_what_a_door_saw_of_a_request_that_is_not_traced_is_forgotten() -> None:
+    here = tracing(rate=2)
+    here.update("", TraceChanges(level=("TIMESTAMPS",)))
+    here.arrival = arrival = Arrival(())
+    here.watch(InferRequest("m"), "m", "3", lambda response: None)
+
+    assert here.arrival is None
+    arrival.mark("HTTP_SEND_START")
+    arrival.leave()
 
 
 def test_tensors_are_kept_as_they_were(tmp_path: Path) -> None:
