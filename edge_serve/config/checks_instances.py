@@ -9,6 +9,8 @@ from edge_serve.config.checks_io import TENSORRT
 from edge_serve.errors import Internal, InvalidArgument
 
 _KIND = pb.ModelInstanceGroup.Kind
+#: of one model. A slip of the finger must not fill the machine with processes, or the server with their descriptions
+MOST_INSTANCES = 1024
 
 
 def check_instance_groups(
@@ -21,6 +23,7 @@ def check_instance_groups(
 
     Raises:
         InvalidArgument: with Triton's text. Group names used twice pass in Triton; metrics and logs then mix them up.
+            So does any number of instances.
         Internal: a group's kind was never settled.
     """
     if config.HasField("ensemble_scheduling"):
@@ -35,6 +38,9 @@ def check_instance_groups(
         if group.name in seen:
             raise InvalidArgument(f"{where} has the name of another group of the model")
         seen.add(group.name)
+    count = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
+    if count > MOST_INSTANCES:
+        raise InvalidArgument(f"model {config.name} asks for {count} instances, at most {MOST_INSTANCES} are possible")
 
 
 def _check_kind(group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | None, capability: float) -> None:

@@ -451,6 +451,14 @@ def test_instance_group_names_are_unique() -> None:
         check_instance_groups(config)
 
 
+def test_instances_are_not_without_number() -> None:
+    count = "instance_group [ { count: 1000 }, { count: %d kind: KIND_GPU gpus: [ 0, 1 ] } ]"
+    check_instance_groups(normalise_instance_groups(_model(count % 12)), [0, 1])
+
+    with pytest.raises(InvalidArgument, match="model m asks for 1026 instances, at most 1024 are possible"):
+        check_instance_groups(normalise_instance_groups(_model(count % 13)), [0, 1])
+
+
 def test_no_instance_group_at_all() -> None:
     with pytest.raises(InvalidArgument, match="must specify one or more 'instance group's for m"):
         check_instance_groups(_model(""))
