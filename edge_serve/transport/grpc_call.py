@@ -141,6 +141,8 @@ class GrpcCall(MessageStream):
             self._in_turn(partial(self._inflate, message.data))
         elif self._conversation is not None:
             self._in_turn(partial(self._hand_on, message))
+        elif self.finished:
+            message.release()
         elif self._message is None:
             self._message = message
         else:
@@ -247,7 +249,7 @@ class GrpcCall(MessageStream):
 
     def fail(self, error: EdgeServeError) -> None:
         """End the call with an error; messages that still wait are sent before it."""
-        if not self.closed:
+        if not self.closed and not self.finished:
             self._end_with(grpc_wire.fault(self.id, error.grpc_code, error.message, started=self._started))
 
     def check_change(self) -> None:
@@ -281,6 +283,7 @@ class GrpcCall(MessageStream):
             self.connection.sender.output.push((data,), len(data))
 
     def _end_with(self, trailers: bytes) -> None:
+        self.finished = True
         self._drop()
         self.on_cancelled = None
         self.connection.sender.finish(self, trailers)
@@ -359,7 +362,7 @@ class GrpcCall(MessageStream):
 
     def _inflate(self, data: Buffer) -> None:
         encoding = self.asked.encoding
-        if self.closed:
+        if self.closed or self.finished:
             return
         if not encoding:
             self.fail(Internal("a compressed message, but no grpc-encoding says how"))
@@ -379,16 +382,18 @@ class GrpcCall(MessageStream):
         self._line.loop.create_task(self._inflate_elsewhere(data, encoding))
 
     async def _inflate_elsewhere(self, data: Buffer, encoding: str) -> None:
+        message = b""
         try:
             async with self._line.inflating:  # one after the other: nobody knows how large they become
                 message = await asyncio.to_thread(grpc_wire.inflate, data, encoding, self.max_message)
-                self.charge(len(message))
+                if not self.finished:
+                    self.charge(len(message))
         except EdgeServeError as error:
-            self._steps = None
             self.fail(error)
-            return
+        except Exception:
+            self._fail_by_us()
         steps, self._steps = self._steps or deque(), None
-        if not self.closed:
+        if not self.closed and not self.finished:
             self.take(Message(message), 0)
         while steps:
             self._guarded(steps.popleft())

@@ -56,13 +56,16 @@ class MessageStream(Stream):
     Attributes:
         max_message: the longest that is taken.
         filled: bytes of the message that is coming.
+        finished: the end of the answer is handed over, though it may wait to be sent: nobody reads what still comes.
     """
 
-    __slots__ = ("_beginning", "_claim", "_flag", "_length", "_placed", "_prefix", "_store", "filled", "max_message")
+    __slots__ = ("_beginning", "_claim", "_flag", "_length", "_placed", "_prefix", "_store", "filled", "finished",
+                 "max_message")  # fmt: skip
 
     def __init__(self, connection: Http2, stream_id: int, due: int, max_message: int) -> None:
         Stream.__init__(self, connection, stream_id, due)
         self.max_message = max_message
+        self.finished = False
         #: the message that is coming: its length (-1 = none), its flag, where it is put, how much of it is there
         self._length = -1
         self._flag = 0
@@ -146,7 +149,7 @@ class MessageStream(Stream):
     # Inside.
 
     def _assemble(self, data: bytes, start: int, stop: int) -> None:
-        while not self.closed:
+        while not self.closed and not self.finished:
             if self._length < 0:
                 if start == stop:
                     return

@@ -10,7 +10,8 @@ import pytest
 
 from edge_serve.protocol import grpc_service_pb2 as pb
 from edge_serve.protocol import http2_frames as frames
-from edge_serve.protocol.http2_frames import PING, PREFACE, SETTINGS, Code, Setting
+from edge_serve.protocol.http2_frames import DATA, END_STREAM, PING, PREFACE, SETTINGS, Code, Setting
+from edge_serve.protocol.http2_heads import literal
 from edge_serve.transport.grpc_asked import GrpcSettings
 from edge_serve.transport.grpc_keepalive import KeepaliveSettings
 from edge_serve.transport.grpc_shared import GrpcLimits
@@ -207,6 +208,29 @@ def test_an_answer_that_is_not_read_ends_its_call() -> None:
     lease = FakeLease(memoryview(b""), 0)
     run(main, GrpcFakeService(response_lease=lease))
     assert lease.released == 1
+
+
+@pytest.mark.parametrize("afterwards", [b"", message(GOOD), message(GOOD) * 2], ids=["nothing", "one", "two"])
+def test_what_a_client_sends_after_the_end_of_its_call_changes_nothing(afterwards: bytes) -> None:
+    """The call has failed, and its responses wait for the client's window; the client does not know yet."""
+
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 0)]))
+        raw.begin(1, block(INFERENCE + "ModelStreamInfer") + literal(b"triton_grpc_error", b"true"))
+        raw.data(1, message(GOOD))
+        raw.data(1, message(infer_request("unknown").SerializeToString()))
+        raw.call(3, b"", INFERENCE + "ServerLive")
+        raw.send(frames.window_update(3, 100))
+        assert await raw.status(3) == (0, "")
+        raw.send(frames.frame(DATA, END_STREAM, 1, afterwards), frames.window_update(1, 10_000))
+        status, text = await raw.status(1)
+        assert (status, "unknown" in text) == (5, True), text
+        raw.call(5, b"", INFERENCE + "ServerLive")
+        raw.send(frames.window_update(5, 100))
+        assert await raw.status(5) == (0, "")
+
+    run(main)
 
 
 def test_a_client_that_asks_too_often_is_sent_away_as_by_grpc() -> None:

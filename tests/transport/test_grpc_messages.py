@@ -160,6 +160,18 @@ def test_messages_of_a_stream_keep_their_order_while_one_is_inflated_elsewhere()
     asyncio.run(main())
 
 
+def test_what_waits_for_a_message_that_cannot_be_inflated_gives_its_memory_back() -> None:
+    async def main() -> None:
+        async with raw_scene() as scene:
+            raw = await scene.connect(limit=1 << 26)
+            raw.begin(1, block(STREAM, grpc_encoding="gzip"))
+            raw.data(1, message(bytes(100_000), 1) + message(infer_request(values=bytes(100_000)).SerializeToString()))
+            assert (await raw.status(1))[0] == 3
+            assert [lease.released for lease in scene.service.leases] == [1]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("data", "code", "text"),
     [
