@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
@@ -96,17 +97,31 @@ async def _run(
 def make_requests(
     config: ModelConfig, sample: ModelWarmup, model_directory: Path, random: np.random.Generator
 ) -> list[InferRequest]:
-    """The `batch_size` requests of a sample, each with one row (a model without batches gets one request)."""
+    """The `batch_size` requests of a sample, each with one row; a model without batches gets as many without rows.
+
+    Raises:
+        InvalidArgument, Internal: see `warm_up`.
+    """
     if config.max_batch_size and sample.batch_size > config.max_batch_size:
         raise InvalidArgument(
             f"warmup sample '{sample.name}' has batch_size {sample.batch_size}, but '{config.name}' allows at most "
             f"{config.max_batch_size}"
         )
+    _check_names(config, sample)
     batch = (1,) if config.max_batch_size else ()
     inputs = [_tensor(name, spec, batch, model_directory, random) for name, spec in sorted(sample.inputs.items())]
     order = {spec.name: i for i, spec in enumerate(config.input)}
     inputs.sort(key=lambda tensor: order.get(tensor.name, len(order)))
     return [InferRequest(config.name, inputs=inputs) for _ in range(sample.batch_size)]
+
+
+def _check_names(config: ModelConfig, sample: ModelWarmup) -> None:
+    sequences = config.sequence_batching
+    known = [spec.name for spec in config.input]
+    known += [control.name for control in sequences.control_input]
+    known += [state.input_name for state in sequences.state]
+    for name in sorted(sample.inputs.keys() - known):
+        raise InvalidArgument(f"unexpected inference input '{name}' for model '{config.name}'")
 
 
 def _tensor(
@@ -117,13 +132,15 @@ def _tensor(
             f"warmup setting expects all variable-size dimensions are specified for input '{name}', found "
             f"{list(spec.dims)}"
         )
-    datatype = BY_NUMBER[spec.data_type]
+    datatype = BY_NUMBER.get(spec.data_type)
+    if datatype is None:
+        raise InvalidArgument(f"warmup input '{name}' must specify 'data_type'")
     shape = batch + tuple(spec.dims)
     match spec.WhichOneof("input_data_type"):
         case "random_data":
             data = _random(datatype, shape, random)
         case "input_data_file":
-            data = _from_file(model_directory / "warmup" / spec.input_data_file, name, datatype, shape)
+            data = _from_file(_path(model_directory / "warmup", spec.input_data_file), name, datatype, shape)
         case _:
             data = (
                 join_bytes([b""] * element_count(shape))
@@ -142,6 +159,13 @@ def _random(datatype: DataType, shape: tuple[int, ...], random: np.random.Genera
     if datatype in (DataType.FP16, DataType.FP32, DataType.FP64):
         return from_array(random.random(count).astype(datatype.numpy), datatype)
     return bytes(random.bytes(count * datatype.size)) if datatype is not DataType.BF16 else bytes(count * 2)
+
+
+def _path(directory: Path, name: str) -> Path:
+    path = directory / name  # a link may lead anywhere: who made it had the directory to write to
+    if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(directory)):
+        raise InvalidArgument(f"warmup data file '{name}' is outside the directory '{directory.name}' of the model")
+    return path
 
 
 def _from_file(path: Path, name: str, datatype: DataType, shape: tuple[int, ...]) -> Buffer:

@@ -16,7 +16,10 @@ from edge_serve.tensors import split_bytes
 
 
 def sample(text: str, max_batch_size: int = 4) -> pb.ModelConfig:
-    return parse_model_config(f"name: 'm' max_batch_size: {max_batch_size} model_warmup {{ name: 's' {text} }}")
+    inputs = "input { name: 'X' } input { name: 'S' }"
+    return parse_model_config(
+        f"name: 'm' max_batch_size: {max_batch_size} {inputs} model_warmup {{ name: 's' {text} }}"
+    )
 
 
 def requests(config: pb.ModelConfig, directory: Path = Path()) -> list[InferRequest]:
@@ -72,6 +75,14 @@ def test_what_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "warmup" / "short").write_bytes(b"1234")
     value = "batch_size: 1 inputs {{ key: 'X' value {{ data_type: TYPE_INT32 dims: [{}] {} }} }}"
 
+    with pytest.raises(InvalidArgument, match="unexpected inference input 'Z' for model 'm'"):
+        requests(sample(value.replace("'X'", "'Z'").format(1, "zero_data: true")))
+    with pytest.raises(InvalidArgument, match="warmup input 'X' must specify 'data_type'"):
+        requests(sample(value.replace("TYPE_INT32", "99").format(1, "zero_data: true")))
+    with pytest.raises(
+        InvalidArgument, match=r"warmup data file '\.\./x' is outside the directory 'warmup' of the model"
+    ):
+        requests(sample(value.format(1, "input_data_file: '../x'")), tmp_path)
     with pytest.raises(InvalidArgument, match="expects all variable-size dimensions are specified for input 'X'"):
         requests(sample(value.format(-1, "zero_data: true")))
     with pytest.raises(InvalidArgument, match="expected 8 bytes, found 4"):
