@@ -118,6 +118,7 @@ class InferStream:
         self._turns: deque[_Turn] = deque()
         #: messages that have come while nothing more was read; what may come is limited by the stream's window
         self._unread: deque[Message] = deque()
+        self._reading_on = False
         self._backlog = Backlog()
         self._complete = False
         self._over = False
@@ -165,10 +166,12 @@ class InferStream:
 
     def _read_on(self) -> None:
         unread = self._unread
-        if not unread or self._over:
+        if not unread or self._over or self._reading_on:
             return
+        self._reading_on = True  # what is answered at once reads on, too
         while unread and self._wants_more() and not self._over:
             self._submit(unread.popleft())
+        self._reading_on = False
         if not self._over and not unread:
             self._call.replenish()
             self._end_if_done()

@@ -301,6 +301,21 @@ def test_no_more_is_read_from_a_client_with_many_requests_under_way() -> None:
     assert scene.status == "OK"
 
 
+def test_many_requests_that_waited_are_refused_at_once() -> None:
+    """One after the other, whatever their number: a refusal reads on, as every answer does."""
+    scene = Scene()
+    names = [str(index) for index in range(PAUSE_REQUESTS + 2000)]
+    for name in names:
+        scene.send("m", name)
+    scene.end()
+    scene.refusal = InvalidArgument("no")
+    for job in scene.jobs[:PAUSE_REQUESTS]:
+        job.answer(b"y")
+
+    assert scene.ids() == names
+    assert scene.status == "OK"
+
+
 def test_what_a_client_that_leaves_has_sent_too_much_is_forgotten() -> None:
     scene = Scene()
     for index in range(PAUSE_REQUESTS):
