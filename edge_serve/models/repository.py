@@ -203,16 +203,30 @@ def _came_after(directory: Path, inside_ns: int) -> bool:
 
 
 def _walk(directory: Path) -> list[tuple[tuple[str, int, int, int], int]]:
-    """The row of each entry, and its change time; by path."""
+    """The row of each entry, and its change time; by path. A link to a directory that leads there is not followed."""
     rows = []
+    #: directory that is still to be read -> those that lead there, by device and inode
+    above: dict[str, frozenset[tuple[int, int]]] = {}
     for folder, names, files in os.walk(directory, followlinks=True):
-        names[:] = [name for name in names if name != "__pycache__"]
-        for name in [*files, *names]:
+        leads = above.pop(folder, None) or _identities(folder)
+        folders = {name for name in names if name != "__pycache__"}
+        for name in [*files, *folders]:
             path = os.path.join(folder, name)
             try:
                 status = os.stat(path)
             except OSError:
                 continue
-            time_ns, size = (0, 0) if name in names else (status.st_mtime_ns, status.st_size)
+            time_ns, size = (0, 0) if name in folders else (status.st_mtime_ns, status.st_size)
             rows.append(((os.path.relpath(path, directory), time_ns, size, status.st_ino), status.st_ctime_ns))
+            if name in folders and (status.st_dev, status.st_ino) not in leads:
+                above[path] = leads | {(status.st_dev, status.st_ino)}
+        names[:] = [name for name in names if os.path.join(folder, name) in above]
     return sorted(rows)
+
+
+def _identities(folder: str) -> frozenset[tuple[int, int]]:
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return frozenset()
+    return frozenset({(status.st_dev, status.st_ino)})

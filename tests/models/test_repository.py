@@ -81,6 +81,19 @@ def test_the_fingerprint_changes_with_content_names_and_only_with_them(tmp_path:
     assert touched != fingerprint(directory)
 
 
+def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    directory = model(tmp_path, "m", "1")
+    for number in range(8):
+        (directory / f"here{number}").symlink_to(".")
+        (directory / "1" / f"up{number}").symlink_to("..")
+    (directory / "2").symlink_to("1")
+
+    paths = [row[0] for row in fingerprint(directory)]
+
+    assert len(paths) == 8 + 2 + 2 * (8 + 1)
+    assert {"1/model.py", "1/up0", "2/model.py", "here0"} <= set(paths)
+
+
 def test_a_version_is_its_directory_and_what_all_share(tmp_path: Path) -> None:
     directory = model(tmp_path, "m", "1", "2")
     (directory / "config.pbtxt").write_text("")
