@@ -67,7 +67,9 @@ class DataReader(Streams):
         if stream is None:
             return
         if start < stop:
-            self._deliver(stream, data, start, stop)
+            if stream.due >= 0:
+                _subtract(stream, stop - start)
+            stream.on_data(data, start, stop)
         elif not flags & END_STREAM:
             self.allowance.spend(TRIFLE)
         if flags & END_STREAM and not stream.closed:
@@ -96,13 +98,6 @@ class DataReader(Streams):
             raise StreamFault(Code.FLOW_CONTROL_ERROR)
         return stream
 
-    def _deliver(self, stream: Stream, data: bytes, start: int, stop: int) -> None:
-        if stream.due >= 0:
-            stream.due -= stop - start
-            if stream.due < 0:
-                raise StreamFault(Code.PROTOCOL_ERROR)
-        stream.on_data(data, start, stop)
-
     def begin_rest(self, data: bytes, start: int, length: int, kind: int, flags: int, stream_id: int) -> bool:
         """Take the first part of a large frame; False = it has to be read as a whole."""
         if kind != DATA:
@@ -113,10 +108,13 @@ class DataReader(Streams):
             padding = data[start] + 1 if flags & PADDED else 0
             if padding > length:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "more padding than payload (RFC 9113 6.1)")
+            self._rest_stream = None
             try:
-                self._rest_stream = self._account(stream_id, length)
+                stream = self._account(stream_id, length)
+                if stream is not None and stream.due >= 0:
+                    _subtract(stream, length - padding)
+                self._rest_stream = stream
             except StreamFault as fault:
-                self._rest_stream = None
                 self.reset_number(stream_id, fault.code)
             self._rest = length - padding
             self._rest_padding = max(0, padding - 1)
@@ -133,7 +131,7 @@ class DataReader(Streams):
             self._rest -= size
             if stream is not None and not stream.closed:
                 try:
-                    self._deliver(stream, data, start, start + size)
+                    stream.on_data(data, start, start + size)
                 except StreamFault as fault:
                     self.reset(stream, fault.code)
             start += size
@@ -155,6 +153,13 @@ class DataReader(Streams):
                 self.end(stream)
             except StreamFault as fault:
                 self.reset(stream, fault.code)
+
+
+def _subtract(stream: Stream, size: int) -> None:
+    """Count a frame against the length that the head has said."""
+    stream.due -= size
+    if stream.due < 0:
+        raise StreamFault(Code.PROTOCOL_ERROR)
 
 
 def unpadded(data: bytes, start: int, stop: int, flags: int) -> tuple[int, int]:

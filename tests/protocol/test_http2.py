@@ -85,10 +85,11 @@ def test_requests_are_read_however_they_are_cut(step: int) -> None:
     assert (streams[1].head.path, streams[1].head.fields) == (b"/x", [(b"te", b"trailers")])
 
 
-def test_a_large_frame_is_received_where_it_is_wanted() -> None:
+@pytest.mark.parametrize("said", [b"", literal(b"content-length", b"250000")], ids=["no length", "length"])
+def test_a_large_frame_is_received_where_it_is_wanted(said: bytes) -> None:
     scene = Scene()
     whole = data(1, bytes(range(250)) * 1000, end=True)
-    scene.send(headers(1), whole[:5000])
+    scene.send(headers(1, block=BLOCK + said), whole[:5000])
     stream = scene.streams[1]
     stream.store = bytearray(250_000)
     position = 5000
