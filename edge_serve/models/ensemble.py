@@ -17,6 +17,7 @@ from edge_serve.models.driver import OnResponse, Ticket
 from edge_serve.models.ensemble_flight import Ensemble, Flight, Lookup
 from edge_serve.models.ensemble_shared import refusal
 from edge_serve.models.ensemble_stream import StreamFlight
+from edge_serve.models.traced import traced_ensemble
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble import EnsemblePlan
 
@@ -49,11 +50,14 @@ class EnsembleRunner:
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
         """Run a request. `on_response` is called exactly once, possibly before this returns; for a decoupled ensemble
         any number of times, the last with `final`."""
+        ensemble = self._ensemble
+        if request.compute is not None:
+            ensemble = traced_ensemble(ensemble, request.compute)
         flight: Flight | StreamFlight
         if self._decoupled is None:
-            flight = Flight(self._ensemble, request, on_response)
+            flight = Flight(ensemble, request, on_response)
         else:
-            flight = StreamFlight(self._ensemble, request, on_response, self._decoupled, self._most_calls)
+            flight = StreamFlight(ensemble, request, on_response, self._decoupled, self._most_calls)
         self._in_flight += 1
         if self._stopping:
             text = "Server is stopping, scheduler for model has stopped accepting new inference requests"

@@ -1,0 +1,53 @@
+"""What a traced request leads to is traced too: steps of an ensemble, and calls of a model, as in Triton's files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.signature import Signature
+from edge_serve.messages.statistics import ComputeTimes
+from edge_serve.messages.trace import Trace
+from edge_serve.models.driver import OnResponse, Ticket
+from edge_serve.models.ensemble_flight import Ensemble, Lookup
+from edge_serve.models.served import Served
+
+
+class TracedServed:
+    """A version whose requests belong to a trace; for an ensemble it is the version itself."""
+
+    __slots__ = ("_served", "_trace", "signature", "version")
+
+    def __init__(self, served: Served, trace: Trace) -> None:
+        self._served = served
+        self._trace = trace
+        self.signature: Signature = served.signature
+        self.version = served.version
+
+    def submit(self, request: InferRequest, on_response: OnResponse) -> Ticket:
+        """See `Served.submit`."""
+        part = self._trace.part(self._served.name, self.version, request)
+
+        def tell(response: InferResponse) -> None:
+            part.answered(response)
+            on_response(response)
+            if response.final:
+                part.leave()
+
+        return self._served.submit(request, tell)
+
+
+def traced_ensemble(ensemble: Ensemble, compute: ComputeTimes) -> Ensemble:
+    """The same for a request with these times: where they are a trace, its steps belong to it."""
+    if not isinstance(compute, Trace):
+        return ensemble
+    compute.composed = True
+    return replace(ensemble, lookup=_lookup(ensemble.lookup, compute))
+
+
+def _lookup(inner: Lookup, trace: Trace) -> Lookup:
+    def lookup(name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served:
+        return cast(Served, TracedServed(inner(name, version, correlation_id, flags), trace))
+
+    return lookup
