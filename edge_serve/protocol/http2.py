@@ -211,7 +211,6 @@ class Http2(DataReader):
             return
         self.last = stream_id
         if len(self.streams) >= MAX_STREAMS:
-            self.allowance.spend(WASTED_REQUEST)
             raise StreamFault(Code.REFUSED_STREAM)
         stream = self.host.open_stream(stream_id, head)
         self.streams[stream_id] = stream

@@ -1,6 +1,6 @@
 """How much a client may ask for that costs us something and it nothing: resets, pings, settings, empty frames.
 
-Each of the known floods (CVE-2019-9511 to 9518, CVE-2023-44487) is a frame that is legal once and cheap to repeat. They
+Each of the known floods (CVE-2019-9511 to 9518, CVE-2023-44487, CVE-2025-8671) is a frame that is cheap to repeat. They
 share one bucket, which no ordinary client empties: 10,000 points, refilled with 2,000 a second, and with some for each
 frame of an answer, because a busy client of gRPC's C core has one or two pings and window updates for each.
 """
@@ -17,7 +17,7 @@ _PER_ANSWER = 4
 
 #: a frame that has to be looked at and does nothing, or is answered with a few bytes
 TRIFLE = 1
-#: a request that was begun and thrown away (rapid reset), or refused
+#: a request that was begun and thrown away: by its client (rapid reset), by a fault of its (made to reset), or refused
 WASTED_REQUEST = 5
 
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from edge_serve.clock import Clock
 from edge_serve.protocol import http2_frames as frames
-from edge_serve.protocol.http2_allowance import Allowance
+from edge_serve.protocol.http2_allowance import WASTED_REQUEST, Allowance
 from edge_serve.protocol.http2_frames import MAX_WINDOW, Code, ConnectionFault, StreamFault
 from edge_serve.protocol.http2_heads import Head
 from edge_serve.protocol.http2_send import Output, Sender
@@ -94,13 +94,18 @@ class Streams:
         self.forget(stream)
 
     def reset_number(self, stream_id: int, code: Code) -> None:
-        """RST_STREAM for a fault on a stream, which may not be there."""
+        """RST_STREAM for a fault on a stream, which may not be there.
+
+        Raises:
+            ConnectionFault: that has come too often.
+        """
         stream = self.streams.get(stream_id)
         if stream is not None:
             self.reset(stream, code)
-            return
-        self.push(frames.rst_stream(stream_id, code))
-        self.remember(stream_id)
+        else:
+            self.push(frames.rst_stream(stream_id, code))
+            self.remember(stream_id)
+        self.allowance.spend(WASTED_REQUEST)
 
     def forget(self, stream: Stream) -> None:
         """The stream is over, and nobody waits for it."""

@@ -229,11 +229,14 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
     "pings": lambda index: frame(PING, 0, 0, bytes(8)),
     "settings": lambda index: frames.settings(()),
     "rapid reset": lambda index: headers(2 * index + 1, end=True) + frames.rst_stream(2 * index + 1, Code.CANCEL),
+    "provoked resets": lambda index: (
+        headers(2 * index + 1, end=True) + frame(WINDOW_UPDATE, 0, 2 * index + 1, bytes(4))),  # CVE-2025-8671
+    "no requests": lambda index: headers(2 * index + 1, block=b"\x83"),
     "empty data": lambda index: (b"" if index else headers(1)) + data(1, b""),
     "priorities": lambda index: frame(PRIORITY, 0, 1, bytes(5)),
     "unknown": lambda index: frame(0x55, 0, 0),
     "empty continuations": lambda index: frame(CONTINUATION, 0, 1) if index else frame(HEADERS, 0, 1, BLOCK),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FLOODS)
