@@ -18,6 +18,7 @@ from edge_serve.tensors import Tensor
 
 #: log levels, as Triton names them
 LEVELS = ("INFO", "WARNING", "ERROR", "VERBOSE")
+_NO_SERVER = "no server hosts this process"
 
 
 @dataclass(slots=True)
@@ -48,6 +49,7 @@ class Call:
         model_version: -1 = the highest.
         decoupled: any number of responses is welcome; else a decoupled model is not called.
         blocking: the only thread of the calling instance waits for the answer.
+        trace: `BackendRequest.number` of the request whose trace it belongs to; -1 = it belongs to none.
     """
 
     model_name: str
@@ -61,6 +63,7 @@ class Call:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     decoupled: bool = False
     blocking: bool = False
+    trace: int = -1
 
 
 #: takes each response to a call, and whether it is the last; called by another thread, which it must not hold up
@@ -117,7 +120,7 @@ class Alone:
 
     def infer(self, call: Call, on_reply: OnReply) -> Cancel:
         """Refused."""
-        raise Unsupported(f"calling model '{call.model_name}' from a model is not supported yet")
+        raise Unsupported(f"model '{call.model_name}' cannot be called: {_NO_SERVER}")
 
     def rests(self, still: Callable[[], bool]) -> bool:
         """Nobody could wait for it."""
@@ -125,15 +128,15 @@ class Alone:
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         """Refused."""
-        raise Unsupported(f"loading model '{name}' from a model is not supported yet")
+        raise Unsupported(f"model '{name}' cannot be loaded: {_NO_SERVER}")
 
     def unload_model(self, name: str, unload_dependents: bool) -> None:
         """Refused."""
-        raise Unsupported(f"unloading model '{name}' from a model is not supported yet")
+        raise Unsupported(f"model '{name}' cannot be unloaded: {_NO_SERVER}")
 
     def is_model_ready(self, name: str, version: str) -> bool:
         """Refused."""
-        raise Unsupported(f"asking from a model whether '{name}' is ready is not supported yet")
+        raise Unsupported(f"whether model '{name}' is ready cannot be told: {_NO_SERVER}")
 
 
 _host: Host = Alone()

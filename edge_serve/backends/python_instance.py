@@ -305,7 +305,5 @@ def _take(sender: InferenceResponseSender, response: InferenceResponse) -> Reply
 
 
 def _stream(request: BackendRequest) -> Callable[[Reply | None, bool], None]:
-    send = request.send
-    if send is None:
-        raise TritonModelException("decoupled models are not supported yet")
-    return send
+    assert request.send is not None, "the worker reads the same configuration"
+    return request.send

@@ -170,7 +170,7 @@ def test_an_error_of_the_called_model_is_a_response(scene: PythonScene) -> None:
     ("one", "model", "text"),
     [
         (Answering(), "missing", "Model 'missing' is not ready."),
-        (host.Alone(), "other", "calling model 'other' from a model is not supported yet"),
+        (host.Alone(), "other", "model 'other' cannot be called: no server hosts this process"),
     ],
 )
 def test_a_call_that_cannot_be_made_is_an_error_response(
