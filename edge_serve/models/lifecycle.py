@@ -9,23 +9,15 @@ class State(Enum):
     """Where a version stands. The value is what the repository index shows."""
 
     LOADING = "LOADING"
-    CANDIDATE = "LOADING "  # an update's version under trial; it infers over the admin socket only
     READY = "READY"
     DRAINING = "UNLOADING"
     GONE = "UNAVAILABLE"
-
-    @property
-    def index_word(self) -> str:
-        """The word in the repository index."""
-        return self.value.strip()
 
 
 class Event(Enum):
     """What happens to a version."""
 
     LOADED = "loaded"
-    TRIAL = "loaded for trial"
-    CONFIRMED = "trial confirmed"
     FAILED = "failed to load"
     RETIRED = "unloaded or replaced"
     DRAINED = "last answer given"
@@ -34,10 +26,7 @@ class Event(Enum):
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.LOADING, Event.LOADED): State.READY,
-    (State.LOADING, Event.TRIAL): State.CANDIDATE,
     (State.LOADING, Event.FAILED): State.GONE,
-    (State.CANDIDATE, Event.CONFIRMED): State.READY,
-    (State.CANDIDATE, Event.RETIRED): State.DRAINING,
     (State.READY, Event.RETIRED): State.DRAINING,
     (State.DRAINING, Event.DRAINED): State.GONE,
     (State.GONE, Event.RELOADED): State.LOADING,

@@ -50,7 +50,7 @@ class Standing:
     reason: str = ""
 
 
-_WORDS = {State.LOADING: "loading", State.CANDIDATE: "loading", State.READY: "ready", State.DRAINING: "unloading"}
+_WORDS = {State.LOADING: "loading", State.READY: "ready", State.DRAINING: "unloading"}
 #: of several versions the first of these tells most
 _FIRST = ("failed", "restarting", "loading", "ready", "unloading", "unloaded")
 
@@ -78,7 +78,7 @@ class ModelRecord:
     def index_entries(self, *, ready_only: bool) -> list[IndexEntry]:
         """Its lines of the repository index."""
         return [
-            IndexEntry(plain_name(self.name), str(version.version), version.state.index_word, version.news())
+            IndexEntry(plain_name(self.name), str(version.version), version.state.value, version.news())
             for _, version in sorted(self.versions.items())
             if not ready_only or version.state is State.READY
         ]

@@ -26,4 +26,4 @@ def test_what_is_not_in_the_table_is_a_mistake() -> None:
 
 
 def test_the_index_shows_tritons_words() -> None:
-    assert [state.index_word for state in State] == ["LOADING", "LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
+    assert [state.value for state in State] == ["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
