@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import ClassVar
 
-from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, triton_code
+from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, triton_code
 
 #: The module that Triton's classes say they come from; it shows in `type(x)` and in error texts.
 MODULE = "c_python_backend_utils"
@@ -111,11 +111,6 @@ def describe(error: BaseException, caller: FrameType | None) -> str:
         frame = None if frame.f_code.co_flags & _RESUMED else frame.f_back
         line = frame.f_lineno if frame is not None else 0
     return f"{text}\n\nAt:\n{''.join(lines)}" if lines else text
-
-
-def failed(error: BaseException, caller: FrameType | None) -> Internal:
-    """An exception of a model's code as the reason why it does not load."""
-    return Internal(describe(error, caller))
 
 
 def as_text(name: str, value: str | bytes) -> str:

@@ -45,11 +45,6 @@ def parse_model_config(text: bytes | str, source: str = "config.pbtxt") -> pb.Mo
         raise InvalidArgument(_explain(str(error), text, source)) from error
 
 
-def to_text(config: pb.ModelConfig) -> str:
-    """`config` as config.pbtxt."""
-    return text_format.MessageToString(config, as_utf8=True)
-
-
 def _decode(raw: bytes, source: str) -> str:
     try:
         return raw.decode()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
@@ -25,7 +25,6 @@ class Entry:
     Attributes:
         rows: its batch size; 1 when the model has no batch dimension.
         shape_key: entries whose keys are equal may share a batch.
-        context: the driver's own record; a scheduler never looks into it.
         level: priority level it was queued at, set by the scheduler.
         timeout_at_ns: when its queue timeout expires, set by the scheduler; 0 = never.
         ticket: its number in the queue, set by the scheduler.
@@ -35,7 +34,6 @@ class Entry:
     rows: int
     shape_key: Hashable
     arrival_ns: int
-    context: Any = None
     level: int = 0
     timeout_at_ns: int = 0
     ticket: int = 0

@@ -8,9 +8,8 @@ T = TypeVar("T")
 
 
 class ResponseOrder(Generic[T]):
-    """Holds back what is ready too early. A request may have any number of responses; the last one is marked final.
-
-    A place whose request needs no answer any more is given up with `drop`; each place must see one `final` or `drop`.
+    """Holds back what is ready too early. A request may have any number of responses; the last one is marked final, and
+    each place must see one.
     """
 
     __slots__ = ("_early", "_first", "_next")
@@ -30,23 +29,12 @@ class ResponseOrder(Generic[T]):
 
     def ready(self, place: int, response: T, final: bool = True) -> list[T]:
         """The responses that may leave now, in order."""
-        return self._put(place, [response], final)
-
-    def drop(self, place: int) -> list[T]:
-        """Nothing (more) comes for this place; the responses that may leave now."""
-        return self._put(place, [], True)
-
-    def held(self) -> int:
-        """Responses that wait for an earlier one."""
-        return sum(len(responses) for responses, _ in self._early.values())
-
-    def _put(self, place: int, responses: list[T], final: bool) -> list[T]:
         if place != self._first:
             earlier, _ = self._early.get(place, ([], False))
-            earlier.extend(responses)
+            earlier.append(response)
             self._early[place] = (earlier, final)
             return []
-        leaving = responses
+        leaving = [response]
         while final:
             self._first += 1
             following, final = self._early.pop(self._first, ([], False))

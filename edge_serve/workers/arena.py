@@ -195,11 +195,6 @@ class Arena:
         """Bytes of all slots, in whole pages."""
         return self._extents.used * PAGE
 
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes that have memory behind them, used or not (what this arena's front end touched)."""
-        return (self._high - self._states.count(0, 0, self._high)) * PAGE
-
     def allocate(self, nbytes: int) -> Slot:
         """A slot of `nbytes`, with memory behind every page.
 

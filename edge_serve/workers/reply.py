@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from edge_serve.backends.base import Reply
-from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, triton_code
+from edge_serve.errors import BY_TRITON_CODE, Internal, triton_code
 from edge_serve.messages.infer import Lease
 from edge_serve.tensors import Tensor
 from edge_serve.workers.frames import HEADER, VERSION, FrameError, Kind, parse_json
@@ -278,8 +278,3 @@ def _answer_extra(extra: bytes | bytearray) -> tuple[dict[str, Any], list[str], 
     if not isinstance(parameters, dict) or not all(isinstance(name, str) for name in names):
         raise FrameError("a reply's parameters or names are of another type")
     return parameters, list(names), value["personal"] is True, value.get("stored")
-
-
-def error_replies(count: int, error: EdgeServeError) -> list[Reply]:
-    """The same error for each request of a batch."""
-    return [Reply(error=error) for _ in range(count)]
