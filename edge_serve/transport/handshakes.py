@@ -87,12 +87,12 @@ class Handshakes:
 
     def _step_one(self) -> None:
         handshake = self._ready.popleft()
-        if handshake in self._under_way:
-            self._step(handshake)
-        if self._ready:
+        if self._ready:  # before the step: a fault of ours in one must not end those after it
             self._loop.call_soon(self._step_one)
         else:
             self._stepping = False
+        if handshake in self._under_way:
+            self._step(handshake)
 
     def _step(self, handshake: _Handshake) -> None:
         try:
