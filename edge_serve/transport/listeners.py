@@ -46,8 +46,15 @@ def peer_of(listener: Listener, address: Any) -> Peer:
     """Who has connected; `address` is what `accept` said. Behind a proxy that is the proxy."""
     if listener.sock.family == socket.AF_UNIX:
         return LOCAL
-    host: str = address[0]
+    host = host_of(address)
     return Peer(local=host.startswith("127.") or host == "::1")
+
+
+def host_of(address: Any) -> str:
+    """The client's address in what `accept` said over TCP; a socket that takes IPv4 and IPv6 puts `::ffff:` before
+    the former."""
+    host: str = address[0]
+    return host.removeprefix("::ffff:") if "." in host else host
 
 
 def listen_tcp(host: str, port: int, *, reuse_port: bool = False, backlog: int = _BACKLOG) -> list[Listener]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from edge_serve.errors import Overloaded
 from edge_serve.transport.body_memory import BodyMemory
+from edge_serve.transport.listeners import host_of
 
 
 class InFlight:
@@ -51,8 +52,8 @@ class Addresses:
         """
         if not self.limit or sock.family not in (socket.AF_INET, socket.AF_INET6):
             return ""
-        host: str = address[0]
-        if sock.family == socket.AF_INET6:
+        host = host_of(address)
+        if ":" in host:
             return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:8].hex()
         return host
 

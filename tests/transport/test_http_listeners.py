@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.transport.listeners import adopt, listen_tcp, listen_unix
+from edge_serve.transport.listeners import Listener, adopt, listen_tcp, listen_unix, peer_of
 
 
 def has_ipv6() -> bool:
@@ -56,6 +56,16 @@ def test_all_addresses() -> None:
     assert len({listener.sock.getsockname()[1] for listener in listeners}) == 1
     for listener in listeners:
         listener.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("10.0.0.1", False), ("::1", True), ("2001:db8::1", False),
+     ("::ffff:127.0.0.1", True), ("::ffff:10.0.0.1", False)],
+)  # fmt: skip
+def test_clients_on_the_device(host: str, local: bool) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+        assert peer_of(Listener(sock), (host, 1)).local is local
 
 
 def test_a_unix_socket(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ from edge_serve.transport.sharing import Addresses
         (socket.AF_INET6, "2001:db8::1", "2001:db8::2:3:4", True),
         (socket.AF_INET6, "2001:db8::1", "2001:db8:0:1::1", False),
         (socket.AF_INET6, "fe80::1%eth0", "fe80::2", True),
+        # a socket of the service manager may take both, as systemd's do by default
+        (socket.AF_INET6, "::ffff:10.0.0.1", "::ffff:10.0.0.1", True),
+        (socket.AF_INET6, "::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
     ],
 )
 def test_keys(family: socket.AddressFamily, one: str, other: str, same: bool) -> None:
