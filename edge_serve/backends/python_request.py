@@ -45,12 +45,13 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """The trace that a request belongs to."""
+    """The trace that a request belongs to; `number` is `BackendRequest.number`."""
 
-    __slots__ = ("_context",)
+    __slots__ = ("_context", "_number")
 
-    def __init__(self, context: str = "") -> None:
+    def __init__(self, context: str = "", number: int = -1) -> None:
         self._context = context
+        self._number = number
 
     def get_context(self) -> str | None:
         """The OpenTelemetry context, or None."""
@@ -58,6 +59,10 @@ class InferenceTrace:
 
 
 _NO_TRACE = InferenceTrace()
+
+
+def _number_of(trace: InferenceTrace) -> int:
+    return trace._number if isinstance(trace, InferenceTrace) else -1
 
 
 def _never() -> bool:
@@ -217,7 +222,7 @@ class InferenceRequest:
 
     def trace(self) -> InferenceTrace:
         """The trace it belongs to."""
-        return self._trace
+        return InferenceTrace("", self._wire.number) if self._trace is _NO_TRACE else self._trace
 
     def is_cancelled(self) -> bool:
         """Whether the client has gone or cancelled."""
@@ -257,7 +262,7 @@ class InferenceRequest:
         return host.Call(
             self._model_name, self._model_version, [tensor.as_wire() for tensor in self.inputs()],
             self._wire.requested_outputs, self._wire.id, self._wire.correlation_id, self._wire.flags,
-            self._wire.timeout_us, self._wire.parameters, decoupled,
+            self._wire.timeout_us, self._wire.parameters, decoupled, trace=_number_of(self._trace),
         )  # fmt: skip
 
 

@@ -66,7 +66,8 @@ class Trace(ComputeTimes):
         self._recorder = recorder
         self._sum: ComputeTimes | None = None
         self._here = 0
-        self.root.group.append(self)
+        if not self.root.closed:
+            self.root.group.append(self)
         self.root.enter()
 
     def part(self, model: str, version: str, request: InferRequest) -> Trace:
@@ -106,7 +107,7 @@ class Trace(ComputeTimes):
         """It has told all."""
         root = self.root
         root._here -= 1
-        if not root._here:
+        if not root._here and not root.closed:
             root.closed = True
             self._recorder.collect(root)
 

@@ -19,11 +19,13 @@ from typing import Any, Protocol
 
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, RequestedOutput
+from edge_serve.messages.trace import Trace
 from edge_serve.models.caching import running
 from edge_serve.models.driver import Driver, Job, Ticket
 from edge_serve.models.ensemble_flight import Flight, Lookup
 from edge_serve.models.rate_limit import LimitedModel
 from edge_serve.models.served import Served
+from edge_serve.models.traced import TracedServed
 from edge_serve.models.waits import Place, Waits
 from edge_serve.protocol.validate import validate
 from edge_serve.tensors import Tensor
@@ -272,7 +274,10 @@ class _Call:
 
     def start(self, request: InferRequest) -> None:
         """Queue it."""
-        ticket = self._ticket = self._served.submit(request, self._on_response)
+        served = self._served
+        trace = None if self._asked.call.trace < 0 else _trace_of(self._asked)
+        target = served if trace is None else TracedServed(served, trace)
+        ticket = self._ticket = target.submit(request, self._on_response)
         self._accepted = True
         self._asked.on_cancel = ticket.cancel
         if self._asked.cancelled:
@@ -333,6 +338,14 @@ def _number(call: _Call) -> int:
 
 def _place_of(asked: Asked) -> Place:
     return _driver_of(asked), asked.instance
+
+
+def _trace_of(asked: Asked) -> Trace | None:
+    """The trace that the caller has said, if that request is traced and its batch runs."""
+    batch_id, position = asked.call.trace >> 16, asked.call.trace & 0xFFFF
+    driver = _driver_of(asked)
+    request = driver.running(batch_id, position) if isinstance(driver, Driver) else None
+    return request.compute if request is not None and isinstance(request.compute, Trace) else None
 
 
 def _driver_of(asked: Asked) -> object:

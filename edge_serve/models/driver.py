@@ -155,6 +155,11 @@ class Driver:
         batch = self._batches.get(job.batch_id)
         return range(self.model.instances) if batch is None else (batch[0],)
 
+    def running(self, batch_id: int, position: int) -> InferRequest | None:
+        """The request at this place of a batch that runs."""
+        jobs = self._batches.get(batch_id, (0, []))[1]
+        return next((job.request for job in jobs if job.position == position), None)
+
     def run_one_by_one(self) -> None:
         """The model calls others: no request of it may stand behind another while a second instance is idle."""
         if self._pace is not None:

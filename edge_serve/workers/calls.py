@@ -81,6 +81,8 @@ def encode_call(number: int, call: Call, places: Sequence[int], model: int, toke
         "parameters": dict(call.parameters),
         "names": [tensor.name for tensor in call.inputs],
     }
+    if call.trace >= 0:
+        about["trace"] = call.trace
     text = json.dumps(about, ensure_ascii=False).encode()  # a model must not send what is no text
     block, data = _describe(call.inputs, places)
     flags = (DECOUPLED if call.decoupled else 0) | (BLOCKING if call.blocking else 0)
@@ -111,10 +113,10 @@ def decode_call(received: Frame, arena_of: Callable[[int], memoryview]) -> Quest
 def _call(about: dict[str, Any], flags: int) -> Call:
     call = Call(
         about["model"], about["version"], [], about["outputs"], about["id"], about["correlation_id"], about["flags"],
-        about["timeout_us"], about["parameters"], flags & DECOUPLED != 0, flags & BLOCKING != 0,
+        about["timeout_us"], about["parameters"], flags & DECOUPLED != 0, flags & BLOCKING != 0, about.get("trace", -1),
     )  # fmt: skip
     texts: list[object] = [call.model_name, call.id, *call.requested_outputs, *call.parameters]
-    numbers: list[object] = [call.model_version, call.flags, call.timeout_us]
+    numbers: list[object] = [call.model_version, call.flags, call.timeout_us, call.trace]
     if type(call.correlation_id) is not str:
         numbers.append(call.correlation_id)
     if not isinstance(about["outputs"], list) or not isinstance(about["parameters"], dict):

@@ -73,6 +73,16 @@ def test_a_group_is_collected_once_when_all_have_left() -> None:
     assert [name for name, _ in innermost.timestamps or ()] == ["REQUEST_START", "QUEUE_START"]
 
 
+def test_what_begins_after_that_belongs_to_nothing() -> None:
+    recorder = Collected()
+    root = Trace(1, recorder, timestamps=True, tensors=False)
+    root.leave()
+    root.part("n", "1", InferRequest("n")).leave()
+
+    assert recorder.traces == [root]
+    assert root.group == [root]
+
+
 def test_a_part_adds_its_times_to_those_of_the_whole() -> None:
     root = Trace(1, Collected(), timestamps=True, tensors=False)
     root.composed = True

@@ -68,14 +68,23 @@ STEP = (
     'input_map {{ key: "X" value: "{}" }} output_map {{ key: "Y" value: "{}" }} }}'
 )
 
+#: three calls, of which two say whose trace they belong to
+CALLER = """
+    def execute(self, requests):
+        trace = requests[0].trace()
+        ask("double", 1, trace=trace).exec()
+        ask("twice", 1, trace=trace, request_id="own").exec()
+        return [text(answer(ask("double", 1).exec()))]
+"""
+
 RECEIVED, SENT = ["HTTP_RECV_START", "HTTP_RECV_END"], ["HTTP_SEND_START", "HTTP_SEND_END"]
 STARTED = ["REQUEST_START", "QUEUE_START"]
 COMPUTED = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
 ANSWERED = ["INFER_RESPONSE_COMPLETE", "REQUEST_END"]
 GRPC = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "INFER_RESPONSE_COMPLETE", "GRPC_SEND_START", "GRPC_SEND_END"]
 
-#: (model, number of the trace above it in the list, request id, marks) of each trace, as Triton 2.51 wrote them; where it
-#: told the answer before or after the times of the model, as it happened, the order is always the same here
+#: (model, number of the trace above it in the list, request id, marks) of each trace, as Triton 2.51 wrote them; where
+#: it told the answer before or after the times of the model, as it happened, the order is always the same here
 Told = tuple[str, int | None, str, list[str]]
 DOUBLED: Told = ("double", None, "r", [*RECEIVED, *STARTED, *COMPUTED, *ANSWERED, *SENT])
 EXPECTED: dict[str, list[Told]] = {
@@ -89,6 +98,13 @@ EXPECTED: dict[str, list[Told]] = {
         ("twice", None, "r", [*RECEIVED, *STARTED, *ANSWERED, *SENT]),
         ("double", 0, "r", [*STARTED, *COMPUTED, "REQUEST_END"]),
         ("double", 0, "r", [*STARTED, *COMPUTED, "REQUEST_END"]),
+    ],
+    "calls": [
+        ("caller", None, "r", [*RECEIVED, *STARTED, *COMPUTED, *ANSWERED, *SENT]),
+        ("double", 0, "", [*STARTED, *COMPUTED, "REQUEST_END"]),
+        ("twice", 0, "own", [*STARTED, "REQUEST_END"]),
+        ("double", 2, "own", [*STARTED, *COMPUTED, "REQUEST_END"]),
+        ("double", 2, "own", [*STARTED, *COMPUTED, "REQUEST_END"]),
     ],
     "generate": [("double", None, "", [*RECEIVED, *STARTED, *COMPUTED, *ANSWERED, *SENT])],
     "stream": [
@@ -106,6 +122,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Told]]:
     model(models, "double", DOUBLE, output="Y")
     model(models, "cached", DOUBLE, output="Y", more="response_cache { enable: true }")
     model(models, "several", COUNT, output="Y", more=DECOUPLED)
+    model(models, "caller", CALLER)
     steps = ",".join([STEP.format("double", "X", "BETWEEN"), STEP.format("double", "BETWEEN", "Y")])
     (models / "twice" / "1").mkdir(parents=True)
     (models / "twice" / "config.pbtxt").write_text(
@@ -121,6 +138,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Told]]:
             "cache miss": lambda: http(server, "cached", 1),
             "cache hit": lambda: http(server, "cached", 1),
             "ensemble": lambda: http(server, "twice", 1),
+            "calls": lambda: http(server, "caller", 1),
             "generate": lambda: server.post("/v2/models/double/generate", {"X": [1]}),
             "stream": lambda: server.post("/v2/models/several/generate_stream", {"X": [2]}),
             "grpc stream": lambda: grpc_stream(server, "several", 2),

@@ -27,7 +27,9 @@ from edge_serve.workers.frames import HEADER_SIZE, Frame, FrameError, Kind, pars
 ARENA = memoryview(bytearray(4096))
 INTS = Tensor("X", DataType.INT32, (3,), np.arange(3, dtype=np.int32).tobytes())
 TEXTS = Tensor("é", DataType.BYTES, (1, 2), join_bytes([b"one", b""]))
-CALL = Call("other", 3, [INTS, TEXTS], ["Y", "Z"], "an id", "corr", 3, 2**63, {"k": "v", "n": 1, "b": True}, True)
+CALL = Call(
+    "other", 3, [INTS, TEXTS], ["Y", "Z"], "an id", "corr", 3, 2**63, {"k": "v", "n": 1, "b": True}, True, trace=6 << 16
+)
 
 
 def received(data: bytes) -> Frame:
@@ -66,6 +68,7 @@ def test_inputs_may_lie_in_the_arena() -> None:
         ("outputs", None), ("id", 7), ("correlation_id", -1), ("correlation_id", 1 << 64), ("correlation_id", 1.5),
         ("flags", -1), ("flags", 1 << 32), ("timeout_us", -1), ("timeout_us", "1"), ("parameters", [1]),
         ("parameters", {"a": [1]}), ("parameters", {"a": None}), ("names", ["X"]), ("names", [1, 2]), ("names", 3),
+        ("trace", "1"), ("trace", True),
     ],
 )  # fmt: skip
 def test_a_call_with_a_wrong_value_is_refused(name: str, value: object) -> None:
