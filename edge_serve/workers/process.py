@@ -190,8 +190,9 @@ class Process:
             answer = await asyncio.wait_for(future, timeout)
         finally:
             self._answers.pop(number, None)
-            self._loading -= loading
-            self._seen = self._loop.time()
+            if loading:  # while it loaded, it might be silent
+                self._loading -= 1
+                self._seen = self._loop.time()
         if answer.kind == Kind.FAILED:
             raise error_of(answer.json())
         return answer

@@ -80,6 +80,23 @@ def test_a_stuck_interpreter_is_noticed(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_stuck_interpreter_is_noticed_though_it_is_asked_how_it_is(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, limits=Limits(silence=0.6)) as served:
+
+            async def ask() -> None:
+                while True:
+                    await served.model.is_ready(0.1)
+
+            asking = asyncio.create_task(ask())
+            served.send(request(do="hold", ms=20_000))
+            assert "its interpreter is stuck" in (await served.listener.lost()).message
+            asking.cancel()
+            await survives(served)
+
+    run(work())
+
+
 def test_a_slow_model_is_not_stuck(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path, limits=Limits(silence=0.3)) as served:
