@@ -202,14 +202,13 @@ def over_grpc(port: int, load: Load) -> None:
             load.answers[200] += 1
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_restarts_under_grpc_load_fail_no_call(tmp_path: Path) -> None:
+def restart_under_load(tmp_path: Path, door: str, one: Callable[[int, Load], None], connections: int) -> None:
+    """Ten times."""
     python_model(tmp_path / "models", "quick")
     with systemd(tmp_path, names=("http", "grpc", "metrics")) as manager:
         manager.start()
-        load = Load(manager.sockets["grpc"].getsockname()[1], 8, over_grpc)
-        for _ in range(2):
+        load = Load(manager.sockets[door].getsockname()[1], connections, one)
+        for _ in range(10):
             before = load.answers[200]
             while load.answers[200] < before + 100:
                 time.sleep(0.01)
@@ -217,43 +216,20 @@ def test_restarts_under_grpc_load_fail_no_call(tmp_path: Path) -> None:
             manager.start()
         answers = load.end()
         assert set(answers) == {200}
-        assert manager.statuses == [0, 0]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("one", [fresh, keep_alive])
-def test_restarts_under_load_fail_no_request(tmp_path: Path, one: Callable[[int, Load], None]) -> None:
-    python_model(tmp_path / "models", "quick")
-    with systemd(tmp_path) as manager:
-        manager.start()
-        load = Load(manager.port, 16, one)
-        for _ in range(3):
-            before = load.answers[200]
-            while load.answers[200] < before + 100:
-                time.sleep(0.01)
-            manager.stop()
-            manager.start()
-        answers = load.end()
-        assert set(answers) == {200}
-        assert manager.statuses == [0, 0, 0]
+        assert manager.statuses == [0] * 10
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("one", [fresh, keep_alive])
 def test_ten_restarts_under_load_fail_no_request(tmp_path: Path, one: Callable[[int, Load], None]) -> None:
-    python_model(tmp_path / "models", "quick")
-    with systemd(tmp_path) as manager:
-        manager.start()
-        load = Load(manager.port, 16, one)
-        for _ in range(10):
-            time.sleep(0.5)  # the load itself: it has to be under way, whatever it does
-            manager.stop()
-            manager.start()
-        answers = load.end()
-        assert set(answers) == {200}
-        assert manager.statuses == [0] * 10
+    restart_under_load(tmp_path, "http", one, 16)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ten_restarts_under_grpc_load_fail_no_call(tmp_path: Path) -> None:
+    restart_under_load(tmp_path, "grpc", over_grpc, 8)
 
 
 def test_who_is_being_answered_is_told_to_close_and_who_is_idle_may_still_ask(tmp_path: Path) -> None:
