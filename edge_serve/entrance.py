@@ -27,7 +27,7 @@ from edge_serve.systemd.activation import Inherited
 from edge_serve.transport.grpc_door import open_grpc
 from edge_serve.transport.http import HttpServer
 from edge_serve.transport.listeners import Listener, listen_tcp, listen_unix
-from edge_serve.transport.metrics import MetricsApplication
+from edge_serve.transport.metrics import LIMITS, MetricsApplication
 from edge_serve.transport.v2 import V2Application
 from edge_serve.transport.v2_head import V2Settings
 from edge_serve.workers.arena import Budget
@@ -158,7 +158,7 @@ class Entrance:
         )  # fmt: skip
         page = Page(source, options, find_gpus() if options.gpu else None, self._clock)
         metrics = MetricsApplication(page.render, guards.access)
-        door = HttpServer(metrics, clock=self._clock, choose=metrics.for_peer, tls=guards.metrics_tls)
+        door = HttpServer(metrics, LIMITS, self._clock, choose=metrics.for_peer, tls=guards.metrics_tls)
         host = config.metrics_address or config.http_address
         await self._open("metrics", door, self.inherited.of("metrics") or listen_tcp(host, config.metrics_port))
 

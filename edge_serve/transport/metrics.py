@@ -12,9 +12,13 @@ from edge_serve.metrics.exposition import CONTENT_TYPE
 from edge_serve.protocol.http1 import Head
 from edge_serve.transport.access import Access, Gate
 from edge_serve.transport.exchange import Exchange
+from edge_serve.transport.http_limits import HttpLimits
 from edge_serve.transport.replies import error_body, refuse
 
 log = logging.getLogger(__name__)
+
+#: no request here has anything to say in a body
+LIMITS = HttpLimits(body=4096)
 
 
 class MetricsApplication:
@@ -37,10 +41,10 @@ class MetricsApplication:
         return MetricsApplication(self._render, self._access, self._access.gate(peer))
 
     def check(self, head: Head, length: int) -> None:
-        """No body is read here, whoever sends it."""
+        """Nobody looks at it, and LIMITS say how long it may be."""
 
     def place(self, head: Head, length: int) -> Lease | None:
-        """Nothing here reads a body: ordinary memory, within the connection's own limit."""
+        """Ordinary memory, as far as LIMITS allow."""
         return None
 
     def handle(self, exchange: Exchange) -> None:

@@ -79,6 +79,16 @@ def test_a_large_body_is_refused_at_its_head(server: Running, keys: Keys) -> Non
         assert client.getresponse().status == 401
 
 
+def test_a_body_is_refused_where_nobody_reads_one(server: Running, keys: Keys) -> None:
+    """The memory for bodies is not asked at this door: there must be hardly any."""
+    with closing(tls(server.metrics, keys.authority.client())) as client:
+        client.putrequest("POST", "/metrics")
+        client.putheader("Content-Length", str(1 << 20))
+        client.putheader("Expect", "100-continue")
+        client.endheaders()
+        assert client.getresponse().status == 413
+
+
 def test_a_certificate_has_a_role(server: Running, keys: Keys) -> None:
     with closing(tls(server.http, keys.authority.client(keys.authority.issue("camera-3", "Acme")))) as known:
         assert ask(known, "POST", INFER, BODY).status == 200
