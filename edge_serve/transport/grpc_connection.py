@@ -102,12 +102,12 @@ class GrpcConnection(Watched):
     def _on_readable(self) -> None:
         http2 = self._http2
         shared = self._shared
-        place = http2.place()
         try:
+            place = http2.place()
             received = self._sock.recv_into(shared.view if place is None else place)
         except (BlockingIOError, InterruptedError):
             return
-        except OSError:
+        except (OSError, MemoryError):
             self.close()
             return
         if received == 0:  # nobody ends only one direction of HTTP/2

@@ -14,6 +14,7 @@ from edge_serve.protocol.http2_frames import DATA, END_STREAM, PING, PREFACE, SE
 from edge_serve.protocol.http2_heads import literal
 from edge_serve.transport.grpc_asked import GrpcSettings
 from edge_serve.transport.grpc_keepalive import KeepaliveSettings
+from edge_serve.transport.grpc_messages import MessageStream
 from edge_serve.transport.grpc_shared import GrpcLimits
 from tests.transport.grpc_raw import Raw, RawScene, block, message, raw_scene
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService, infer_request
@@ -149,6 +150,21 @@ def test_memory_of_an_answer_is_given_back_when_the_kernel_has_taken_it() -> Non
         await settled(lambda: lease.released == 1)
 
     run(main, GrpcFakeService(response_lease=lease))
+
+
+def test_without_memory_for_what_comes_the_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def place(self: MessageStream, size: int) -> memoryview | None:
+        raise MemoryError
+
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.begin(1, block())
+        whole = message(infer_request("unknown", bytes(500_000)).SerializeToString())
+        raw.send(frames.frame(DATA, END_STREAM, 1, whole))
+        assert await raw.ended()
+
+    monkeypatch.setattr(MessageStream, "place", place)
+    run(main)
 
 
 def test_a_client_that_greets_and_says_nothing_may_stay() -> None:
