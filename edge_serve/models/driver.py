@@ -23,7 +23,7 @@ from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.scheduling.queued import QueuedScheduler
 from edge_serve.scheduling.sequences import SequenceScheduler
-from edge_serve.workers.pool import BatchReply, OpenedModel
+from edge_serve.workers.pool import BatchReply
 
 #: how long requests wait while no instance has a worker; a worker that restarts at once is back sooner
 ABSENCE_SECONDS = 5.0
@@ -40,6 +40,22 @@ class Ticket(Protocol):
     def hold(self, held: bool) -> bool:
         """The client reads a decoupled model's responses too slowly, so that their sender should wait, or it has read
         on. Some that were sent before still come. False when nobody can be made to wait."""
+
+
+class Executors(Protocol):
+    """What a driver asks of the model that it drives: an `OpenedModel`, or who stands before it (`rate_limit`)."""
+
+    @property
+    def instances(self) -> int: ...
+
+    @property
+    def timeout(self) -> float: ...
+
+    def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None: ...
+
+    def cancel(self, batch_id: int, index: int) -> None: ...
+
+    def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None: ...
 
 
 class Job(Entry):
@@ -93,7 +109,7 @@ class Driver:
         self.name = name
         self.version = version
         self.statistics = statistics
-        self.model: OpenedModel
+        self.model: Executors
         self.controls: Controls | None = None
         self._scheduler = scheduler
         self._order = order

@@ -75,7 +75,7 @@ class LimitedModel:
     def join(self, driver: Driver, model: OpenedModel) -> None:
         """Stand between the two from now on."""
         self._driver, self._model = driver, model
-        driver.model = cast(OpenedModel, self)  # it has what a driver asks of one: `instances`, `execute`, `cancel`
+        driver.model = self
         model.listener = self
 
     @property
@@ -87,6 +87,11 @@ class LimitedModel:
     def instances(self) -> int:
         """See `OpenedModel`."""
         return self._model.instances
+
+    @property
+    def timeout(self) -> float:
+        """See `OpenedModel`."""
+        return self._model.timeout
 
     def standing(self, instance: int) -> tuple[bool, int]:
         """Which idle instance is to be taken: that of the lowest standing."""
@@ -112,6 +117,10 @@ class LimitedModel:
                 held.cancelled.add(index)
                 return
         self._model.cancel(batch_id, index)
+
+    def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None:
+        """See `OpenedModel`."""
+        self._model.hold(instance, batch_id, index, held)
 
     def start(self, instance: int) -> None:
         """The resources of what waits for this instance are there."""

@@ -13,6 +13,7 @@ from edge_serve.config.server_values import RateLimitResource
 from edge_serve.config.text import parse_model_config
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.models.decoupled import DecoupledDriver
 from edge_serve.models.driver import Driver
 from edge_serve.models.rate_limit import Gate, LimitedModel
 from edge_serve.models.statistics import new_statistics
@@ -34,6 +35,7 @@ class Opened:
 
     def __init__(self, instances: int) -> None:
         self.instances = instances
+        self.timeout = 0.0
         self.listener: Any = None
         #: instance -> what it runs
         self.running: dict[int, tuple[int, Sequence[InferRequest]]] = {}
@@ -45,6 +47,9 @@ class Opened:
 
     def cancel(self, batch_id: int, index: int) -> None:
         self.told.append((batch_id, index))
+
+    def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None:
+        self.held = held
 
     def finish(self, instance: int = 0) -> None:
         batch_id, requests = self.running.pop(instance)
@@ -62,14 +67,16 @@ class Opened:
 class Model:
     """One limited model as loading puts it together."""
 
-    def __init__(self, gate: Gate, name: str, loop: asyncio.AbstractEventLoop, groups: str) -> None:
+    def __init__(
+        self, gate: Gate, name: str, loop: asyncio.AbstractEventLoop, groups: str, kind: type[Driver] = Driver
+    ) -> None:
         config = parse_model_config(f'name: "{name}" instance_group [ {groups} ]')
         instances = sum(group.count for group in config.instance_group)
         self.opened = Opened(instances)
         self.limited: LimitedModel = gate.admit(config)
         scheduler = DirectScheduler(instances)
         scheduler.prefer(self.limited.standing)
-        self.driver = Driver(name, "1", scheduler, new_statistics(), Ticks(), loop)
+        self.driver = kind(name, "1", scheduler, new_statistics(), Ticks(), loop)
         self.driver._pace = None
         scheduler._burst = 1
         self.limited.join(self.driver, cast(OpenedModel, self.opened))
@@ -165,6 +172,19 @@ def test_who_leaves_while_its_request_waits_is_told_to_the_worker_that_gets_it(l
     assert second.opened.told == [(1, 0)]
     second.opened.finish()
     assert len(second.got) == 1
+
+
+def test_a_decoupled_model_is_limited_too(loop: asyncio.AbstractEventLoop) -> None:
+    model = Model(Gate(RateLimiter()), "m", loop, group(R=1), DecoupledDriver)
+    job = model.ask("a")
+    assert job.hold(True)
+    assert model.opened.held
+    model.opened.listener.on_partial(0, 1, 0, Reply(), True, None)
+    assert not model.opened.held
+    model.opened.finish()
+
+    assert [response.final for response in model.got] == [True]
+    assert model.driver.in_flight() == 0
 
 
 def test_an_idle_instance_that_can_run_now_is_taken(loop: asyncio.AbstractEventLoop) -> None:
