@@ -1,4 +1,4 @@
-"""The doors' settings as what the doors need: certificates, access, limits. `server` opens the doors with it."""
+"""The doors' settings as what the doors need: certificates, access, limits. `entrance` opens them with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from edge_serve.transport.exchange import Application
 from edge_serve.transport.http_limits import HttpLimits
 from edge_serve.transport.reloaded import Reloaded
 from edge_serve.transport.sharing import Addresses, InFlight, Sharing
-from edge_serve.transport.tls import TlsFiles, make_context
+from edge_serve.transport.tls import TlsFiles, make_context, tls_files
 from edge_serve.transport.v2 import V2Application
 
 log = logging.getLogger(__name__)
@@ -147,16 +147,3 @@ def http_files(config: ServerConfig) -> TlsFiles | None:
             raise InvalidArgument("--metrics-use-ssl needs --http-use-ssl, whose certificate it uses")
         return None
     return tls_files("--http", config.http_server_cert, config.http_server_key, config.http_root_cert, mutual=mutual)
-
-
-def tls_files(prefix: str, certificate: str, key: str, clients: str, *, mutual: bool) -> TlsFiles:
-    """The files of one door; `prefix` is that of its flags.
-
-    Raises:
-        InvalidArgument: one that is needed is not there.
-    """
-    needed = {"server-cert": certificate, "server-key": key} | ({"root-cert": clients} if mutual else {})
-    for name, path in needed.items():
-        if not path:
-            raise InvalidArgument(f"TLS needs {prefix}-{name}: the file was not named")
-    return TlsFiles(certificate, key, clients, demanded=mutual)

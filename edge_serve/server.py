@@ -69,7 +69,7 @@ class Server:
 
     Attributes:
         service: every operation, for callers inside the process.
-        addresses: where each open door listens, by its name (`HTTP`, `metrics`).
+        addresses: where each open door listens, by its name (`HTTP`, `gRPC`, `metrics`, `admin`).
     """
 
     def __init__(self, config: ServerConfig, log_control: LogControl | None = None) -> None:

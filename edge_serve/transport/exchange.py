@@ -1,6 +1,6 @@
 """The seam between an HTTP connection and what answers its requests.
 
-`transport/http.py` implements `Exchange`; `transport/v2.py` and `transport/metrics.py` are `Application`s.
+`transport/http_exchange.py` implements `Exchange`; `transport/v2.py` and `transport/metrics.py` are `Application`s.
 """
 
 from __future__ import annotations

@@ -6,13 +6,12 @@ import math
 import ssl
 
 from edge_serve.config.server import ServerConfig
-from edge_serve.errors import InvalidArgument
 from edge_serve.protocol.routes import Group
 from edge_serve.transport.grpc_asked import GrpcSettings
 from edge_serve.transport.grpc_keepalive import KeepaliveSettings
 from edge_serve.transport.grpc_shared import GrpcLimits
 from edge_serve.transport.reloaded import Reloaded
-from edge_serve.transport.tls import TlsFiles, make_context
+from edge_serve.transport.tls import make_context, tls_files
 
 #: messages are as long as their protocol allows, and no longer than what could ever be run
 _MOST = 2**31 - 1
@@ -63,14 +62,9 @@ def tls_of(config: ServerConfig) -> Reloaded[ssl.SSLContext] | None:
     Raises:
         InvalidArgument: TLS is asked for, and a file of it is missing or no good.
     """
-    if not (config.grpc_use_ssl or config.grpc_use_ssl_mutual):
+    mutual = config.grpc_use_ssl_mutual
+    if not (config.grpc_use_ssl or mutual):
         return None
-    flags = {"--grpc-server-cert": config.grpc_server_cert, "--grpc-server-key": config.grpc_server_key}
-    if config.grpc_use_ssl_mutual:
-        flags["--grpc-root-cert"] = config.grpc_root_cert
-    for flag, path in flags.items():
-        if not path:
-            raise InvalidArgument(f"TLS for gRPC needs {flag}: the file was not named")
-    root = config.grpc_root_cert if config.grpc_use_ssl_mutual else ""
-    files = TlsFiles(config.grpc_server_cert, config.grpc_server_key, root, demanded=config.grpc_use_ssl_mutual)
+    root = config.grpc_root_cert if mutual else ""
+    files = tls_files("--grpc", config.grpc_server_cert, config.grpc_server_key, root, mutual=mutual)
     return Reloaded("certificate of gRPC", files.paths, lambda: make_context(files, ("h2",)))

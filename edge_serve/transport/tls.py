@@ -48,6 +48,19 @@ class TlsFiles:
         return tuple(path for path in (self.certificate, self.key, self.clients) if path)
 
 
+def tls_files(prefix: str, certificate: str, key: str, clients: str, *, mutual: bool) -> TlsFiles:
+    """The files of one door; `prefix` is that of its flags.
+
+    Raises:
+        InvalidArgument: one that is needed was not named.
+    """
+    needed = {"server-cert": certificate, "server-key": key} | ({"root-cert": clients} if mutual else {})
+    for name, path in needed.items():
+        if not path:
+            raise InvalidArgument(f"TLS needs {prefix}-{name}: the file was not named")
+    return TlsFiles(certificate, key, clients, demanded=mutual)
+
+
 def make_context(files: TlsFiles, alpn: Sequence[str] = ()) -> ssl.SSLContext:
     """What new connections are given: TLS 1.2 and 1.3, no renegotiation, no compression.
 

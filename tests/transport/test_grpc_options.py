@@ -55,7 +55,7 @@ def test_what_is_given_gets_there() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--grpc-use-ssl=true"], "TLS for gRPC needs --grpc-server-cert"),
+        (["--grpc-use-ssl=true"], "TLS needs --grpc-server-cert"),
         (["--grpc-use-ssl-mutual=true", "--grpc-server-cert=c", "--grpc-server-key=k"], "needs --grpc-root-cert"),
         (["--grpc-use-ssl=true", "--grpc-server-cert=/none", "--grpc-server-key=/none"], "cannot read '/none'"),
     ],
