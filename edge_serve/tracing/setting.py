@@ -42,7 +42,7 @@ class Setting:
         asked.update(new)
         values = replace(above, **asked)
         reason = why_not(values)
-        if values.level and reason:
+        if values.level and (reason or values.count == 0):  # of a count that is used up Triton gives no reason either
             raise InvalidArgument(f"Attempting to set invalid trace setting :{reason}")
         return Setting(values, frozenset(asked))
 

@@ -75,6 +75,7 @@ class HttpServer(Door[HttpConnection]):
         assert self._shared is not None, "it was started"
         self._shared.now_ns = self._clock.now_ns if on else None
         for connection in self.connections:
+            connection.begun_ns = 0
             connection.read_anew()
 
     def _connect(self, sock: socket.socket | TlsSocket, peer: Peer) -> HttpConnection:

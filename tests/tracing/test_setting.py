@@ -50,6 +50,15 @@ def test_every_rate_th_request_until_the_count_is_used_up(
     assert setting.values.count == (count if count <= 0 else count - len(numbers))
 
 
+def test_a_setting_with_nothing_left_to_count_may_only_be_switched_off() -> None:
+    setting = Setting(TraceSettings(("TIMESTAMPS",), 1, 0, file="t"), frozenset({"level", "count"}))
+
+    with pytest.raises(InvalidArgument, match=r"^Attempting to set invalid trace setting :$"):
+        setting.changed(ON, TraceChanges())
+    assert not setting.changed(ON, TraceChanges(level=())).take()
+    assert setting.changed(ON, TraceChanges(count=1)).take()
+
+
 def test_nothing_is_taken_while_it_is_off() -> None:
     setting = Setting(TraceSettings(rate=1, file="t"))
 
