@@ -219,6 +219,9 @@ class Desk:
 
     def _on_call(self, received: Frame) -> None:
         question, control = received.json(), self.hooks.control
+        name = question.get("model_name")
+        if name is not None and type(name) is not str:
+            raise FrameError(f"found a {type(name).__name__} for the name of a model")
 
         def answer(result: dict[str, Any] | EdgeServeError) -> None:
             if isinstance(result, EdgeServeError):
@@ -228,8 +231,7 @@ class Desk:
 
         if question.get("do") == "memory":
             answer(self._memory(question))
-        elif question.get("model_name") in self.turning and question.get("do") != "is_model_ready":
-            name = question["model_name"]  # it would wait for itself
+        elif name in self.turning and question.get("do") != "is_model_ready":  # it would wait for itself
             answer(Unavailable(f"model '{name}' cannot be loaded or unloaded by itself while it loads or unloads"))
         elif control is None:
             answer(Unsupported(f"models may not ask for '{question.get('do')}' here"))

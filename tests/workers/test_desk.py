@@ -219,6 +219,7 @@ def test_a_model_does_not_wait_for_itself() -> None:
 @pytest.mark.parametrize(
     "data",
     [
+        json_frame(Kind.CALL, 1, {"do": "load_model", "model_name": ["a", "list"]}),
         json_frame(Kind.CALL, 1, {"do": "memory", "model": 8, "nbytes": 1}),
         json_frame(Kind.CALL, 1, {"do": "memory", "model": 7, "nbytes": -1}),
         json_frame(Kind.CALL, 1, {"do": "memory", "model": "7", "nbytes": 1}),
