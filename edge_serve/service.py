@@ -44,7 +44,6 @@ TRITON_VERSION = "2.51.0"
 Done = Callable[["EdgeServeError | None"], None]
 #: called with the status document (status/collect.py)
 OnStatus = Callable[[dict[str, Any]], None]
-Parameter = "str | int | bool | float | bytes"
 
 
 class Answered:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -17,8 +17,6 @@ from edge_serve.messages.statistics import BatchStatistics, Duration, ModelStati
 from edge_serve.protocol import json_text
 from edge_serve.protocol.json_text import as_bool, as_string, as_unsigned, find
 from edge_serve.tensors import Buffer
-
-LoadParameters = Mapping[str, Parameter | bytes]
 
 
 def server_metadata(metadata: ServerMetadata) -> bytes:

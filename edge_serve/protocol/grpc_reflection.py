@@ -15,8 +15,6 @@ from edge_serve.protocol.grpc_wire import STATUS
 _V1, _V1ALPHA = "grpc.reflection.v1", "grpc.reflection.v1alpha"
 _FILE, _FILE_V1ALPHA = "grpc_reflection.proto", "grpc_reflection_v1alpha.proto"
 
-#: where reflection is called
-PATHS = tuple(f"/{package}.ServerReflection/ServerReflectionInfo" for package in (_V1, _V1ALPHA))
 #: what can be called here
 SERVICES = (
     "grpc.health.v1.Health",

@@ -47,12 +47,6 @@ class GrpcInferEncoder:
     def __init__(self) -> None:
         self._heads: dict[_Key, _Head] = {}
 
-    def encode(
-        self, response: InferResponse, request: InferRequest, signature: Signature, *, final: bool | None = None
-    ) -> bytes:
-        """The message in one piece; as `parts`."""
-        return b"".join(self.parts(response, request, signature, final=final)[0])
-
     def parts(
         self, response: InferResponse, request: InferRequest, signature: Signature, *, final: bool | None = None
     ) -> tuple[list[Buffer], int]:

@@ -11,7 +11,7 @@ from edge_serve.protocol.grpc_infer import Unreadable
 from edge_serve.transport.grpc_call import GrpcCall
 from edge_serve.transport.grpc_messages import Message
 
-#: where it is called (`protocol.grpc_reflection.PATHS`, which is not imported before somebody asks)
+#: where it is called; what answers (`protocol.grpc_reflection`) is not imported before somebody asks
 REFLECTION = (
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",

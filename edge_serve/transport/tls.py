@@ -118,11 +118,6 @@ class TlsSocket:
         return self._sock.fileno()
 
     @property
-    def protocol(self) -> str | None:
-        """What ALPN has agreed on."""
-        return self._sock.selected_alpn_protocol()
-
-    @property
     def certificate(self) -> Certificate | None:
         """The client's, which was verified."""
         data = self._sock.getpeercert(binary_form=True)

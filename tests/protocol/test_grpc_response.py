@@ -20,6 +20,13 @@ def response(data: bytes = bytes(12), **rest: object) -> InferResponse:
     return InferResponse("m", "1", outputs=[Tensor("Y", DataType.FP32, (1, 3), data)], **rest)  # type: ignore[arg-type]
 
 
+def whole(encoder: GrpcInferEncoder, made: InferResponse, request: InferRequest = REQUEST) -> bytes:
+    parts, size = encoder.parts(made, request, SIGNATURE)
+    data = b"".join(parts)
+    assert len(data) == size
+    return data
+
+
 @pytest.mark.parametrize("size", [0, 12, 120, 127, 128, 16384, 70_000])
 def test_what_is_written_is_what_protobuf_writes(size: int) -> None:
     encoder = GrpcInferEncoder()
@@ -30,14 +37,14 @@ def test_what_is_written_is_what_protobuf_writes(size: int) -> None:
         made = InferResponse("m", "1", "i")
         made.outputs = [Tensor("Y", DataType.UINT8, (size,), bytes(size)), Tensor("Z", DataType.UINT8, (1,), b"z")]
 
-        assert encoder.encode(made, REQUEST, SIGNATURE) == expected.SerializeToString()
+        assert whole(encoder, made) == expected.SerializeToString()
 
 
 def test_heads_that_are_remembered_do_not_mix() -> None:
     encoder = GrpcInferEncoder()
-    first = ModelInferResponse.FromString(encoder.encode(response(id="1"), REQUEST, SIGNATURE))
+    first = ModelInferResponse.FromString(whole(encoder, response(id="1")))
     other = InferResponse("m", "2", "2", [Tensor("Y", DataType.INT32, (3,), bytes(12))])
-    second = ModelInferResponse.FromString(encoder.encode(other, REQUEST, SIGNATURE))
+    second = ModelInferResponse.FromString(whole(encoder, other))
 
     assert (first.id, first.model_version, first.outputs[0].datatype) == ("1", "1", "FP32")
     assert (second.id, second.model_version, second.outputs[0].datatype) == ("2", "2", "INT32")
@@ -45,7 +52,7 @@ def test_heads_that_are_remembered_do_not_mix() -> None:
 
 def test_parameters_keep_their_types() -> None:
     parameters = {"b": True, "i": -1, "s": "x", "d": 0.5, "big": 2**70}
-    read = ModelInferResponse.FromString(GrpcInferEncoder().encode(response(parameters=parameters), REQUEST, SIGNATURE))
+    read = ModelInferResponse.FromString(whole(GrpcInferEncoder(), response(parameters=parameters)))
 
     kinds = {name: value.WhichOneof("parameter_choice") for name, value in read.parameters.items()}
     assert kinds == {"b": "bool_param", "i": "int64_param", "s": "string_param", "d": "double_param",
@@ -66,7 +73,7 @@ def test_messages_of_a_stream_say_whether_they_are_the_last(final: bool) -> None
 def test_classes_take_the_place_of_the_tensor() -> None:
     request = InferRequest("m", outputs=[RequestedOutput("Y", True, 1)])
     values = b"\0\0\0\0" + b"\0\0\x80\x3f" + b"\0\0\0\0"
-    read = ModelInferResponse.FromString(GrpcInferEncoder().encode(response(values), request, SIGNATURE))
+    read = ModelInferResponse.FromString(whole(GrpcInferEncoder(), response(values), request))
 
     assert (read.outputs[0].datatype, list(read.outputs[0].shape)) == ("BYTES", [1, 1])
     assert read.raw_output_contents[0][4:] == b"1.000000:1:b"

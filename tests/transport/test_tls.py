@@ -76,7 +76,7 @@ def test_bytes_pass_both_ways(authority: Authority) -> None:
         assert receive(ours, 8) == b"question"
         assert ours.send(b"answer") == 6
         assert theirs.recv(100) == b"answer"
-        assert ours.protocol == "http/1.1"
+        assert theirs.selected_alpn_protocol() == "http/1.1"
         assert ours.certificate is None
 
 
