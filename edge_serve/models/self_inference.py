@@ -67,13 +67,13 @@ class SelfInference:
     async def round(self) -> None:
         """Ask whoever has not answered anybody since the last round."""
         now = list(self._served())
-        self._patients = {one: self._patients.get(one) or _Patient(one.statistics.success.count) for one in now}
+        self._patients = {one: self._patients.get(one) or _Patient(_answers(one)) for one in now}
         await asyncio.gather(*(self._visit(one, patient) for one, patient in self._patients.items()))
 
     async def _visit(self, served: Served, patient: _Patient) -> None:
         """Never raises."""
-        busy = served.statistics.success.count > patient.answered
-        patient.answered = served.statistics.success.count
+        busy = _answers(served) > patient.answered
+        patient.answered = _answers(served)
         if busy:
             served.sick = False
         if busy or patient.excused or served.leaving or served.opened is None or not served.opened.complete:
@@ -87,7 +87,7 @@ class SelfInference:
             patient.excused = True
             return
         error = await _ask(served, question, min(self._interval, PATIENCE))
-        patient.answered = served.statistics.success.count
+        patient.answered = _answers(served)
         self._judge(served, patient, error)
 
     def _judge(self, served: Served, patient: _Patient, error: EdgeServeError | None) -> None:
@@ -112,6 +112,11 @@ class SelfInference:
         text = "model %s is not asked by the server itself, because it does not take %s (%s); give it a model_warmup"
         what = "the first sample of its model_warmup" if served.config.model_warmup else "zeros"
         log.warning(text, served.name, what, reason, extra=about(served.name, served.version))
+
+
+def _answers(served: Served) -> int:
+    """How many requests the model itself has answered: what comes from the cache says nothing about it."""
+    return served.statistics.success.count - served.statistics.cache_hit.count
 
 
 def _question(served: Served) -> InferRequest | None:

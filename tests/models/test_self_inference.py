@@ -7,7 +7,7 @@ import re
 import time
 from pathlib import Path
 
-from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running
+from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, Running, python_model, running
 
 #: dead for the rest of its process once a file was there, as a CUDA context after an error
 DIES_INSIDE = "import os\nDEAD = []\n" + ADD_SUB.replace(
@@ -58,6 +58,22 @@ def test_a_dead_device_is_found_without_traffic(tmp_path: Path) -> None:
         assert counter(server, "edge_serve_worker_restarts_total", "picky") == 0
         index = {one["name"]: one.get("reason", "") for one in json.loads(server.post("/v2/repository/index")[1])}
         assert "it fails on a request that it has answered before" in index["dies"]
+
+
+def test_a_dead_device_is_found_behind_answers_from_the_cache(tmp_path: Path) -> None:
+    fault = tmp_path / "fault"
+    code = DIES_INSIDE.replace("FAULT", repr(str(fault)))
+    python_model(tmp_path / "models", "dies", code, ADD_SUB_CONFIG + "response_cache { enable: true }")
+    flags = [f"--model-repository={tmp_path}/models", f"--self-inference-interval-secs={INTERVAL}"]
+    with running(*flags, "--cache-config=local,size=1000000") as server:
+        while counter(server, "nv_inference_request_success", "dies") < 1:  # its own question
+            time.sleep(0.01)
+        assert server.add_sub("dies")[0] == 200
+        fault.touch()
+        end = time.monotonic() + PATIENCE
+        while "has answered its own question before and fails now" not in server.log():
+            assert server.add_sub("dies")[0] == 200
+            assert time.monotonic() < end, server.log()
 
 
 def test_a_model_that_has_traffic_is_not_asked(tmp_path: Path) -> None:
