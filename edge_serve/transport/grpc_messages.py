@@ -59,7 +59,7 @@ class MessageStream(Stream):
         finished: the end of the answer is handed over, though it may wait to be sent: nobody reads what still comes.
     """
 
-    __slots__ = ("_beginning", "_claim", "_flag", "_length", "_placed", "_prefix", "_store", "filled", "finished",
+    __slots__ = ("_beginning", "_charged", "_claim", "_flag", "_length", "_placed", "_prefix", "_store", "filled", "finished",
                  "max_message")  # fmt: skip
 
     def __init__(self, connection: Http2, stream_id: int, due: int, max_message: int) -> None:
@@ -75,6 +75,8 @@ class MessageStream(Stream):
         self.filled = 0
         #: on memory for the message that is coming, or for the last one if nobody placed it
         self._claim: Claim | None = None
+        #: the same for one that is there and was charged while the next one came
+        self._charged: Claim | None = None
         #: what `find_place` will be shown when there is memory
         self._beginning = b""
 
@@ -134,6 +136,7 @@ class MessageStream(Stream):
         if placed is not None:
             placed.lease.release()
         self._release()
+        self._release_charged()
 
     @property
     def waits(self) -> bool:
@@ -239,14 +242,25 @@ class MessageStream(Stream):
         Raises:
             EdgeServeError: there is no memory for it.
         """
-        self._release()
-        if not self.closed:
-            self._claim = self.memory.growing(self.fail)
-            self._claim.grow(size, 1)
-            self._claim.settle()
+        if self.closed:
+            return
+        claim = self.memory.growing(self.fail)
+        if self._store is None:
+            self._release()
+            self._claim = claim
+        else:  # the next one is coming, and has a claim of its own
+            self._release_charged()
+            self._charged = claim
+        claim.grow(size, 1)
+        claim.settle()
 
     def _release(self) -> None:
         claim, self._claim = self._claim, None
+        if claim is not None:
+            claim.release()
+
+    def _release_charged(self) -> None:
+        claim, self._charged = self._charged, None
         if claim is not None:
             claim.release()
 

@@ -17,6 +17,7 @@ from edge_serve.protocol.http2_frames import Setting
 from edge_serve.transport.grpc_asked import GrpcSettings
 from tests.transport.grpc_raw import block, message, raw_scene
 from tests.transport.grpc_scene import INFERENCE, Caller, GrpcFakeService, infer_request, with_door
+from tests.transport.http_scene import until
 from tests.transport.v2_scene import FakeService
 
 STREAM = INFERENCE + "ModelStreamInfer"
@@ -156,6 +157,26 @@ def test_messages_of_a_stream_keep_their_order_while_one_is_inflated_elsewhere()
             while len(scene.service.requests) < 4:
                 await asyncio.sleep(0.001)
             assert [request.id for request in scene.service.requests] == ["a", "b", "c", "d"]
+
+    asyncio.run(main())
+
+
+def test_a_message_that_comes_while_one_is_inflated_keeps_its_claim() -> None:
+    async def main() -> None:
+        async with raw_scene() as scene:
+            memory = scene.server._sharing.memory
+            raw = await scene.connect(limit=1 << 26)
+            raw.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]), frames.window_update(0, 2**30))
+            raw.begin(1, block(STREAM, grpc_encoding="gzip"))
+            first = infer_request(values=bytes(8_000_000)).SerializeToString()
+            second = message(infer_request(values=bytes(100_000)).SerializeToString())
+            raw.data(1, message(gzip.compress(first), 1) + second[:50_000])
+            while len(scene.service.requests) < 1:
+                await asyncio.sleep(0.001)
+            assert memory.used == len(first) + len(second) - 5
+            raw.data(1, second[50_000:], end=True)
+            assert await raw.status(1) == (0, "")
+            await until(lambda: memory.used == 0)
 
     asyncio.run(main())
 
