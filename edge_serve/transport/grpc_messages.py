@@ -59,8 +59,8 @@ class MessageStream(Stream):
         finished: the end of the answer is handed over, though it may wait to be sent: nobody reads what still comes.
     """
 
-    __slots__ = ("_beginning", "_charged", "_claim", "_flag", "_length", "_placed", "_prefix", "_store", "filled", "finished",
-                 "max_message")  # fmt: skip
+    __slots__ = ("_beginning", "_charged", "_claim", "_flag", "_length", "_placed", "_prefix", "_store", "filled",
+                 "finished", "max_message")  # fmt: skip
 
     def __init__(self, connection: Http2, stream_id: int, due: int, max_message: int) -> None:
         Stream.__init__(self, connection, stream_id, due)
