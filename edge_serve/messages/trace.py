@@ -44,6 +44,7 @@ class Trace(ComputeTimes):
         timestamps: what happened and when, CLOCK_MONOTONIC nanoseconds; None = not wanted.
         tensors: what went in and out; None = not wanted.
         composed: the parts of its ensemble tell when they computed.
+        later: marks that are to stand behind all others.
         closed: it is being written, and what still happens is not told.
         group: of a root: itself, and all that belong to it.
     """
@@ -60,15 +61,17 @@ class Trace(ComputeTimes):
         self.timestamps: list[Timestamp] | None = [] if timestamps else None
         self.tensors: list[TensorRecord] | None = [] if tensors else None
         self.composed = self.closed = False
-        self.arrival: Arrival | None = None
+        self.later: list[Timestamp] = []
         self.root: Trace = self if parent is None else parent.root
         self.group: list[Trace] = []
         self._recorder = recorder
         self._sum: ComputeTimes | None = None
         self._here = 0
+        #: the model may answer before `execute` returns; it has, and the request ends with that
+        self._outlives = self._runs = False
         if not self.root.closed:
             self.root.group.append(self)
-        self.root.enter()
+        self.enter()
 
     def part(self, model: str, version: str, request: InferRequest) -> Trace:
         """The trace of a request that this one has led to; that request's `compute` from now on."""
@@ -91,25 +94,38 @@ class Trace(ComputeTimes):
         self.mark("REQUEST_START", now)
         self.mark("QUEUE_START", now)
         self.keep("TENSOR_QUEUE_INPUT", request.inputs)
+        self._outlives = request.validated is not None and request.validated.decoupled
         request.compute = self
 
     def answered(self, response: InferResponse) -> None:
         """The model has answered; after its last answer somebody has to call `leave`."""
         self.keep("TENSOR_BACKEND_OUTPUT", response.outputs)
-        if response.final:
+        if not response.final:
+            return
+        if self._outlives and not self.composed and response.error is None:
+            self._runs = True
+            self.enter()
+        else:
             self.mark("REQUEST_END", self._recorder.now_ns())
 
     def enter(self) -> None:
         """Somebody has more to tell."""
-        self._here += 1
+        self.root._here += 1
 
     def leave(self) -> None:
         """It has told all."""
         root = self.root
         root._here -= 1
-        if not root._here and not root.closed:
-            root.closed = True
-            self._recorder.collect(root)
+        if not root._here:
+            root.end()
+
+    def end(self) -> None:
+        """Of a root: nobody has more to tell, or nobody is heard any more."""
+        if not self.closed:
+            for name, ns in self.later:
+                self.mark(name, ns)
+            self.closed = True
+            self._recorder.collect(self)
 
     def now_ns(self) -> int:
         """The time of its marks."""
@@ -130,6 +146,11 @@ class Trace(ComputeTimes):
         self.mark("COMPUTE_INPUT_END", input_end_ns)
         self.mark("COMPUTE_OUTPUT_START", output_start_ns)
         self.mark("COMPUTE_END", compute_end_ns)
+        self._outlives = False
+        if self._runs:
+            self._runs = False
+            self.mark("REQUEST_END", self._recorder.now_ns())
+            self.leave()
 
     def keep(self, activity: str, tensors: Sequence[Tensor]) -> None:
         """Tensors as they are now: TENSOR_QUEUE_INPUT or TENSOR_BACKEND_OUTPUT."""
@@ -164,7 +185,6 @@ class Arrival:
     def traced(self, trace: Trace) -> None:
         """The request has this trace, which is not complete before `leave`."""
         self._trace = trace
-        trace.arrival = self
         trace.enter()
         for name, ns in self._received:
             self._mark(name, ns)
@@ -184,8 +204,7 @@ class Arrival:
         """The answer is sent, or the client has gone. May be called again."""
         trace, self._trace = self._trace, None
         if trace is not None:
-            for name, ns in self._late or ():
-                trace.mark(name, ns)
+            trace.later += self._late or ()
             trace.leave()
 
     def _mark(self, name: str, ns: int) -> None:

@@ -35,6 +35,8 @@ class Tracing:
         self._models: dict[str, Setting] = {}
         self._files = TraceFiles()
         self._next_id = 1
+        #: under way, by id
+        self._open: dict[int, Trace] = {}
         self._told: list[Callable[[bool], None]] = []
         self.arrival: Arrival | None = None
         self.on = False
@@ -75,7 +77,9 @@ class Tracing:
         if setting.values.mode != "triton" or not setting.take():
             return None
         recorder, level = _Recorder(self, setting), setting.values.level
-        return Trace(self.next_id(), recorder, timestamps="TIMESTAMPS" in level, tensors="TENSORS" in level)
+        trace = Trace(self.next_id(), recorder, timestamps="TIMESTAMPS" in level, tensors="TENSORS" in level)
+        self._open[trace.id] = trace
+        return trace
 
     def watch(self, request: InferRequest, model: str, version: str, on_response: OnResponse) -> OnResponse:
         """A valid request goes to a model: trace it when it is its turn; who is to be told its responses."""
@@ -114,6 +118,7 @@ class Tracing:
 
     def finish(self, trace: Trace, setting: Setting) -> None:
         """A trace, and all that belong to it, are complete."""
+        self._open.pop(trace.id, None)
         setting.open -= 1
         values = setting.values
         self._files.add(trace, values)
@@ -124,6 +129,8 @@ class Tracing:
 
     def close(self) -> None:
         """Write what is left; blocks."""
+        for trace in list(self._open.values()):
+            trace.end()
         self._files.close()
 
     def _put(self, models: dict[str, Setting], server: Setting) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_serve.messages.infer import InferRequest
+from edge_serve.errors import Internal
+from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.messages.trace import Trace
 from edge_serve.tensors import DataType, Tensor, Unseen, from_array
@@ -101,3 +103,30 @@ def test_a_part_adds_its_times_to_those_of_the_whole() -> None:
         "COMPUTE_OUTPUT_START",
         "COMPUTE_END",
     ]
+
+
+def decoupled(*, error: bool = False) -> tuple[Trace, Collected]:
+    """A request of a decoupled model that has got its last response."""
+    recorder, request = Collected(), InferRequest("n")
+    request.validated = Signature("n", "1", "python", 0, {}, {}, decoupled=True)
+    trace = Trace(1, recorder, timestamps=True, tensors=False)
+    trace.begin("n", "1", request)
+    trace.answered(InferResponse("n", "1", error=Internal("no") if error else None))
+    trace.leave()
+    return trace, recorder
+
+
+def test_a_request_of_a_decoupled_model_ends_with_its_execution() -> None:
+    trace, recorder = decoupled()
+    assert recorder.traces == []
+    trace.add(1, 2, 3, 4)
+
+    assert recorder.traces == [trace]
+    assert [name for name, _ in trace.timestamps or ()][-2:] == ["COMPUTE_END", "REQUEST_END"]
+
+
+def test_one_that_failed_does_not_wait_for_it() -> None:
+    trace, recorder = decoupled(error=True)
+
+    assert recorder.traces == [trace]
+    assert [name for name, _ in trace.timestamps or ()][-1] == "REQUEST_END"

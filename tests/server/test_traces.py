@@ -80,7 +80,8 @@ CALLER = """
 RECEIVED, SENT = ["HTTP_RECV_START", "HTTP_RECV_END"], ["HTTP_SEND_START", "HTTP_SEND_END"]
 STARTED = ["REQUEST_START", "QUEUE_START"]
 COMPUTED = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
-ANSWERED = ["INFER_RESPONSE_COMPLETE", "REQUEST_END"]
+RESPONSE = "INFER_RESPONSE_COMPLETE"
+ANSWERED = [RESPONSE, "REQUEST_END"]
 GRPC = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "INFER_RESPONSE_COMPLETE", "GRPC_SEND_START", "GRPC_SEND_END"]
 
 #: (model, number of the trace above it in the list, request id, marks) of each trace, as Triton 2.51 wrote them; where
@@ -108,9 +109,9 @@ EXPECTED: dict[str, list[Told]] = {
     ],
     "generate": [("double", None, "", [*RECEIVED, *STARTED, *COMPUTED, *ANSWERED, *SENT])],
     "stream": [
-        ("several", None, "", [*RECEIVED, *STARTED, *ANSWERED[:1], *SENT, *ANSWERED[:1], *SENT, *ANSWERED]),
+        ("several", None, "", [*RECEIVED, *STARTED, *([RESPONSE, *SENT] * 2), RESPONSE, *COMPUTED, "REQUEST_END"]),
     ],
-    "grpc stream": [("several", None, "r", [*STARTED, "REQUEST_END", *GRPC, "GRPC_SEND_START", "GRPC_SEND_END"])],
+    "grpc stream": [("several", None, "r", [*STARTED, *COMPUTED, "REQUEST_END", *GRPC, *GRPC[-2:]])],
 }
 
 

@@ -308,3 +308,12 @@ def test_a_request_whose_turn_it_is_not_is_left_alone() -> None:
 
     assert here.watch(request, "m", "3", on_response) is on_response
     assert request.compute is None
+
+
+def test_what_is_under_way_at_the_end_is_written_as_far_as_it_is_known(tmp_path: Path) -> None:
+    here = Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps())
+    tell = here.watch(InferRequest("m"), "m", "3", lambda response: None)
+    here.close()
+    tell(InferResponse("m", "3"))
+
+    assert [name for name, _ in names(tmp_path / "t")] == ["REQUEST_START", "QUEUE_START"]
