@@ -74,7 +74,7 @@ def test_a_reload_serves_what_is_new_and_keeps_the_process(service: Service) -> 
     service.machine.run("systemctl reload edge-serve", 120)
 
     assert wait_until(lambda: "2 models ready" in service.show("StatusText"), 20 * service.patience)
-    assert service.show("ActiveState") == "active"
+    assert wait_until(lambda: service.show("ActiveState") == "active", 5 * service.patience)
     assert service.main_pid() == before
 
 

@@ -55,11 +55,12 @@ class Client:
     def run(self, request: Callable[[], None], over: threading.Event) -> None:
         """Ask on and on."""
         while not over.is_set():
+            began = time.monotonic()
             try:
                 request()
             except UNREACHABLE as error:
                 self._hang_up()
-                self.failures.append(repr(error))
+                self.failures.append(f"{error!r} after {time.monotonic() - began:.1f} s, at {time.monotonic():.1f}")
         self._hang_up()
 
     def _hang_up(self) -> None:
@@ -96,6 +97,7 @@ def test_restarts_under_load_lose_no_request(service: Service, way: str) -> None
             started = time.monotonic()
             service.machine.run("systemctl restart edge-serve", 60)
             times.append(time.monotonic() - started)
+            print(f"restarted from {started:.1f} to {time.monotonic():.1f}")
         time.sleep(0.5)
     finally:
         over.set()
