@@ -110,7 +110,7 @@ class Handshakes:
     def _fail(self, handshake: _Handshake, error: OSError) -> None:
         self._end(handshake)
         if self._plain_reply and getattr(error, "reason", None) == "HTTP_REQUEST":
-            _answer_plainly(handshake.sock, self._plain_reply)
+            answer_plainly(handshake.sock, self._plain_reply)
         handshake.sock.close()
         _tell(handshake.failed, error)
 
@@ -131,11 +131,12 @@ def _tell(failed: Failed | None, error: OSError) -> None:
         failed()
 
 
-def _answer_plainly(sock: ssl.SSLSocket, reply: bytes) -> None:
-    """Below TLS; what was not read is read first, because closing with unread bytes would take the reply back."""
+def answer_plainly(sock: socket.socket, reply: bytes) -> None:
+    """Below TLS; what was not read is read first, because closing with unread bytes would take the reply back. Who
+    sends more than any request has may lose it."""
     with contextlib.suppress(OSError):
-        while socket.socket.recv(sock, 65536):
-            pass
+        for _ in range(2):
+            socket.socket.recv(sock, 65536)
     with contextlib.suppress(OSError):
         socket.socket.send(sock, reply)
         sock.shutdown(socket.SHUT_WR)

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from pathlib import Path
 
-from edge_serve.transport.handshakes import Handshakes
+from edge_serve.transport.handshakes import Handshakes, answer_plainly
 from edge_serve.transport.tls import TlsFiles, TlsSocket, make_context
 from tests.certificates import Authority
 
@@ -44,3 +44,21 @@ def test_a_fault_of_ours_ends_one_handshake_and_not_those_after_it(tmp_path: Pat
 
     asyncio.run(main())
     assert len(faults) == 1
+
+
+def test_who_speaks_without_tls_is_answered_and_does_not_hold_the_loop() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        here.setblocking(False)
+        there.sendall(b"GET / HTTP/1.1")
+        answer_plainly(here, b"use TLS")
+        assert there.recv(100) == b"use TLS"
+    here, there = socket.socketpair()
+    with here, there:
+        here.setblocking(False)
+        there.setblocking(False)
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)
+        sent = there.send(bytes(1 << 20))  # what the kernel takes
+        answer_plainly(here, b"")
+        left = len(here.recv(1 << 20))
+        assert 0 < left == sent - 2 * 65536
