@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from edge_serve.transport.exchange import Exchange
+from edge_serve.transport.http_exchange import HttpExchange
 from edge_serve.transport.http_limits import HttpLimits
 from edge_serve.transport.reloaded import Reloaded
 from edge_serve.transport.tls import TlsFiles, make_context
@@ -46,6 +48,31 @@ def test_requests_large_and_small_and_pipelined(authority: Authority) -> None:
             for number in range(20):
                 client.post("/echo", str(number).encode())
             assert [(await client.reply()).body for _ in range(20)] == [str(number).encode() for number in range(20)]
+
+    play(story)
+
+
+def test_for_traces_it_is_noted_when_a_request_began(authority: Authority) -> None:
+    async def story() -> None:
+        def handle(exchange: Exchange) -> None:
+            assert isinstance(exchange, HttpExchange)
+            begun.append(exchange.begun_ns)
+            exchange.reply(200)
+
+        begun: list[int] = []
+        application = Recorder(handle)
+        context = context_of(authority)
+        async with scene(application, tls=lambda: context) as here:
+            client = await here.connect(authority.client(alpn="http/1.1"))
+            client.get("/before")
+            await client.reply()
+            here.server.trace(True)
+            client.post("/large", LARGE)
+            await client.reply()
+            here.clock.seconds += 5
+            client.get("/small")
+            await client.reply()
+            assert begun == [0, 1_000_000_000_000, 1_005_000_000_000]
 
     play(story)
 
