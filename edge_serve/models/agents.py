@@ -38,10 +38,14 @@ def _compare(directory: Path, key: str, expected: str) -> None:
         raise Unsupported(f"Unsupported checksum algorithm: {algorithm}")
     digest = hashlib.md5(usedforsecurity=False)
     try:
+        if (directory / path).exists() and not (directory / path).is_file():  # opening a pipe waits for its writer
+            raise InvalidArgument(f"failed to open text file for read {path}: not a file")
         with open(directory / path, "rb") as file:
             while piece := file.read(_PIECE):
                 digest.update(piece)
     except OSError as error:
         raise InvalidArgument(f"failed to open text file for read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidArgument(f"failed to open text file for read {path!r}: no file has such a name") from error
     if digest.hexdigest() != expected:
         raise InvalidArgument(f"Mismatched MD5 hash for file {path}, expect: {expected}, got: {digest.hexdigest()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ def config(key: str, value: str, name: str = "checksum") -> ModelConfig:
 def directory(tmp_path: Path) -> Path:
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "weights").write_text("weights\n")
+    os.mkfifo(tmp_path / "1" / "pipe")
     return tmp_path
 
 
@@ -38,6 +40,9 @@ def test_files_with_the_right_sum_pass(directory: Path) -> None:
     [
         ("MD5:1/weights", f"Mismatched MD5 hash for file 1/weights, expect: 0, got: {WEIGHTS}"),
         ("MD5:1/absent", "failed to open text file for read 1/absent: No such file or directory"),
+        ("MD5:1", "failed to open text file for read 1: not a file"),
+        ("MD5:1/pipe", "failed to open text file for read 1/pipe: not a file"),
+        ("MD5:\x00", r"failed to open text file for read '\x00': no file has such a name"),
         ("1/weights", "failed to parse key: 1/weights"),
     ],
 )
