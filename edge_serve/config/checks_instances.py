@@ -23,7 +23,7 @@ def check_instance_groups(
 
     Raises:
         InvalidArgument: with Triton's text. Group names used twice pass in Triton; metrics and logs then mix them up.
-            So does any number of instances.
+            So do any number of instances, and none that would ever run a request.
         Internal: a group's kind was never settled.
     """
     if config.HasField("ensemble_scheduling"):
@@ -38,6 +38,8 @@ def check_instance_groups(
         if group.name in seen:
             raise InvalidArgument(f"{where} has the name of another group of the model")
         seen.add(group.name)
+    if all(group.passive for group in config.instance_group):
+        raise InvalidArgument(f"all instances of model {config.name} are passive, so that none would run a request")
     count = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
     if count > MOST_INSTANCES:
         raise InvalidArgument(f"model {config.name} asks for {count} instances, at most {MOST_INSTANCES} are possible")

@@ -459,6 +459,14 @@ def test_instances_are_not_without_number() -> None:
         check_instance_groups(normalise_instance_groups(_model(count % 13)), [0, 1])
 
 
+def test_one_instance_at_least_is_not_passive() -> None:
+    groups = "instance_group [ { passive: true }, { passive: %s } ]"
+    check_instance_groups(normalise_instance_groups(_model(groups % "false")))
+
+    with pytest.raises(InvalidArgument, match="all instances of model m are passive"):
+        check_instance_groups(normalise_instance_groups(_model(groups % "true")))
+
+
 def test_no_instance_group_at_all() -> None:
     with pytest.raises(InvalidArgument, match="must specify one or more 'instance group's for m"):
         check_instance_groups(_model(""))
