@@ -8,7 +8,6 @@ import gc
 import os
 import resource
 import socket
-import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,10 +88,8 @@ def test_draining_has_an_end() -> None:
             client = await here.connect()
             client.get("/")
             await until(lambda: here.application.exchanges)
-            started = time.monotonic()
-            await here.server.drain(0.05)
+            await asyncio.wait_for(here.server.drain(0.05), 5)
 
-            assert time.monotonic() - started < 2
             assert here.application.abandoned == ["/"]
             assert await client.closed()
 
@@ -133,9 +130,8 @@ def test_running_out_of_descriptors(caplog: pytest.LogCaptureFixture) -> None:
             try:
                 await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", here.port))
                 await until(lambda: caplog.records)
-                cpu = time.process_time()
                 await asyncio.sleep(0.2)
-                assert time.process_time() - cpu < 0.1  # it waits, rather than spinning over `accept`
+                assert len(caplog.records) == 1  # it waits, rather than spinning over `accept`
                 before.get("/still")
                 assert (await before.reply()).body == b"/still 0"
             finally:
