@@ -75,6 +75,9 @@ class Authority:
             .not_valid_before(now - _HOUR)
             .not_valid_after(now + 24 * _HOUR)
             .add_extension(x509.BasicConstraints(ca=host is None, path_length=None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            # Python 3.13 and newer insist on it
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
         if host is None:
             usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
