@@ -46,6 +46,11 @@ class _Open:
     streams: dict[int, _Stream]
     patience: Patience | None = None
 
+    def end(self) -> None:
+        """Nothing comes any more."""
+        if self.patience is not None:
+            self.patience.cancel()
+
 
 class DecoupledDriver(Driver):
     """Runs one version of a decoupled model. It is the `PartialListener` of its opened model.
@@ -124,7 +129,9 @@ class DecoupledDriver(Driver):
         super().on_lost(instance, error)
         lost = [key for key, opened in self._open.items() if opened.instance == instance]
         for key in lost:
-            for stream in self._open.pop(key).streams.values():
+            opened = self._open.pop(key)
+            opened.end()
+            for stream in opened.streams.values():
                 self._send(stream.job, self._response(stream.job, Reply(error=error), True, None))
         self._check_idle()
 
@@ -188,6 +195,7 @@ class DecoupledDriver(Driver):
         del opened.streams[position]
         if not opened.streams:
             del self._open[batch_id]
+            opened.end()
         return True
 
     def _response(self, job: Job, reply: Reply, final: bool, lease: Lease | None, null: bool = False) -> InferResponse:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -145,3 +147,21 @@ def test_an_ordinary_model_cannot_be_held() -> None:
         assert not Scene(kind=Driver).job.hold(True)
 
     play(story)
+
+
+@pytest.mark.parametrize("end", ["final", "lost"])
+def test_no_clock_runs_on_for_a_stream_that_has_ended(end: str) -> None:
+    async def story() -> None:
+        scene = Scene(timeout=1000.0)
+        driver = weakref.ref(scene.driver)
+        if end == "final":
+            scene.respond(final=True)
+            scene.return_from_execute()
+        else:
+            scene.driver.on_lost(0, Internal("died"))
+        scene.driver.give_up(Internal("closed"))
+        del scene
+        gc.collect()
+        assert driver() is None
+
+    asyncio.run(story())
