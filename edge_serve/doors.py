@@ -17,6 +17,7 @@ from edge_serve.messages.peer import Peer
 from edge_serve.transport.access import Access, AccessSettings
 from edge_serve.transport.body_memory import BodyMemory
 from edge_serve.transport.cors import Cors
+from edge_serve.transport.door import within_files
 from edge_serve.transport.exchange import Application
 from edge_serve.transport.http_limits import HttpLimits
 from edge_serve.transport.reloaded import Reloaded
@@ -25,9 +26,6 @@ from edge_serve.transport.tls import TlsFiles, make_context, tls_files
 from edge_serve.transport.v2 import V2Application
 
 log = logging.getLogger(__name__)
-
-#: descriptors that connections leave to workers (five an instance), loads and logs
-_RESERVED_FILES = 128
 
 
 class Guards:
@@ -117,13 +115,8 @@ def quarter_of_memory() -> int:
 
 def http_limits(config: ServerConfig) -> HttpLimits:
     """The limits of the HTTP door, within what this process may have open."""
-    connections = config.http_max_connections
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if files != resource.RLIM_INFINITY and connections > files - _RESERVED_FILES:
-        connections = min(connections, max(files - _RESERVED_FILES, files // 4))
-        log.warning("at most %d HTTP connections: this process may have only %d files open", connections, files)
     return HttpLimits(
-        connections=connections,
+        connections=within_files(config.http_max_connections, "HTTP"),
         pipelined=config.http_max_pipelined,
         idle_timeout=config.http_idle_timeout_secs or float("inf"),
         head_timeout=config.http_head_timeout_secs,

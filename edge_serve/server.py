@@ -320,7 +320,7 @@ class Server:
         self._end_background()
         unfinished = []
         if self._loading is not None and not self._loading.done():
-            _, late = await asyncio.wait({self._loading}, timeout=timeout)
+            _, late = await asyncio.wait({self._loading}, timeout=max(0.1, end - time.monotonic()))
             if late:
                 unfinished.append("models loading")
         busy = await self._registry.close(max(0.1, end - time.monotonic()))

@@ -6,6 +6,8 @@ What is spoken behind it is the matter of its connections (`http.HttpServer`, `g
 from __future__ import annotations
 
 import asyncio
+import logging
+import resource
 import socket
 import ssl
 from abc import ABC, abstractmethod
@@ -22,6 +24,11 @@ from edge_serve.transport.listeners import Listener, peer_of
 from edge_serve.transport.retiring import Leaving, retire
 from edge_serve.transport.sharing import Sharing
 from edge_serve.transport.tls import TlsSocket
+
+log = logging.getLogger(__name__)
+
+#: descriptors that connections leave to workers (five an instance), loads and logs
+_RESERVED_FILES = 128
 
 
 class Connection(Leaving, Protocol):
@@ -208,7 +215,13 @@ class Door(ABC, Generic[C]):
         self._open(sock, replace(peer_of(listener, address), certificate=sock.certificate), key)
 
     def _open(self, sock: socket.socket | TlsSocket, peer: Peer, key: str) -> None:
-        connection = self._connect(sock, peer)
+        try:
+            connection = self._connect(sock, peer)
+        except (OSError, MemoryError) as error:  # the system cannot watch another descriptor
+            log.warning("a connection is closed before it began: %s", error or "out of memory")
+            sock.close()
+            self._sharing.addresses.give(key)
+            return
         self._door_counters.connections += 1
         self.connections.add(connection)
         if key:
@@ -217,3 +230,13 @@ class Door(ABC, Generic[C]):
     def _on_failed(self, key: str) -> None:
         self._door_counters.handshakes_failed += 1
         self._sharing.addresses.give(key)
+
+
+def within_files(wanted: int, door: str) -> int:
+    """So many connections as are wanted, or as this process may have open."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY or wanted <= files - _RESERVED_FILES:
+        return wanted
+    most = min(wanted, max(files - _RESERVED_FILES, files // 4))
+    log.warning("at most %d %s connections: this process may have only %d files open", most, door, files)
+    return most

@@ -7,6 +7,7 @@ import ssl
 
 from edge_serve.config.server import ServerConfig
 from edge_serve.protocol.routes import Group
+from edge_serve.transport.door import within_files
 from edge_serve.transport.grpc_asked import GrpcSettings
 from edge_serve.transport.grpc_keepalive import KeepaliveSettings
 from edge_serve.transport.grpc_shared import GrpcLimits
@@ -49,7 +50,7 @@ def keepalive_of(config: ServerConfig) -> KeepaliveSettings:
 def limits_of(config: ServerConfig) -> GrpcLimits:
     """What `config` says a door gives at most."""
     return GrpcLimits(
-        connections=config.grpc_max_connections,
+        connections=within_files(config.grpc_max_connections, "gRPC"),
         body_rate=config.min_body_bytes_per_sec,
         memory_wait=config.request_memory_wait_secs,
         handshake_timeout=config.tls_handshake_timeout_secs,
