@@ -112,8 +112,9 @@ class NativeSender:
         except OSError as error:
             if error.errno not in _RECONNECT:
                 raise
+            fresh = self._connect()  # while that fails the old one stays, and the next entry tries again
             self._socket.close()
-            self._socket = self._connect()
+            self._socket = fresh
             self._send_once(data)
 
     def _send_once(self, data: bytes) -> None:

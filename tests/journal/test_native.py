@@ -72,6 +72,8 @@ def test_a_journal_that_was_started_again_gets_the_next_entry(tmp_path: Path) ->
         sender = NativeSender(first.path)
         assert sender.send({"MESSAGE": "a"})
     Path(first.path).unlink()
+    for _ in range(2):
+        assert not sender.send({"MESSAGE": "while there is none"})
     with journald(tmp_path) as second:
         assert sender.send({"MESSAGE": "b"})
         sender.close()
