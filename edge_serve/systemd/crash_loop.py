@@ -127,7 +127,7 @@ def from_text(text: str) -> Record:
         deaths = tuple(_suspects(death) for death in value["deaths"])
         phase, now, helpless = Phase(value["phase"]), _suspects(value["now"]), value["helpless"] is True
         return Record(str(value["boot"]), phase, now, deaths, left_out, reasons, helpless)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Record()
 
 
