@@ -6,6 +6,7 @@ They stay open while the service restarts: clients wait in their queues. Which i
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -58,7 +59,7 @@ def numbers_and_names(environ: Mapping[str, str], pid: int) -> list[tuple[int, s
     if environ.get("LISTEN_PID", "") != str(pid):
         return []
     count = environ.get("LISTEN_FDS", "0")
-    if not count.isdecimal():
+    if not re.fullmatch("[0-9]{1,3}", count):  # a process has 1024 descriptors, unless it asks for more
         raise InvalidArgument(
             f"LISTEN_FDS is '{count}', expected the number of sockets that the service manager hands over"
         )

@@ -44,8 +44,9 @@ def test_descriptors_and_their_names() -> None:
     assert numbers_and_names(environ, 7) == [(3, "http"), (4, "grpc"), (5, "")]
     assert numbers_and_names(environ, 8) == []
     assert numbers_and_names({}, 7) == []
-    with pytest.raises(InvalidArgument, match="LISTEN_FDS is 'two'"):
-        numbers_and_names({"LISTEN_PID": "7", "LISTEN_FDS": "two"}, 7)
+    for count in ("two", "", "-1", "1000000000"):
+        with pytest.raises(InvalidArgument, match=f"LISTEN_FDS is '{count}'"):
+            numbers_and_names({"LISTEN_PID": "7", "LISTEN_FDS": count}, 7)
 
 
 @pytest.mark.parametrize(
