@@ -85,7 +85,7 @@ def _parse_pattern(text: str) -> re.Pattern[str]:
     try:
         # header names are case-insensitive; Triton puts (?i) in front, which Python takes once, and (?-i) never
         return re.compile(text if exact == text else f"(?-i:{exact})", re.IGNORECASE)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"found '{text}', expected a regular expression: {error}") from error
 
 

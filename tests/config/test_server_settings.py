@@ -170,6 +170,8 @@ def test_environment_of_others_is_none_of_our_business() -> None:
         (["--worker-heartbeat-timeout-secs=x"], "expected a number"),
         (["--model-config-name=a b"], "expected a name"),
         (["--http-header-forward-pattern=("], "expected a regular expression"),
+        (["--http-header-forward-pattern=a{99999999999}"], "expected a regular expression: the repetition number"),
+        (["--http-header-forward-pattern=" + "(" * 5000 + ")" * 5000], "expected a regular expression: maximum"),
         (["--http-restricted-api=nope:k=v"], "unknown restricted api 'nope', expected one of health, metadata"),
         (["--http-restricted-api=health"], "expected <apis>:<header>=<value>"),
         (
