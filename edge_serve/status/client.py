@@ -6,8 +6,10 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import socket
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,8 @@ PATH = "/edge-serve/status"
 DEFAULT_SOCKET = "/run/edge-serve/admin.sock"
 DEFAULT_URL = "http://127.0.0.1:8000"
 _TIMEOUT_SECONDS = 5.0
+#: no document is longer
+_MOST_BYTES = 64 << 20
 
 #: exit statuses, those of LSB's `status` as systemctl has them: the server is not there; it does not say how it is
 ABSENT, UNKNOWN = 3, 4
@@ -80,10 +84,9 @@ def fetch(target: Target, timeout: float = _TIMEOUT_SECONDS) -> dict[str, Any]:
     """
     try:
         with contextlib.closing(_connect(target, timeout)) as connection:
-            headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
-            connection.request("GET", _prefix(target) + PATH, headers=headers)
-            answer = connection.getresponse()
-            body = answer.read()
+            connection.request("GET", _prefix(target) + PATH, headers=_headers(target))
+            with connection.getresponse() as answer:
+                body = _read(answer, time.monotonic() + timeout)
     except PermissionError:
         text = f"you may not use {target.name}: be root or in its group, or ask another door with --url"
         raise Unreachable(text, UNKNOWN) from None
@@ -92,17 +95,38 @@ def fetch(target: Target, timeout: float = _TIMEOUT_SECONDS) -> dict[str, Any]:
         raise Unreachable(text, UNKNOWN) from error
     except TimeoutError:
         raise Unreachable(f"the server at {target.name} does not answer within {timeout:g} s", ABSENT) from None
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, UnicodeError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         hint = "--admin-socket or --url says where else to look"
         raise Unreachable(f"no server answers at {target.name} ({reason}); {hint}", ABSENT) from error
     return _document(target, answer.status, body)
 
 
+def _headers(target: Target) -> dict[str, str]:
+    if not re.fullmatch("[!-~]*", target.token):
+        raise Unreachable("--token-file: found more than a token, expected a file with one token and no more", UNKNOWN)
+    return {"Authorization": f"Bearer {target.token}"} if target.token else {}
+
+
+def _read(answer: http.client.HTTPResponse, end: float) -> bytes:
+    """The body, of a server that may send it drop by drop or without end.
+
+    Raises:
+        TimeoutError: it is not all there at `end`.
+    """
+    parts, left = [], _MOST_BYTES
+    while left > 0 and (part := answer.read1(1 << 16)):
+        parts.append(part)
+        left -= len(part)
+        if time.monotonic() > end:
+            raise TimeoutError
+    return b"".join(parts)
+
+
 def _document(target: Target, status: int, body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if status == 200 and isinstance(value, dict) and "server" in value:
         return value
@@ -128,11 +152,11 @@ class _UnixConnection(http.client.HTTPConnection):
 def _connect(target: Target, timeout: float) -> http.client.HTTPConnection:
     if target.socket:
         return _UnixConnection(target.socket, timeout)
-    parts = urlsplit(target.url)
     try:
+        parts = urlsplit(target.url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        host, port = None, None
+        parts, host, port = urlsplit(""), None, None
     if parts.scheme not in ("http", "https") or not host:
         raise Unreachable(f"--url: found '{target.url}', expected http://<host>:<port> or https://...", 2)
     if parts.scheme == "https":

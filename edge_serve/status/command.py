@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from edge_serve.status.client import (
     ABSENT,
@@ -37,11 +37,7 @@ def status(arguments: Sequence[str]) -> int:
     parser = _parser("status", "How the server on this device is.")
     parser.add_argument("--json", action="store_true", help="the whole document as JSON (docs/status.md), at once")
     options = parser.parse_args(arguments)
-    try:
-        return _once(_target(options), as_json=options.json)
-    except Unreachable as error:
-        print(f"edge-serve: {error}", file=sys.stderr)
-        return error.status
+    return _told(lambda: _once(_target(options), as_json=options.json))
 
 
 def top(arguments: Sequence[str]) -> int:
@@ -49,16 +45,31 @@ def top(arguments: Sequence[str]) -> int:
     parser = _parser("top", "The same, live: q or Ctrl-C ends it.")
     parser.add_argument("--interval", type=_seconds, default=1.0, metavar="S", help="seconds between looks (1)")
     options = parser.parse_args(arguments)
-    try:
+
+    def show() -> int:
         target = _target(options)
         if not sys.stdout.isatty():  # into a file or a pipe: once
             return _once(target, as_json=False)
         from edge_serve.status.top import run
 
         return run(target, options.interval)
+
+    return _told(show)
+
+
+def _told(work: Callable[[], int]) -> int:
+    """The exit status of `work`; what went wrong is one line."""
+    try:
+        return work()
     except Unreachable as error:
-        print(f"edge-serve: {error}", file=sys.stderr)
-        return error.status
+        text, status = str(error), error.status
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        text = (
+            f"the status is not as this release writes it ({type(error).__name__}: {error}); --json prints it as it is"
+        )
+        status = UNKNOWN
+    print(f"edge-serve: {text}", file=sys.stderr)
+    return status
 
 
 def _once(target: Target, *, as_json: bool) -> int:

@@ -94,6 +94,7 @@ def test_a_token_is_shown_and_a_path_of_a_proxy_kept() -> None:
         (200, b"<html>hello", "no edge-serve that tells"),
         (200, b"[]", "no edge-serve that tells"),
         (500, b"", "HTTP 500"),
+        (200, b"[" * 100_000, "no edge-serve that tells"),
     ],
 )
 def test_other_answers_are_told_in_a_sentence(status: int, body: bytes, text: str) -> None:
@@ -130,6 +131,42 @@ def test_a_server_that_hangs_or_hangs_up() -> None:
         thread.join()
 
 
+def test_a_server_that_sends_drop_by_drop_or_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_MOST_BYTES", 1000)
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        target = Target(url=f"http://127.0.0.1:{sock.getsockname()[1]}")
+
+        def serve() -> None:
+            for text in (b" " * 8000, b" "):
+                with sock.accept()[0] as peer, contextlib.suppress(OSError):
+                    peer.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + text)
+                    while text == b" " or not peer.recv(65536):
+                        peer.sendall(text)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(Unreachable, match="no edge-serve that tells"):
+            fetch(target)
+        monkeypatch.setattr(client, "_MOST_BYTES", 1 << 40)
+        with pytest.raises(Unreachable, match=r"does not answer within 0\.1 s"):
+            fetch(target, timeout=0.1)
+        thread.join()
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "a b", "\ufffd"])
+def test_a_token_that_is_none(token: str) -> None:
+    with pytest.raises(Unreachable, match="one token and no more"):
+        fetch(Target(url="http://127.0.0.1:1", token=token))
+
+
+@pytest.mark.parametrize(
+    "url", ["http://x..y", "http://" + "a" * 80, "http://127.0.0.1:1/\xfc", "http://127.0.0.1:1/ x"]
+)
+def test_a_url_that_leads_nowhere(url: str) -> None:
+    with pytest.raises(Unreachable, match="no server answers"):
+        fetch(Target(url=url))
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may open everything")
 def test_a_socket_that_is_not_for_everybody(tmp_path: Path) -> None:
     path = str(tmp_path / "admin.sock")
@@ -149,7 +186,7 @@ def test_no_permission_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) 
         fetch(Target(socket="/run/x"))
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://h:port"])
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://h:port", "http://[::1"])
 def test_a_url_that_is_none(url: str) -> None:
     with pytest.raises(Unreachable, match="expected http://") as wrong:
         fetch(Target(url=url))

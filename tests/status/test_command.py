@@ -51,6 +51,20 @@ def test_no_server_is_one_line_and_status_3(name: str, capsys: pytest.CaptureFix
     )
 
 
+@pytest.mark.parametrize("name", ["status", "top"])
+@pytest.mark.parametrize("told", [{"server": 1}, {"server": {}}, {**document(), "models": [{}]}])
+def test_a_document_of_another_release_is_one_line_and_status_4(
+    name: str, told: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(json.dumps(told).encode()) as (_, target):
+        assert cli.main([name, "--url", target.url]) == 4
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("edge-serve: the status is not as this release writes it (")
+    assert captured.err.count("\n") == 1
+
+
 def test_a_token_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "--token-file", "/nowhere/token"]) == 4
     assert capsys.readouterr().err == "edge-serve: cannot read '/nowhere/token': No such file or directory\n"
