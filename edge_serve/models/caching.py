@@ -23,9 +23,9 @@ from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models import statistics as record
-from edge_serve.models.driver import OnResponse, Ticket
 from edge_serve.models.response_cache import Answer, Key, ResponseCache
 from edge_serve.models.served import Runner
+from edge_serve.models.ticket import OnResponse, Ticket
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.tensors import Tensor
 
@@ -224,12 +224,12 @@ class _Miss:
         self.ticket: Ticket = _ANSWERED
 
     def cancel(self) -> None:
-        """See `driver.Ticket`. What a model answers to a client that has gone may be cut short: it is not kept."""
+        """See `ticket.Ticket`. What a model answers to a client that has gone may be cut short: it is not kept."""
         self._cancelled = True
         self.ticket.cancel()
 
     def hold(self, held: bool) -> bool:
-        """See `driver.Ticket`."""
+        """See `ticket.Ticket`."""
         return self.ticket.hold(held)
 
     def on_response(self, response: InferResponse) -> None:

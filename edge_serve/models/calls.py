@@ -21,10 +21,11 @@ from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgume
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, RequestedOutput
 from edge_serve.messages.trace import Trace
 from edge_serve.models.caching import running
-from edge_serve.models.driver import Driver, Job, Ticket
+from edge_serve.models.driver import Driver, Job
 from edge_serve.models.ensemble_flight import Flight, Lookup
 from edge_serve.models.rate_limit import LimitedModel
 from edge_serve.models.served import Served
+from edge_serve.models.ticket import Ticket
 from edge_serve.models.traced import TracedServed
 from edge_serve.models.waits import Place, Waits
 from edge_serve.protocol.validate import validate

@@ -16,7 +16,8 @@ from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferResponse, Lease
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models import statistics as record
-from edge_serve.models.driver import Driver, Job, OnResponse
+from edge_serve.models.driver import Driver, Job
+from edge_serve.models.ticket import OnResponse
 from edge_serve.scheduling.core import Run, Scheduler
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.workers.patience import Patience

@@ -18,6 +18,7 @@ from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models import statistics as record
 from edge_serve.models.controls import Controls
 from edge_serve.models.shared_lease import SharedLease
+from edge_serve.models.ticket import OnResponse
 from edge_serve.scheduling.core import Entry, Refuse, Run, Scheduler, Wait
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.ordering import ResponseOrder
@@ -27,19 +28,6 @@ from edge_serve.workers.pool import BatchReply
 
 #: how long requests wait while no instance has a worker; a worker that restarts at once is back sooner
 ABSENCE_SECONDS = 5.0
-
-OnResponse = Callable[[InferResponse], None]
-
-
-class Ticket(Protocol):
-    """A submitted request."""
-
-    def cancel(self) -> None:
-        """The client does not want the answer any more. Its callback still gets a response that is `final`."""
-
-    def hold(self, held: bool) -> bool:
-        """The client reads a decoupled model's responses too slowly, so that their sender should wait, or it has read
-        on. Some that were sent before still come. False when nobody can be made to wait."""
 
 
 class Executors(Protocol):

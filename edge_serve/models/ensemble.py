@@ -13,10 +13,10 @@ from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
-from edge_serve.models.driver import OnResponse, Ticket
 from edge_serve.models.ensemble_flight import Ensemble, Flight, Lookup
 from edge_serve.models.ensemble_shared import refusal
 from edge_serve.models.ensemble_stream import StreamFlight
+from edge_serve.models.ticket import OnResponse, Ticket
 from edge_serve.models.traced import traced_ensemble
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble import EnsemblePlan

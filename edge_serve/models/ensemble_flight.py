@@ -17,10 +17,10 @@ from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parame
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes, ModelStatistics
 from edge_serve.models import statistics as record
-from edge_serve.models.driver import OnResponse, Ticket
 from edge_serve.models.ensemble_member import Member, fitted, mark_parameters, override
 from edge_serve.models.ensemble_shared import share
 from edge_serve.models.served import Served
+from edge_serve.models.ticket import OnResponse, Ticket
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble import Call, Deadlock, EnsemblePlan, Failed, Finished, Next
 from edge_serve.tensors import Handle, Shape, Tensor
@@ -139,7 +139,7 @@ class Flight:
             self._stop(self._run.stop(Cancelled("")))
 
     def hold(self, held: bool) -> bool:
-        """See `driver.Ticket`: one answer needs no waiting."""
+        """See `ticket.Ticket`: one answer needs no waiting."""
         return False
 
     def running(self) -> list[Ticket]:

@@ -14,12 +14,12 @@ from functools import partial
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ComputeTimes
-from edge_serve.models.driver import OnResponse, Ticket
 from edge_serve.models.ensemble_flight import DEADLOCK, Ensemble, Leases, record_answer, record_refusal
 from edge_serve.models.ensemble_member import fitted, mark_parameters, member_input, override
 from edge_serve.models.ensemble_shared import share
 from edge_serve.models.served import Served
 from edge_serve.models.shared_lease import SharedLease
+from edge_serve.models.ticket import OnResponse, Ticket
 from edge_serve.protocol.validate import validate
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble_stream import Cell, StreamRun
@@ -102,7 +102,7 @@ class StreamFlight:
             self._settle()
 
     def hold(self, held: bool) -> bool:
-        """See `driver.Ticket`: its steps go on, whoever reads."""
+        """See `ticket.Ticket`: its steps go on, whoever reads."""
         return False
 
     # ---- members --------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from edge_serve.models.caching import TELLS_WHAT_IT_READ, CachedRunner
 from edge_serve.models.controls import Controls
 from edge_serve.models.decoupled import DecoupledDriver
 from edge_serve.models.dependencies import members_of
-from edge_serve.models.driver import Driver, OnResponse
+from edge_serve.models.driver import Driver
 from edge_serve.models.ensemble import EnsembleRunner, member_labels
 from edge_serve.models.ensemble_flight import Lookup
 from edge_serve.models.gathering import GatheringDriver
@@ -37,6 +37,7 @@ from edge_serve.models.repository import Fingerprint, Found, fingerprint, of_ver
 from edge_serve.models.response_cache import ResponseCache
 from edge_serve.models.served import Served
 from edge_serve.models.statistics import bounds_of, new_statistics
+from edge_serve.models.ticket import OnResponse
 from edge_serve.models.version_policy import choose
 from edge_serve.models.warmup import WarmupListener, warm_up
 from edge_serve.scheduling.ensemble import ensemble_plan

@@ -14,9 +14,9 @@ from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.metrics.source import ModelSeries
-from edge_serve.models.driver import OnResponse, Ticket
 from edge_serve.models.repository import namespace_of
 from edge_serve.models.reshape import reshape_inputs, reshape_outputs
+from edge_serve.models.ticket import OnResponse, Ticket
 from edge_serve.scheduling.keys import ShapeKey
 from edge_serve.workers.arena import Arena
 from edge_serve.workers.pool import OpenedModel

@@ -9,9 +9,9 @@ from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.messages.trace import Trace
-from edge_serve.models.driver import OnResponse, Ticket
 from edge_serve.models.ensemble_flight import Ensemble, Lookup
 from edge_serve.models.served import Served
+from edge_serve.models.ticket import OnResponse, Ticket
 
 
 class TracedServed:

@@ -43,3 +43,8 @@ class Clocks:
                 sequence.clock_ns = 0
                 return sequence
         return None
+
+
+def earlier(one_ns: int, other_ns: int) -> int:
+    """The earlier of two times, of which 0 is none."""
+    return min(one_ns, other_ns) if one_ns and other_ns else one_ns or other_ns

@@ -22,7 +22,7 @@ from edge_serve.scheduling.core import NOTHING, Decision, Entry, Refuse, Run, Se
 from edge_serve.scheduling.instances import Instances
 from edge_serve.scheduling.seats import Seats
 from edge_serve.scheduling.sequence import Sequence, ends, no_start, sequence_expired, starts, worker_lost
-from edge_serve.scheduling.sequence_clocks import Clocks
+from edge_serve.scheduling.sequence_clocks import Clocks, earlier
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +100,9 @@ class SequenceScheduler(ABC):
         decision = self._decide(now_ns)
         if isinstance(decision, Run):
             return decision
-        until_ns = _earlier(decision, self._clocks.first_ns())
+        until_ns = earlier(decision, self._clocks.first_ns())
         if self._backlog:
-            until_ns = _earlier(until_ns, self._idle_from_ns)
+            until_ns = earlier(until_ns, self._idle_from_ns)
         return Wait(until_ns) if until_ns else NOTHING
 
     def done(self, instance: int) -> None:
@@ -397,8 +397,3 @@ class SequenceScheduler(ABC):
             deadline_ns = sequence.next_deadline_ns()
             assert not deadline_ns or 0 < sequence.clock_ns <= deadline_ns
             assert sequence.used_ns + self._idle_ns >= self._idle_from_ns
-
-
-def _earlier(one_ns: int, other_ns: int) -> int:
-    """The earlier of two times, of which 0 is none."""
-    return min(one_ns, other_ns) if one_ns and other_ns else one_ns or other_ns

@@ -44,7 +44,7 @@ _NOT_ONE = (
 
 
 class StreamTicket(Protocol):
-    """What this needs of models.driver.Ticket."""
+    """What this needs of models.ticket.Ticket."""
 
     def cancel(self) -> None: ...
     def hold(self, held: bool) -> bool: ...

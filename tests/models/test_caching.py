@@ -11,9 +11,9 @@ from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavai
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter, RequestedOutput
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.models.caching import MOST_INPUT_BYTES, CachedRunner
-from edge_serve.models.driver import OnResponse
 from edge_serve.models.response_cache import ResponseCache
 from edge_serve.models.statistics import new_statistics
+from edge_serve.models.ticket import OnResponse
 from edge_serve.tensors import DataType, Shape, Tensor, Unseen
 from tests.leases import Slot
 
