@@ -23,10 +23,19 @@ _COMMANDS = """Usage:
 
 """
 
+#: exit status of what Ctrl-C has ended, as shells count
+INTERRUPTED = 130
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; its exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in ("status", "top"):
         from edge_serve.status import command
 
@@ -87,10 +96,11 @@ def _check(arguments: Sequence[str]) -> int:
     from edge_serve import check
     from edge_serve.errors import EdgeServeError
 
-    auto_complete = "--disable-auto-complete-config" not in arguments
-    roots = [Path(argument) for argument in arguments if not argument.startswith("-")]
-    if not roots:
-        print("edge-serve: check needs a model repository: edge-serve check <repository>", file=sys.stderr)
+    flag = "--disable-auto-complete-config"
+    auto_complete = flag not in arguments
+    roots = [Path(argument) for argument in arguments if argument != flag]
+    if not roots or any(argument.startswith("-") for argument in arguments if argument != flag):
+        print(f"edge-serve: expected edge-serve check [{flag}] <repository>...", file=sys.stderr)
         return 1
     log.configure("default", log.LevelFilter(info=False, warning=False, error=False))  # the report says it all
     try:
@@ -115,11 +125,11 @@ def _safe_mode(arguments: Sequence[str]) -> int:
     from edge_serve.systemd import safe_mode
 
     names = [argument for argument in arguments if argument != "--leave"]
-    given = os.environ.get("EDGE_SERVE_STATE_DIRECTORY") or os.environ.get("STATE_DIRECTORY") or "/var/lib/edge-serve"
+    given = os.environ.get("EDGE_SERVE_STATE_DIRECTORY") or os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if len(names) > 1 or any(name.startswith("-") for name in names):
         print("edge-serve: expected edge-serve safe-mode [--leave] [<directory>]", file=sys.stderr)
         return 1
-    directory = Path(names[0] if names else given)
+    directory = Path(names[0] if names else given or "/var/lib/edge-serve")
     print(safe_mode.report(directory))
     if "--leave" in arguments:
         try:

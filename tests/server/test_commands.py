@@ -75,7 +75,9 @@ def test_check_of_a_sound_repository_succeeds(tmp_path: Path) -> None:
     assert command("check", str(tmp_path)).returncode == 0
 
 
-@pytest.mark.parametrize("arguments", [("check",), ("check", "/no/such/place"), ("doctor", "now")])
+@pytest.mark.parametrize(
+    "arguments", [("check",), ("check", "--strict", "."), ("check", "/no/such/place"), ("doctor", "now")]
+)
 def test_wrong_use_is_one_line(arguments: tuple[str, ...]) -> None:
     done = command(*arguments)
 

@@ -65,6 +65,14 @@ def test_a_document_of_another_release_is_one_line_and_status_4(
     assert captured.err.count("\n") == 1
 
 
+def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(target: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "fetch", interrupt)
+    assert cli.main(["status"]) == 130
+
+
 def test_a_token_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "--token-file", "/nowhere/token"]) == 4
     assert capsys.readouterr().err == "edge-serve: cannot read '/nowhere/token': No such file or directory\n"
