@@ -7,6 +7,7 @@ the model's own file tells.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,7 +107,8 @@ async def _compare(found: Found, config: pb.ModelConfig, version: int, workers: 
         declared = {tensor.name: _Face.of(tensor, config.max_batch_size) for tensor in ours}
         there = {tensor.name: _Face.of(tensor, model.max_batch_size) for tensor in theirs}
         for name in dict.fromkeys([*declared, *there]):
-            lines.append(_tensor_line(f"{kind} {name}", declared.get(name), there.get(name), _line_of(text, name)))
+            line = _line_of(text, rf"""["']{re.escape(name)}["']""")
+            lines.append(_tensor_line(f"{kind} {name}", declared.get(name), there.get(name), line))
     return lines
 
 
@@ -159,8 +161,8 @@ def _config_text(found: Found) -> str:
         return ""
 
 
-def _line_of(text: str, needle: str) -> int:
-    return next((number for number, line in enumerate(text.splitlines(), 1) if needle in line), 0)
+def _line_of(text: str, pattern: str) -> int:
+    return next((number for number, line in enumerate(text.splitlines(), 1) if re.search(pattern, line)), 0)
 
 
 def report(verdict: Verdict) -> str:
@@ -172,7 +174,8 @@ def report(verdict: Verdict) -> str:
     if verdict.lines:
         rows.append(f"          {'':<{width}}  {'declared':<{wide}}  found")
     for line in verdict.lines:
-        mark = "" if line.agrees else f"   <- differs, see {CONFIG_FILE} line {line.line}"
+        where = f", see {CONFIG_FILE} line {line.line}" if line.line else ""
+        mark = "" if line.agrees else f"   <- differs{where}"
         rows.append(f"          {line.what:<{width}}  {line.declared or '-':<{wide}}  {line.found or '-'}{mark}")
     if verdict.error:
         rows += [f"          {text}" for text in verdict.error.splitlines()]

@@ -47,7 +47,7 @@ def test_check_shows_declared_beside_found_and_the_line(tmp_path: Path) -> None:
     onnx_model(
         tmp_path,
         "wrong",
-        'platform: "onnxruntime_onnx"\nmax_batch_size: 4\n'
+        'platform: "onnxruntime_onnx"  # INT32 would not do\nmax_batch_size: 4\n'
         'input { name: "IN" data_type: TYPE_FP32 dims: [ 5 ] }\n'
         'output { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] }\n',
     )
