@@ -38,7 +38,7 @@ _BACKENDS = {
 }
 
 
-def examine(ports: tuple[int, ...] = (8000, 8002)) -> Iterator[Finding]:
+def examine(ports: tuple[int, ...] = (8000, 8001, 8002)) -> Iterator[Finding]:
     """Look around; changes nothing."""
     yield from _machine()
     yield from _backends()
@@ -106,10 +106,9 @@ def _version(distribution: str) -> str:
 def _gpu() -> Iterator[Finding]:
     driver = Path("/proc/driver/nvidia/version")
     tegra = Path("/etc/nv_tegra_release")
-    if driver.exists():
-        yield Finding("gpu", driver.read_text(errors="replace").splitlines()[0], True)
-    elif tegra.exists():
-        yield Finding("gpu", tegra.read_text(errors="replace").splitlines()[0], True)
+    found = next((path for path in (driver, tegra) if path.exists()), None)
+    if found is not None:
+        yield Finding("gpu", found.read_text(errors="replace").partition("\n")[0], True)
     else:
         tool = " (nvidia-smi is there: is the driver loaded?)" if shutil.which("nvidia-smi") else ""
         yield Finding("gpu", f"no NVIDIA driver found; models run on the CPU{tool}")

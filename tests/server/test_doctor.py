@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve import doctor
+from edge_serve.config.server import parse_argv
 from edge_serve.doctor import Finding
 
 
@@ -107,12 +108,20 @@ def test_a_port_that_is_taken_is_told() -> None:
     assert (free.text, free.good) == (f"{port}: free", True)
 
 
-def test_a_gpu_is_named_by_its_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_port_of_a_server_is_tried() -> None:
+    config = parse_argv(["--model-repository=models"], {})
+    ports = [finding.text.partition(":")[0] for finding in found(doctor.examine(), "port")]
+
+    assert ports == [str(port) for port in (config.http_port, config.grpc_port, config.metrics_port)]
+
+
+@pytest.mark.parametrize(("text", "name"), [("NVRM version: 555\nGCC\n", "NVRM version: 555"), ("", "")])
+def test_a_gpu_is_named_by_its_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, name: str) -> None:
     driver = tmp_path / "version"
-    driver.write_text("NVRM version: 555\nGCC\n")
+    driver.write_text(text)
     real: Callable[..., Path] = Path
     monkeypatch.setattr(doctor, "Path", lambda name: driver if name == "/proc/driver/nvidia/version" else real(name))
 
     (finding,) = found(doctor.examine(ports=()), "gpu")
 
-    assert (finding.text, finding.good) == ("NVRM version: 555", True)
+    assert (finding.text, finding.good) == (name, True)
