@@ -31,13 +31,14 @@ def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> Tensor:
             found = datatype if raw else from_numpy_type(array.dtype)
         else:
             array, found = np.asarray(value, dtype=datatype.numpy), datatype  # BYTES: objects
+        data = b"" if found is None else from_array(array, found)
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidArgument(
             f"input '{name}' does not become an array of {datatype and datatype.name}: {error}"
         ) from error
     if found is None:
         raise InvalidArgument(f"input '{name}' has NumPy type {array.dtype}, which models have no type for")
-    return Tensor(name, found, array.shape, from_array(array, found))
+    return Tensor(name, found, array.shape, data)
 
 
 def outputs_of(response: InferResponse) -> Outputs:

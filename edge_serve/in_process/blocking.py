@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
@@ -49,8 +50,7 @@ class Session:
             while (outputs := self._run(_next(responses))) is not None:
                 yield outputs
         finally:
-            if not self._closed:
-                self._run(responses.aclose())
+            self._forget(responses)
 
     def load(self, model: str, config: Mapping[str, Any] | str = "", files: Mapping[str, bytes] | None = None) -> None:
         """See `AsyncSession.load`."""
@@ -89,6 +89,11 @@ class Session:
             future.cancel()  # Ctrl-C while it waits: nobody wants the answer any more
             raise
 
+    def _forget(self, responses: AsyncGenerator[Outputs, None]) -> None:
+        """Without waiting: the garbage collector calls this in any thread, the loop's too, and at any moment."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and all that it had
+            self._loop.call_soon_threadsafe(lambda: self._loop.create_task(_close(responses)))
+
     def _stop(self) -> None:
         """End the loop; whoever still waits in another thread hears of it."""
         with self._submitting:
@@ -110,6 +115,10 @@ async def _leave(made: AbstractAsyncContextManager[AsyncSession]) -> None:
 
 async def _next(responses: AsyncIterator[Outputs]) -> Outputs | None:
     return await anext(responses, None)
+
+
+async def _close(responses: AsyncGenerator[Outputs, None]) -> None:
+    await responses.aclose()
 
 
 async def _cancel_rest() -> None:

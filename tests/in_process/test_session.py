@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import gc
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFoun
 from edge_serve.in_process import responses
 from edge_serve.tensors import Array
 from tests.processes import started_here
-from tests.server.running import python_model
+from tests.server.running import PATIENCE, python_model
 
 ECHO = """
 import time
@@ -152,6 +153,11 @@ def test_bad_inputs_are_one_clear_error(
         infer(server, numbers)
 
 
+def test_text_that_is_none_is_an_error_too(server: Session) -> None:
+    with pytest.raises(InvalidArgument, match=r"input 'TEXT' does not become an array of BYTES: .*surrogates"):
+        infer(server, text=["\ud800"])
+
+
 def test_unknown_names_are_errors(server: Session) -> None:
     with pytest.raises(NotFound, match="unknown model: 'nobody' is not found"):
         server.infer("nobody", {})
@@ -179,6 +185,20 @@ def test_leaving_a_stream_early_cancels_it(tmp_path: Path) -> None:
         stream.close()  # type: ignore[attr-defined]  # a generator
 
     assert (tmp_path / "count/cancelled").exists()  # the end waited for it
+
+
+def test_the_loops_thread_may_collect_a_stream_that_was_forgotten(server: Session) -> None:
+    stream = server.stream("count", {"COUNT": [-1]})
+    next(stream)
+    circle: list[object] = [stream]
+    circle.append(circle)
+    del stream, circle
+    collected = threading.Event()
+    server._loop.call_soon_threadsafe(gc.collect)
+    server._loop.call_soon_threadsafe(collected.set)
+
+    assert collected.wait(PATIENCE)
+    assert server.ready()
 
 
 def test_a_stream_that_nobody_takes_ends(server: Session, monkeypatch: pytest.MonkeyPatch) -> None:
