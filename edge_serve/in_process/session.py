@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edge_serve import server
@@ -61,12 +61,12 @@ class AsyncSession:
 
         Args:
             inputs: arrays; lists become arrays of the model's type. They must not change until the answer is there.
-            more: single fields of `Options`.
+            more: single fields of `Options`, which go before those of `options`.
 
         Raises:
             EdgeServeError: the request was refused, or failed.
         """
-        request = self._request(model, inputs, options or Options(**more))
+        request = self._request(model, inputs, replace(options or Options(), **more))
         answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
 
         def on_response(response: InferResponse) -> None:
@@ -94,7 +94,7 @@ class AsyncSession:
         Raises:
             EdgeServeError: the request was refused or failed, or more than MAX_UNREAD bytes waited to be taken.
         """
-        request = self._request(model, inputs, options or Options(**more), decoupled=True)
+        request = self._request(model, inputs, replace(options or Options(), **more), decoupled=True)
         responses = Responses()
         ticket = self._service.infer(request, responses.take)
         responses.cancel = ticket.cancel

@@ -19,6 +19,7 @@ import edge_serve
 from edge_serve import AsyncSession, Server, Session
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
 from edge_serve.in_process import responses
+from edge_serve.in_process.session import Options
 from edge_serve.tensors import Array
 from tests.processes import started_here
 from tests.server.running import PATIENCE, python_model
@@ -132,8 +133,9 @@ def test_large_arrays_survive_later_requests(server: Session) -> None:
 
 def test_only_the_outputs_that_were_asked_for(server: Session) -> None:
     outputs = server.infer("echo", {"TEXT": ["a"], "NUMBERS": [1]}, outputs=["TEXT_OUT"])
+    both = server.infer("echo", {"TEXT": ["a"], "NUMBERS": [1]}, Options(version="1"), outputs=["TEXT_OUT"])
 
-    assert list(outputs) == ["TEXT_OUT"]
+    assert list(outputs) == list(both) == ["TEXT_OUT"]
 
 
 @pytest.mark.parametrize(
