@@ -38,11 +38,13 @@ class Boot(Protocol):
     Attributes:
         kind: `nspawn` or `vm`
         patience: how many times slower than this machine it may be
+        pace: seconds between connections that the way to it can take
         cgroup2: limits of memory are those of cgroups v2
     """
 
     kind: str
     patience: float
+    pace: float
     cgroup2: bool
 
     def start(self) -> None:

@@ -20,6 +20,7 @@ class Nspawn:
 
     kind = "nspawn"
     patience = 1.0
+    pace = 0.0
     cgroup2 = False
 
     def __init__(self, tree: Tree) -> None:

@@ -28,6 +28,9 @@ _BODY = json.dumps(
 class Client:
     """Asks until told to stop; counts what it got."""
 
+    #: one at a time
+    _connecting = threading.Lock()
+
     def __init__(self, service: Service) -> None:
         self._service = service
         self._connection: http.client.HTTPConnection | None = None
@@ -72,6 +75,9 @@ class Client:
         if self._connection is None:
             address = self._service.machine.boot.address(HTTP)
             self._connection = http.client.HTTPConnection(*address, timeout=60 * self._service.patience)
+            with self._connecting:
+                self._connection.connect()
+                time.sleep(self._service.machine.boot.pace)
         self._connection.request("POST", "/v2/models/simple/infer", _BODY)
         answer = self._connection.getresponse()
         text = answer.read()

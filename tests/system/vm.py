@@ -27,6 +27,8 @@ class Vm:
 
     kind = "vm"
     patience = 12.0
+    #: QEMU itself listens for the machine, with room for one that waits: more than that at a time are reset by it
+    pace = 0.02
     cgroup2 = True
 
     def __init__(self, tree: Tree, package: Path) -> None:
