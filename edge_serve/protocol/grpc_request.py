@@ -59,11 +59,7 @@ def read(message: ModelInferRequest, raw: Sequence[Buffer], regions: Regions) ->
             f"expected {taken} entries of raw_input_contents for model '{request.model_name}', one for each input that "
             f"is not in shared memory, got {len(raw)}"
         )
-    names.clear()
     for item_out in message.outputs:
-        if item_out.name in names:
-            raise InvalidArgument(f"{prefix(request.id)}output '{item_out.name}' already exists in request")
-        names.add(item_out.name)
         output = _read_output(item_out, regions)
         request.shared |= output.place is not None
         request.outputs.append(output)
