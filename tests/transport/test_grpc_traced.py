@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.settings import TraceSettings
 from edge_serve.messages.trace import Arrival, Trace
 from edge_serve.protocol import grpc_service_pb2 as pb
@@ -20,26 +19,15 @@ from edge_serve.transport.grpc_traced import TracedCall
 from tests.tracing.recorder import Collected, Steps
 from tests.transport.grpc_scene import Caller, GrpcFakeService, door, infer_request
 from tests.transport.http_scene import until
-from tests.transport.v2_scene import FakeTicket
+from tests.transport.traced_service import TracedService
 
 STARTED, ENDED = ["REQUEST_START", "QUEUE_START"], ["REQUEST_END"]
 READ = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
 SENT = ["INFER_RESPONSE_COMPLETE", "GRPC_SEND_START", "GRPC_SEND_END"]
 
 
-class Traced(GrpcFakeService):
-    """A service that traces what it is asked, as the real one does."""
-
-    def __init__(self, tracing: Tracing) -> None:
-        super().__init__()
-        self.tracing = tracing
-        self.traces: list[Trace] = []
-
-    def infer(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> FakeTicket:
-        on_response = self.tracing.watch(request, "m", "3", on_response)
-        assert isinstance(request.compute, Trace)
-        self.traces.append(request.compute)
-        return super().infer(request, on_response)
+class Traced(TracedService, GrpcFakeService):
+    """Over gRPC."""
 
     def marks(self, number: int) -> dict[str, int]:
         return dict(self.traces[number].timestamps or ())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.peer import Peer
 from edge_serve.messages.settings import TraceSettings
 from edge_serve.messages.trace import Trace
@@ -21,7 +20,8 @@ from edge_serve.transport.v2_head import V2Settings
 from edge_serve.transport.v2_traced import TracedExchange
 from tests.tracing.recorder import Collected, Steps
 from tests.transport.http_scene import Recorder, play, scene, until
-from tests.transport.v2_scene import FakeExchange, FakeService, FakeTicket, FixedClock, head_of
+from tests.transport.traced_service import TracedService
+from tests.transport.v2_scene import FakeExchange, FixedClock, head_of
 
 BODY = b'{"inputs": [{"name": "X", "datatype": "INT32", "shape": [1], "data": [7]}]}'
 STARTED = ["HTTP_RECV_START", "HTTP_RECV_END", "REQUEST_START", "QUEUE_START"]
@@ -29,27 +29,12 @@ ANSWERED = ["INFER_RESPONSE_COMPLETE", "REQUEST_END"]
 SENT = ["HTTP_SEND_START", "HTTP_SEND_END"]
 
 
-class Traced(FakeService):
-    """A service that traces what it is asked, as the real one does."""
-
-    def __init__(self, tracing: Tracing) -> None:
-        super().__init__()
-        self.tracing = tracing
-        self.traces: list[Trace] = []
-
-    def infer(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> FakeTicket:
-        on_response = self.tracing.watch(request, "m", "3", on_response)
-        assert isinstance(request.compute, Trace)
-        self.traces.append(request.compute)
-        return super().infer(request, on_response)
-
-
 class Door:
     """An application that traces everything."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.tracing = Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps())
-        self.service = Traced(self.tracing)
+        self.service = TracedService(self.tracing)
         self.application = V2Application(
             self.service, V2Settings(), config_to_json=lambda config: config, clock=FixedClock()
         )
