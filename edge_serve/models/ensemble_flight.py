@@ -32,6 +32,27 @@ class Lookup(Protocol):
     def __call__(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served: ...
 
 
+class Callee(Protocol):
+    """What a step needs of the version that it calls: a `Served`, or who stands before it (`traced`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def signature(self) -> Signature: ...
+
+    @property
+    def version(self) -> str: ...
+
+    def submit(self, request: InferRequest, on_response: OnResponse) -> Ticket: ...
+
+
+class CalleeLookup(Protocol):
+    """As `Lookup`, for steps."""
+
+    def __call__(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Callee: ...
+
+
 DEADLOCK = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
 
 
@@ -50,7 +71,7 @@ class Ensemble:
     plan: EnsemblePlan
     signature: Signature
     statistics: ModelStatistics
-    lookup: Lookup
+    lookup: CalleeLookup
     clock: Clock
     wanted: list[list[RequestedOutput]]
     landed: Callable[[], None]
@@ -63,7 +84,7 @@ class Ensemble:
         plan: EnsemblePlan,
         signature: Signature,
         statistics: ModelStatistics,
-        lookup: Lookup,
+        lookup: CalleeLookup,
         clock: Clock,
         landed: Callable[[], None],
     ) -> Ensemble:
@@ -76,7 +97,7 @@ class Ensemble:
         members: list[Member | None] = [None] * len(plan.steps)
         return cls(plan, signature, statistics, lookup, clock, wanted, landed, members, outputs)
 
-    def member(self, index: int, served: Served) -> Member:
+    def member(self, index: int, served: Callee) -> Member:
         """Step `index` when it means this version.
 
         Raises:

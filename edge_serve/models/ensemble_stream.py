@@ -14,10 +14,9 @@ from functools import partial
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ComputeTimes
-from edge_serve.models.ensemble_flight import DEADLOCK, Ensemble, Leases, record_answer, record_refusal
+from edge_serve.models.ensemble_flight import DEADLOCK, Callee, Ensemble, Leases, record_answer, record_refusal
 from edge_serve.models.ensemble_member import fitted, mark_parameters, member_input, override
 from edge_serve.models.ensemble_shared import share
-from edge_serve.models.served import Served
 from edge_serve.models.shared_lease import SharedLease
 from edge_serve.models.ticket import OnResponse, Ticket
 from edge_serve.protocol.validate import validate
@@ -134,7 +133,7 @@ class StreamFlight:
         if self._error is not None and cell in self._calls:
             call.ticket.cancel()
 
-    def _member_request(self, cell: Cell, served: Served) -> tuple[InferRequest, tuple[int | str, int]]:
+    def _member_request(self, cell: Cell, served: Callee) -> tuple[InferRequest, tuple[int | str, int]]:
         """The request, and the correlation id and flags that its outputs carry on."""
         top, (index, iteration) = self._request, cell
         step, writers = self._ensemble.plan.steps[index], self._ensemble.plan.writers

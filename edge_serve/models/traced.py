@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.messages.trace import Trace
-from edge_serve.models.ensemble_flight import Ensemble, Lookup
-from edge_serve.models.served import Served
+from edge_serve.models.ensemble_flight import Callee, CalleeLookup, Ensemble
 from edge_serve.models.ticket import OnResponse, Ticket
 
 
 class TracedServed:
-    """A version whose requests belong to a trace; for an ensemble it is the version itself."""
+    """A version whose requests belong to a trace. It is a `Callee`."""
 
-    __slots__ = ("_served", "_trace", "signature", "version")
+    __slots__ = ("_served", "_trace", "name", "signature", "version")
 
-    def __init__(self, served: Served, trace: Trace) -> None:
+    def __init__(self, served: Callee, trace: Trace) -> None:
         self._served = served
         self._trace = trace
+        self.name = served.name
         self.signature: Signature = served.signature
         self.version = served.version
 
     def submit(self, request: InferRequest, on_response: OnResponse) -> Ticket:
         """See `Served.submit`."""
-        part = self._trace.part(self._served.name, self.version, request)
+        part = self._trace.part(self.name, self.version, request)
 
         def tell(response: InferResponse) -> None:
             part.answered(response)
@@ -46,8 +45,8 @@ def traced_ensemble(ensemble: Ensemble, compute: ComputeTimes) -> Ensemble:
     return replace(ensemble, lookup=_lookup(ensemble.lookup, compute))
 
 
-def _lookup(inner: Lookup, trace: Trace) -> Lookup:
-    def lookup(name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served:
-        return cast(Served, TracedServed(inner(name, version, correlation_id, flags), trace))
+def _lookup(inner: CalleeLookup, trace: Trace) -> CalleeLookup:
+    def lookup(name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Callee:
+        return TracedServed(inner(name, version, correlation_id, flags), trace)
 
     return lookup
