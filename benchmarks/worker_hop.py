@@ -1,13 +1,14 @@
 """What does the hop to a worker and back cost? A request of two INT32[16] tensors through the echo backend.
 
 `python -m benchmarks.worker_hop [--requests N] [--batch B]` prints JSON: round trips in microseconds, and the CPU that
-the front end and the worker spend on each.
+the front end and the worker spend on each; once when both sleep while they wait, once when they poll (ADR 17).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import platform
@@ -23,7 +24,9 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
 from edge_serve.tensors import DataType, Tensor
 from edge_serve.workers.arena import Arena, Budget
+from edge_serve.workers.awake import Awake
 from edge_serve.workers.pool import BatchReply, OpenedModel, Workers
+from edge_serve.workers.selector import AwakeSelector
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -80,7 +83,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-async def measure(count: int, batch: int) -> dict[str, float]:
+async def measure(count: int, batch: int, awake: Awake) -> dict[str, float]:
     """The figures of `count` batches of `batch` requests, one after the other."""
     data = np.arange(16, dtype=np.int32).tobytes()
     requests = [
@@ -88,7 +91,7 @@ async def measure(count: int, batch: int) -> dict[str, float]:
         for _ in range(batch)
     ]
     with tempfile.TemporaryDirectory() as directory:
-        workers = Workers()
+        workers = Workers(awake=awake)
         arena = Arena("echo", Budget(64 << 20))
         spec = ModelSpec("echo", 1, Path(directory), Path(directory), make_config("echo"))
         warm, run = Loop(1000, requests), Loop(count, requests)
@@ -123,8 +126,13 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20000)
     parser.add_argument("--batch", type=int, default=1)
     options = parser.parse_args()
-    figures = asyncio.run(measure(options.requests, options.batch))
     machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
+    figures = {}
+    for name, poll_us in (("sleeping", 0), ("polling", 200)):
+        awake = Awake(poll_us, len(os.sched_getaffinity(0)))
+        loop = asyncio.SelectorEventLoop(AwakeSelector(awake))
+        with contextlib.closing(loop):
+            figures[name] = loop.run_until_complete(measure(options.requests, options.batch, awake))
     print(json.dumps({"benchmark": "worker_hop", "batch": options.batch, **machine, **figures}, indent=2))
 
 

@@ -13,8 +13,10 @@ import gc
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from edge_serve import __version__
@@ -47,10 +49,12 @@ from edge_serve.systemd.safe_mode import CrashWatch
 from edge_serve.systemd.supervisor import Supervisor, Watched
 from edge_serve.tracing.tracing import Tracing
 from edge_serve.workers.arena import Budget
+from edge_serve.workers.awake import Awake
 from edge_serve.workers.codec import Codec
 from edge_serve.workers.environments import Environments
 from edge_serve.workers.pool import Hooks, Workers
 from edge_serve.workers.pool import Limits as WorkerLimits
+from edge_serve.workers.selector import AwakeSelector
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +76,7 @@ class Server:
         addresses: where each open door listens, by its name (`HTTP`, `gRPC`, `metrics`, `admin`).
     """
 
-    def __init__(self, config: ServerConfig, log_control: LogControl | None = None) -> None:
+    def __init__(self, config: ServerConfig, log_control: LogControl | None = None, awake: Awake | None = None) -> None:
         self._config = config
         self._clock = MonotonicClock()
         self._budget = Budget(config.tensor_memory_bytes or quarter_of_memory())
@@ -84,7 +88,7 @@ class Server:
         silence, memory = config.worker_heartbeat_timeout_secs, config.worker_memory_max_bytes
         limits = WorkerLimits(silence=silence, hang=config.hang_timeout_secs, memory=memory)
         hooks = Hooks(metric=custom.apply)
-        self._workers = Workers(limits, self._clock, hooks, _environments(config))
+        self._workers = Workers(limits, self._clock, hooks, _environments(config), awake)
         self._codec = Codec(self._budget, limits)
         loader = Loader(
             self._workers, self._budget, self._clock, _loader_options(config), _response_cache(config), _gate(config)
@@ -371,14 +375,22 @@ def _trace_settings(config: ServerConfig) -> TraceSettings:
 
 def serve(config: ServerConfig, log_control: LogControl | None = None) -> int:
     """Run a server to its end; the exit status."""
+    awake = Awake(config.busy_poll_microseconds, len(os.sched_getaffinity(0)))
 
     async def main() -> int:
         try:
-            return await Server(config, log_control).run()
+            return await Server(config, log_control, awake).run()
         except EdgeServeError as error:
             log.error("%s", error.message)
         except OSError as error:
             log.error("%s; stop what uses it, or choose another address or port", error.strerror or error)
         return FAILED
 
+    make_loop = partial(asyncio.SelectorEventLoop, AwakeSelector(awake))
+    if sys.version_info >= (3, 11):
+        with asyncio.Runner(loop_factory=make_loop) as runner:
+            return runner.run(main())
+    loops = asyncio.DefaultEventLoopPolicy()
+    loops.new_event_loop = make_loop  # type: ignore[method-assign]
+    asyncio.set_event_loop_policy(loops)
     return asyncio.run(main())

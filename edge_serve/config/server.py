@@ -159,6 +159,14 @@ class ServerConfig(DoorSettings):
             "hung; its worker is restarted. 0 = the watchdog's time under systemd (WatchdogSec=), else never.",
         ),
     ] = 0.0
+    busy_poll_microseconds: Annotated[
+        int,
+        _worker(
+            COUNT,
+            "Longest time for which the server and a worker that serves a lone client poll for each other before they "
+            "sleep: waking them takes longer than a small model does. Never more of them than cores. 0 = never.",
+        ),
+    ] = 200
     self_inference_interval_secs: Annotated[
         float,
         _worker(

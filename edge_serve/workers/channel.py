@@ -30,7 +30,7 @@ from edge_serve.workers.frames import (
     frame,
     parse_header,
 )
-from edge_serve.workers.inputs import copied, loose_bytes
+from edge_serve.workers.inputs import loose_bytes, moved
 from edge_serve.workers.layout import INLINE, padded
 from edge_serve.workers.lending import Lending
 from edge_serve.workers.link import Link, PartialListener, Pending
@@ -100,11 +100,10 @@ class Channel:
                 break
         if link.large:
             self._expect_outputs(requests, pending)
-        slot = pending.slot
+        place = (pending.slot.offset, pending.slot.capacity) if pending.slot else (0, 0)
+        poll = link.awake.worker_us(len(requests))
         try:
-            data = encode_execute(
-                link.layout, batch_id, requests, slot.offset if slot else 0, slot.capacity if slot else 0, each
-            )
+            data = encode_execute(link.layout, batch_id, requests, *place, each, poll)
         except (struct.error, KeyError, ValueError, TypeError) as error:
             self._refuse_all(batch_id, pending, Internal(f"the batch cannot be sent: {type(error).__name__}: {error}"))
             return
@@ -112,6 +111,7 @@ class Channel:
             self._refuse_all(batch_id, pending, Internal("the batch is empty"))
             return
         self._pending[batch_id] = pending
+        link.awake.out += 1
         if link.timeout:
             pending.timer = Patience(self._loop, link.timeout, self._on_overrun)
         self._send(data)
@@ -126,25 +126,7 @@ class Channel:
             ]
         if self._link.layout.decoupled:  # its threads may read their inputs long after the batch's reply
             return requests
-        return self._move_into_arena(requests, pending)
-
-    def _move_into_arena(self, requests: Sequence[InferRequest], pending: Pending) -> list[InferRequest]:
-        """Large inputs in ordinary memory (JSON, chunked bodies) go into a slot; one that finds no room is refused."""
-        moved: list[InferRequest] = []
-        pending.copies, pending.refused, pending.sent = [], {}, []
-        for i, request in enumerate(requests):
-            size = sum(padded(len(tensor.data)) for tensor in request.inputs if tensor.offset < 0)
-            if size > INLINE:
-                try:
-                    slot = self._link.arena.allocate(size)
-                except Unavailable as full:
-                    pending.refused[i] = full
-                    continue
-                pending.copies.append(slot)
-                request = replace(request, inputs=copied(request.inputs, slot))
-            moved.append(request)
-            pending.sent.append(i)
-        return moved
+        return moved(requests, pending, self._link.arena)
 
     def _expect_outputs(self, requests: Sequence[InferRequest], pending: Pending) -> None:
         """A slot for outputs, when they will be large. Without memory the worker asks again, once they are there."""
@@ -295,6 +277,7 @@ class Channel:
             self._link.layout, received, HEADER_SIZE + REPLY_HEAD.size, meta, count, slot, slot.capacity if slot else 0
         )
         del self._pending[batch_id]
+        self._link.awake.out -= 1
         if pending.timer is not None or pending.copies is not None:
             pending.release()
         lease = slot if in_slot else None
@@ -395,6 +378,7 @@ class Channel:
                 pending.slot.release()
         for slot in self._granted.values():
             slot.release()
+        self._link.awake.out -= len(self._pending)
         self._pending.clear()
         self._granted.clear()
 

@@ -20,7 +20,8 @@ from edge_serve.workers.shared import SharedRequest, places_of
 # mask of the listed outputs (0 = all), correlation id, priority, timeout us, deadline ns; flags, id bytes, extra bytes,
 # block bytes, where its data starts, seat of its sequence
 REQUEST = struct.Struct("<QQQQQIIIIIi")
-EXECUTE_HEAD = struct.Struct("<QQI")  # output slot: offset, capacity; bytes of the part before the data
+# output slot: offset, capacity; bytes of the part before the data; us to poll for the next frame before sleeping
+EXECUTE_HEAD = struct.Struct("<QQII")
 
 _EXECUTE = Kind.EXECUTE.value
 _EXECUTE_EACH = Kind.EXECUTE_EACH.value
@@ -33,6 +34,7 @@ def encode_execute(
     slot_offset: int,
     slot_capacity: int,
     each: bool = False,
+    poll_us: int = 0,
 ) -> bytes:
     """An EXECUTE frame, or an EXECUTE_EACH frame.
 
@@ -99,7 +101,7 @@ def encode_execute(
     length = EXECUTE_HEAD.size + meta + pad + position
     parts[0] = HEADER.pack(
         length, VERSION, _EXECUTE_EACH if each else _EXECUTE, len(requests), batch_id
-    ) + EXECUTE_HEAD.pack(slot_offset, slot_capacity, meta + pad)
+    ) + EXECUTE_HEAD.pack(slot_offset, slot_capacity, meta + pad, poll_us)
     if pad:
         parts.append(PAD[:pad])
     parts += data
@@ -137,6 +139,7 @@ class Batch:
         deadlines: one for each request, 0 = none; empty when no request has one.
         wanted: the outputs that each request named; None = it named none, and wants all.
         each: its requests are executed one after the other, not together.
+        poll_us: for how long its worker may poll for the next one.
         shared: those with tensors in clients' shared memory, by position; None = there are none.
     """
 
@@ -147,6 +150,7 @@ class Batch:
     slot_offset: int
     slot_capacity: int
     each: bool = False
+    poll_us: int = 0
     shared: dict[int, SharedRequest] | None = None
 
 
@@ -169,7 +173,7 @@ def decode_execute(
         Internal: an input lies in memory that has not come.
     """
     _, _, kind, count, batch_id = HEADER.unpack_from(frame, 0)
-    slot_offset, slot_capacity, meta = EXECUTE_HEAD.unpack_from(frame, HEADER_SIZE)
+    slot_offset, slot_capacity, meta, poll_us = EXECUTE_HEAD.unpack_from(frame, HEADER_SIZE)
     position = HEADER_SIZE + EXECUTE_HEAD.size
     data_start = position + meta
     view = memoryview(frame)
@@ -241,7 +245,8 @@ def decode_execute(
         requests.append(request)
     if not any_deadline:
         deadlines = []
-    return Batch(batch_id, requests, deadlines, wanted, slot_offset, slot_capacity, kind == _EXECUTE_EACH, all_shared)
+    each = kind == _EXECUTE_EACH
+    return Batch(batch_id, requests, deadlines, wanted, slot_offset, slot_capacity, each, poll_us, all_shared)
 
 
 def cancel_key(batch_id: int, index: int) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from edge_serve.backends.base import BackendInstance, BackendRequest, Reply, Timing
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.workers.awake import Wait
 from edge_serve.workers.execute import Batch, cancel_key, decode_execute
 from edge_serve.workers.frames import HEADER, HEADER_SIZE, NEED, Kind, frame
 from edge_serve.workers.holding import Holds
@@ -33,15 +34,40 @@ class Receiver:
     Models may keep arrays beyond their batch, so no frame's memory is used twice.
     """
 
-    __slots__ = ("_buffer", "_have", "_socket")
+    __slots__ = ("_buffer", "_have", "_socket", "_wait")
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._have = 0
+        self._wait = Wait()
 
-    def receive(self) -> bytearray | None:
-        """The next frame with its header; None at the end of the stream."""
+    def receive(self, poll_us: int = 0) -> bytearray | None:
+        """The next frame with its header; None at the end of the stream.
+
+        Args:
+            poll_us: for how long to poll for it before going to sleep, where the last wait was short.
+        """
+        if not poll_us or self._have:
+            return self._receive()
+        clock, most = time.monotonic_ns, poll_us * 1000
+        began = clock()
+        end = began + self._wait.poll_ns(most)
+        while clock() < end and not self._is_there():
+            pass
+        received = self._receive()
+        self._wait.took(clock() - began, most)
+        return received
+
+    def _is_there(self) -> bool:
+        """Something, or the end: `_receive` need not sleep."""
+        try:
+            self._have = self._socket.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _receive(self) -> bytearray | None:
         buffer, have, recv_into = self._buffer, self._have, self._socket.recv_into
         while have < HEADER_SIZE:
             count = recv_into(buffer[have:])
@@ -103,14 +129,16 @@ class Instance:
         """Serve until the front end closes the channel."""
         receiver = Receiver(self._socket)
         try:
-            while (received := receiver.receive()) is not None:
-                self._serve(received)
+            poll_us = 0
+            while (received := receiver.receive(poll_us)) is not None:
+                poll_us = self._serve(received)
         except OSError:  # the front end is gone: the control channel ends the process
             pass
         finally:
             self._socket.close()
 
-    def _serve(self, received: bytearray) -> None:
+    def _serve(self, received: bytearray) -> int:
+        """Answer a batch; for how many microseconds to poll for the next one."""
         clock = time.monotonic_ns
         start = clock()
         send = self._send_partial if self._layout.decoupled else None
@@ -130,6 +158,7 @@ class Instance:
             self._socket.sendall(data)
         if self._cancelled:
             self._forget(batch)
+        return batch.poll_us
 
     def _execute(self, batch: Batch, timing: Timing, now_ns: int) -> list[Reply]:
         requests = batch.requests

@@ -9,6 +9,7 @@ from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Lease
 from edge_serve.workers.arena import Arena, Slot
+from edge_serve.workers.awake import Awake
 from edge_serve.workers.layout import INLINE, Layout
 from edge_serve.workers.patience import Patience
 from edge_serve.workers.reply import BatchReply
@@ -48,6 +49,7 @@ class Link:
             replies ask for theirs one by one).
         timeout: the model's `execution_timeout_ms`, in seconds; 0 = none.
         hang: seconds after which a batch that does not move counts as hung; 0 = as for every model.
+        awake: is told how many batches are out.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Link:
     listener: ModelListener
     timeout: float = 0.0
     hang: float = 0.0
+    awake: Awake = field(default_factory=Awake)
     row_bytes: int = field(init=False)
     large: bool = field(init=False)
 

@@ -16,6 +16,7 @@ from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.arena import Arena
+from edge_serve.workers.awake import Awake
 from edge_serve.workers.cgroups import MEMORY_PARAMETER, Group, Groups, parse_bytes
 from edge_serve.workers.desk import Hooks
 from edge_serve.workers.environments import Environment, Environments
@@ -155,7 +156,9 @@ class Workers:
         clock: Clock | None = None,
         hooks: Hooks | None = None,
         environments: Environments | None = None,
+        awake: Awake | None = None,
     ) -> None:
+        self._awake = awake or Awake()
         self._environments = environments or Environments()
         self._limits = limits or Limits()
         self._clock = clock or MonotonicClock()
@@ -239,8 +242,8 @@ class Workers:
         Raises:
             EdgeServeError: it does not load; nothing of it is left.
         """
-        timeout = _number(spec, "execution_timeout_ms") / 1000
-        link = Link(spec.name, Layout(spec.config), arena, listener, timeout, _number(spec, HANG_PARAMETER))
+        timeout, hang = _number(spec, "execution_timeout_ms") / 1000, _number(spec, HANG_PARAMETER)
+        link = Link(spec.name, Layout(spec.config), arena, listener, timeout, hang, self._awake)
         numbers = range(len(instances))
         groups = [[i] for i in numbers] if backend in ALONE else [list(numbers)]
         homes: list[_Home] = []

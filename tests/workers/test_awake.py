@@ -1,0 +1,140 @@
+"""Who polls, for how long, and that whoever does misses nothing."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from selectors import EVENT_READ, EpollSelector
+from typing import Any
+
+import pytest
+
+from edge_serve.workers.awake import Awake, Wait
+from edge_serve.workers.frames import Kind, frame
+from edge_serve.workers.instance import Receiver
+from edge_serve.workers.selector import AwakeSelector
+from tests.workers.harness import request, run
+from tests.workers.test_channel import output, peer
+
+MS = 1_000_000
+#: longer than any test takes
+LONG_US = 60_000_000
+
+
+def test_a_wait_is_polled_through_when_the_one_before_it_was_short() -> None:
+    wait = Wait()
+    assert wait.poll_ns(MS) == 0  # nobody knows yet
+    wait.took(MS, MS)
+    assert wait.poll_ns(MS) == MS
+    wait.took(MS * 3 // 2, MS)  # it was polled for, came a little late, and the sleeper had to be woken
+    assert wait.poll_ns(MS) == MS
+    wait.took(2 * MS, MS)
+    assert wait.poll_ns(MS) == 0
+
+
+@pytest.mark.parametrize(
+    ("cores", "out", "front_end", "worker"),
+    [(1, 0, 0, 0), (1, 1, 0, 0), (2, 0, 0, 50), (2, 1, 50_000, 0), (2, 2, 0, 0), (6, 4, 50_000, 50), (6, 5, 50_000, 0)],
+)
+def test_never_more_at_work_and_polling_than_cores(cores: int, out: int, front_end: int, worker: int) -> None:
+    awake = Awake(50, cores, out)
+    assert (awake.front_end_ns(), awake.worker_us(1)) == (front_end, worker)
+    assert awake.worker_us(2) == 0  # clients wait already
+    assert (Awake(0, cores, out).front_end_ns(), Awake(0, cores, out).worker_us(1)) == (0, 0)
+
+
+class Asked:
+    """What the selector asks of the kernel, in place of the kernel."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.timeouts: list[float | None] = []
+        self.empty = 0
+
+        def select(_: EpollSelector, timeout: float | None = None) -> list[str]:
+            self.timeouts.append(timeout)
+            self.empty -= 1
+            return [] if self.empty >= 0 and timeout == 0 else ["ready"]
+
+        monkeypatch.setattr(EpollSelector, "select", select)
+
+    def by(self, selector: AwakeSelector, timeout: float | None = None, empty: int = 0) -> list[float | None]:
+        """Timeouts that one `select` asks with, when polls find nothing `empty` times."""
+        self.timeouts, self.empty = [], empty
+        answer: list[Any] = selector.select(timeout)
+        assert answer == ["ready"]
+        return self.timeouts
+
+
+def test_the_loop_polls_for_a_reply_and_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, awake = Asked(monkeypatch), Awake(LONG_US, 2)
+    with AwakeSelector(awake) as selector:
+        assert asked.by(selector) == [None]
+        awake.out = 1
+        assert asked.by(selector) == [None]  # the first wait shows that waits are short
+        assert asked.by(selector, empty=2) == [0, 0, 0]
+        assert asked.by(selector, 0) == [0]  # callbacks are due
+        assert asked.by(selector, 1e9, empty=2) == [0, 0, 0]
+        awake.out = 2
+        assert asked.by(selector) == [None]
+        awake.out = 0
+        assert asked.by(selector) == [None]
+
+
+def test_the_loop_sleeps_when_nothing_came_while_it_polled(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(monkeypatch)
+    with AwakeSelector(Awake(1000, 2, 1)) as selector:
+        asked.by(selector)
+        *polls, last = asked.by(selector, 7.0, empty=1 << 30)
+        assert (set(polls), last) == ({0}, 7.0)
+
+
+def test_a_timer_of_the_loop_ends_polling() -> None:
+    with AwakeSelector(Awake(LONG_US, 2, 1)) as selector:
+        here, there = socket.socketpair()
+        with here, there:
+            selector.register(here, EVENT_READ)
+            there.send(b"x")
+            assert len(selector.select()) == 1
+            assert here.recv(1) == b"x"
+            assert selector.select(0.001) == []
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 40])
+def test_the_worker_polls_and_gets_every_frame_whole(pieces: int) -> None:
+    here, there = socket.socketpair()
+    frames = [frame(Kind.EXECUTE, number, bytes(range(number))) for number in range(40)]
+    stream = b"".join(frames)
+    size = -(-len(stream) // pieces)
+
+    def send() -> None:
+        for start in range(0, len(stream), size):
+            there.sendall(stream[start : start + size])
+        there.shutdown(socket.SHUT_WR)
+
+    with here, there:
+        receiver = Receiver(here)
+        sender = threading.Thread(target=send)
+        sender.start()
+        got = []
+        while (received := receiver.receive(LONG_US)) is not None:
+            got.append(bytes(received))
+        sender.join()
+    assert got == frames
+
+
+def test_batches_that_are_out_are_counted_however_they_end() -> None:
+    async def check() -> None:
+        async with peer() as here:
+            awake = here.link.awake = Awake(300, 2)
+            here.channel.execute(1, [request()])
+            assert awake.out == 1
+            batch = await here.receive()
+            assert batch.poll_us == 300
+            here.theirs.sendall(here.reply(batch, [output(64)]))
+            await here.listener.reply(0)
+            assert awake.out == 0
+            here.channel.execute(2, [request(), request()])
+            assert (awake.out, (await here.receive()).poll_us) == (1, 0)
+        assert awake.out == 0  # the channel was closed
+
+    run(check())
