@@ -88,7 +88,7 @@ class Server:
         silence, memory = config.worker_heartbeat_timeout_secs, config.worker_memory_max_bytes
         limits = WorkerLimits(silence=silence, hang=config.hang_timeout_secs, memory=memory)
         hooks = Hooks(metric=custom.apply)
-        self._workers = Workers(limits, self._clock, hooks, _environments(config), awake)
+        self._workers = Workers(limits, self._clock, hooks, _environments(config), awake or _awake(config))
         self._codec = Codec(self._budget, limits)
         loader = Loader(
             self._workers, self._budget, self._clock, _loader_options(config), _response_cache(config), _gate(config)
@@ -373,9 +373,13 @@ def _trace_settings(config: ServerConfig) -> TraceSettings:
     return TraceSettings(level, trace.rate, trace.count, trace.log_frequency, trace.file, trace.mode)
 
 
+def _awake(config: ServerConfig) -> Awake:
+    return Awake(config.busy_poll_microseconds, len(os.sched_getaffinity(0)))
+
+
 def serve(config: ServerConfig, log_control: LogControl | None = None) -> int:
     """Run a server to its end; the exit status."""
-    awake = Awake(config.busy_poll_microseconds, len(os.sched_getaffinity(0)))
+    awake = _awake(config)
 
     async def main() -> int:
         try:
