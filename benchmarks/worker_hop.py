@@ -128,7 +128,7 @@ def main() -> None:
     options = parser.parse_args()
     machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
     figures = {}
-    for name, poll_us in (("sleeping", 0), ("polling", 200)):
+    for name, poll_us in (("sleeping", 0), ("polling", 300)):
         awake = Awake(poll_us, len(os.sched_getaffinity(0)))
         loop = asyncio.SelectorEventLoop(AwakeSelector(awake))
         with contextlib.closing(loop):

@@ -166,7 +166,7 @@ class ServerConfig(DoorSettings):
             "Longest time for which the server and a worker that serves a lone client poll for each other before they "
             "sleep: waking them takes longer than a small model does. Never more of them than cores. 0 = never.",
         ),
-    ] = 200
+    ] = 300
     self_inference_interval_secs: Annotated[
         float,
         _worker(
