@@ -29,6 +29,8 @@ from edge_serve.workers.pool import Workers
 CHECK_BYTES = 1 << 30
 CLOSE_SECONDS = 10.0
 
+NAMELESS = "found a directory whose name is not UTF-8: no client could ask for such a model; rename it"
+
 
 @dataclass(slots=True)
 class Line:
@@ -65,6 +67,8 @@ async def check_repository(roots: Sequence[Path], *, auto_complete: bool = True)
     try:
         for found in repository.scan().values():
             yield await check_model(found, registry, workers, auto_complete=auto_complete)
+        for directory in sorted(repository.nameless):
+            yield Verdict(repr(directory.name), NAMELESS)
     finally:
         await registry.close(CLOSE_SECONDS)
         await workers.stop()

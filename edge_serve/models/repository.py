@@ -47,13 +47,15 @@ class Repository:
     Args:
         namespaced: models of one name may lie in several repositories (`--model-namespacing`). Each then goes by
             `<repository>::<name>`, which is how Triton's src/model.h writes a ModelIdentifier.
+
+    Attributes:
+        nameless: directories that `scan` has left out, because their names are no text; each is told once.
     """
 
     def __init__(self, roots: Sequence[Path], *, namespaced: bool = False) -> None:
         self.roots = list(roots)
         self.namespaced = namespaced
-        #: directories of which it was told that they are no models
-        self._nameless: set[Path] = set()
+        self.nameless: set[Path] = set()
 
     def named(self, name: str) -> list[str]:
         """What a client may mean by `name`: that itself, or with namespaces the models of this name that lie here."""
@@ -101,8 +103,8 @@ class Repository:
 
     def _tell_nameless(self, directory: Path) -> None:
         """No client could ask for it, and no index could list it."""
-        if directory not in self._nameless:
-            self._nameless.add(directory)
+        if directory not in self.nameless:
+            self.nameless.add(directory)
             log.warning("%r is left out: the name of a model must be UTF-8", os.fspath(directory))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,20 @@ def test_check_of_a_sound_repository_succeeds(tmp_path: Path) -> None:
     onnx_model(tmp_path, "fine", 'platform: "onnxruntime_onnx"\n')
 
     assert command("check", str(tmp_path)).returncode == 0
+
+
+def test_check_names_a_directory_that_the_server_leaves_out_for_its_name(tmp_path: Path) -> None:
+    python_model(tmp_path, "good")
+    os.mkdir(os.fsencode(tmp_path) + b"/caf\xe9")
+
+    done = command("check", str(tmp_path))
+
+    assert done.returncode == 1
+    failed = done.stdout.partition("FAILED")[2]
+    assert r"'caf\udce9'" in failed
+    assert "name is not UTF-8" in failed
+    assert "rename it" in failed
+    assert done.stdout.splitlines()[-1] == "1 of 2 models can be served"
 
 
 @pytest.mark.parametrize(
