@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import json
 import os
 import re
@@ -82,11 +83,14 @@ def fetch(target: Target, timeout: float = _TIMEOUT_SECONDS) -> dict[str, Any]:
     Raises:
         Unreachable: with a text for people.
     """
+    end = time.monotonic() + timeout
+    headers = _headers(target)
     try:
-        with contextlib.closing(_connect(target, timeout)) as connection:
-            connection.request("GET", _prefix(target) + PATH, headers=_headers(target))
-            with connection.getresponse() as answer:
-                body = _read(answer, time.monotonic() + timeout)
+        with contextlib.closing(_connect(target, end)) as connection:
+            connection.request("GET", _prefix(target) + PATH, headers=headers)
+            with http.client.HTTPResponse(_Until(connection.sock, end), method="GET") as answer:  # type: ignore[arg-type]  # it asks for makefile only
+                answer.begin()
+                body = _read(answer)
     except PermissionError:
         text = f"you may not use {target.name}: be root or in its group, or ask another door with --url"
         raise Unreachable(text, UNKNOWN) from None
@@ -108,19 +112,43 @@ def _headers(target: Target) -> dict[str, str]:
     return {"Authorization": f"Bearer {target.token}"} if target.token else {}
 
 
-def _read(answer: http.client.HTTPResponse, end: float) -> bytes:
-    """The body, of a server that may send it drop by drop or without end.
-
-    Raises:
-        TimeoutError: it is not all there at `end`.
-    """
+def _read(answer: http.client.HTTPResponse) -> bytes:
+    """The body, of a server that may send it without end."""
     parts, left = [], _MOST_BYTES
     while left > 0 and (part := answer.read1(1 << 16)):
         parts.append(part)
         left -= len(part)
-        if time.monotonic() > end:
-            raise TimeoutError
     return b"".join(parts)
+
+
+class _Until(io.RawIOBase):
+    """What a socket receives until `end`. Its own timeout is for each piece, and begins anew with every drop."""
+
+    def __init__(self, sock: socket.socket, end: float) -> None:
+        self._sock = sock
+        self._end = end
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._sock.settimeout(_left(self._end))
+        return self._sock.recv_into(buffer)
+
+
+def _left(end: float) -> float:
+    """Seconds.
+
+    Raises:
+        TimeoutError: `end` is past.
+    """
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
 
 
 def _document(target: Target, status: int, body: bytes) -> dict[str, Any]:
@@ -136,22 +164,11 @@ def _document(target: Target, status: int, body: bytes) -> dict[str, Any]:
     raise Unreachable(f"what answers at {target.name} is no edge-serve that tells its status (HTTP {status})", UNKNOWN)
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a UNIX socket."""
-
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
-def _connect(target: Target, timeout: float) -> http.client.HTTPConnection:
+def _connect(target: Target, end: float) -> http.client.HTTPConnection:
     if target.socket:
-        return _UnixConnection(target.socket, timeout)
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = _reach_unix(target.socket, end)
+        return connection
     try:
         parts = urlsplit(target.url)
         host, port = parts.hostname, parts.port
@@ -161,8 +178,34 @@ def _connect(target: Target, timeout: float) -> http.client.HTTPConnection:
         raise Unreachable(f"--url: found '{target.url}', expected http://<host>:<port> or https://...", 2)
     if parts.scheme == "https":
         context = ssl.create_default_context(cafile=target.ca or None)
-        return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
-    return http.client.HTTPConnection(host, port or 80, timeout=timeout)
+        connection = http.client.HTTPSConnection(host, port, context=context)
+        connection.sock = context.wrap_socket(_reach(host, connection.port, end), server_hostname=host)
+    else:
+        connection = http.client.HTTPConnection(host, port or 80)
+        connection.sock = _reach(host, connection.port, end)
+    return connection
+
+
+def _reach_unix(path: str, end: float) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(_left(end))
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _reach(host: str, port: int, end: float) -> socket.socket:
+    """A connection to the first of the host's addresses that takes one; they share the time."""
+    failed = OSError(f"{host} has no address")
+    for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        try:
+            return socket.create_connection((str(address[0]), port), _left(end))
+        except OSError as error:
+            failed = error
+    raise failed
 
 
 def _prefix(target: Target) -> str:

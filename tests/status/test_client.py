@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from edge_serve.status import client
 from edge_serve.status.client import ABSENT, UNKNOWN, Target, Unreachable, fetch, find_target
+from tests.certificates import Authority
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -76,6 +78,19 @@ def test_the_document_over_http() -> None:
 def test_the_document_over_a_unix_socket(tmp_path: Path) -> None:
     with serving(path=str(tmp_path / "admin.sock")) as (_, target):
         assert fetch(target)["server"]["state"] == "ready"
+
+
+def test_the_document_over_tls_of_a_server_that_is_trusted(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    with serving() as (server, target):
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        url = target.url.replace("http:", "https:")
+        assert fetch(Target(url=url, ca=str(authority.root)))["server"]["state"] == "ready"
+        with pytest.raises(Unreachable, match=r"no trust in the server at https://.*--ca-cert names what to trust"):
+            fetch(Target(url=url))
 
 
 def test_a_token_is_shown_and_a_path_of_a_proxy_kept() -> None:
@@ -153,6 +168,46 @@ def test_a_server_that_sends_drop_by_drop_or_without_end(monkeypatch: pytest.Mon
         thread.join()
 
 
+def test_a_server_whose_head_comes_drop_by_drop() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        target = Target(url=f"http://127.0.0.1:{sock.getsockname()[1]}")
+        given_up = threading.Event()
+
+        def serve() -> None:
+            with sock.accept()[0] as peer, contextlib.suppress(OSError):
+                for drop in b"HTTP/1.0 200 OK\r\nX: " + b"y" * 200:  # has an end, for who would wait for it
+                    peer.sendall(bytes([drop]))
+                    if given_up.wait(0.02):
+                        break
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(Unreachable, match=r"does not answer within 0\.1 s"):
+            fetch(target, timeout=0.1)
+        given_up.set()
+        thread.join()
+
+
+def test_the_addresses_of_a_name_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, tried = 0.0, []
+
+    def hang(address: tuple[str, int], timeout: float) -> socket.socket:
+        nonlocal now
+        tried.append((address[0], timeout))
+        now += min(timeout, 3.0)
+        raise TimeoutError
+
+    addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"192.0.2.{last}", 80)) for last in range(4)]
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: addresses)
+    monkeypatch.setattr("socket.create_connection", hang)
+
+    with pytest.raises(Unreachable, match="does not answer within 5 s"):
+        fetch(Target(url="http://cart-7"), timeout=5.0)
+
+    assert tried == [("192.0.2.0", 5.0), ("192.0.2.1", 2.0)]
+
+
 @pytest.mark.parametrize("token", ["two\nlines", "a b", "\ufffd"])
 def test_a_token_that_is_none(token: str) -> None:
     with pytest.raises(Unreachable, match="one token and no more"):
@@ -181,7 +236,7 @@ def test_no_permission_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) 
     def refuse(*arguments: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(client._UnixConnection, "connect", refuse)
+    monkeypatch.setattr(client, "_reach_unix", refuse)
     with pytest.raises(Unreachable, match="you may not use /run/x: be root or in its group"):
         fetch(Target(socket="/run/x"))
 
