@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
 from edge_serve.messages.about import FIELDS
+from edge_serve.messages.line import one_line
 from edge_serve.messages.settings import LogSettings
 from edge_serve.status.events import EventRing
 
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
     from edge_serve.journal.handler import JournalHandler
 
 _LETTERS = {logging.DEBUG: "V", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "E"}
-#: C0, DEL and C1: a terminal obeys all of them
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {10: "\\n"}
-
-
-def one_line(text: str) -> str:
-    """`text` with control characters escaped."""
-    return text.translate(_ESCAPES)
 
 
 class TritonFormatter(logging.Formatter):

@@ -104,6 +104,17 @@ def _breach(module: str, room: str, name: str) -> list[str]:
     return [f"{module} (layer {here}) imports {name} (layer {there})"]
 
 
+def mutual_imports(sources: Sources) -> list[tuple[str, str]]:
+    """Pairs of rooms that import each other: the map lets neighbours of a free layer know each other, one way."""
+    known = {
+        (room_of(module), room_of(name))
+        for module, source in sources.items()
+        for name in imports_of(module, source, sources)
+        if name.split(".")[0] == PACKAGE
+    }
+    return sorted((here, there) for here, there in known if "" < here < there and (there, here) in known)
+
+
 def worker_breaches(sources: Sources) -> list[str]:
     """What worker-side code imports and may not; worker-side is all that a worker's start can reach."""
     waiting = [name for name in sources if name.startswith(WORKER_STARTS)]
@@ -126,6 +137,14 @@ def worker_breaches(sources: Sources) -> list[str]:
 
 def test_rooms_import_downwards_only() -> None:
     assert layer_breaches(sources_of(ROOT, PACKAGE)) == []
+
+
+def test_no_two_rooms_import_each_other() -> None:
+    assert mutual_imports(sources_of(ROOT, PACKAGE)) == []
+    planted = {"edge_serve.log": "import edge_serve.journal.handler", "edge_serve.journal.handler": ""}
+    assert mutual_imports(planted) == []
+    planted["edge_serve.journal.fields"] = "def f():\n    from edge_serve.log import x"
+    assert mutual_imports(planted) == [("journal", "log")]
 
 
 def test_worker_side_imports_the_standard_library_and_numpy_only() -> None:

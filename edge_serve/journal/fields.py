@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import traceback
 
-from edge_serve.log import one_line
 from edge_serve.messages.about import FIELDS
+from edge_serve.messages.line import one_line
 
 Fields = dict[str, str]
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from edge_serve.log import one_line
+from edge_serve.messages.line import one_line
 from edge_serve.status.rates import Rates, between
 
 Document = Mapping[str, Any]

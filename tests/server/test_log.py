@@ -71,17 +71,6 @@ def test_each_level_has_its_switch(logger: logging.Logger) -> None:
     assert [line[0] for line in stream.getvalue().splitlines()] == ["V", "E"]
 
 
-@pytest.mark.parametrize("code", [*range(32), *range(127, 160)])
-def test_no_control_character_reaches_a_terminal(code: int) -> None:
-    told = log.one_line(f"a{chr(code)}b")
-
-    assert told == (r"a\nb" if code == 10 else rf"a\x{code:02x}b")
-
-
-def test_other_characters_are_left_alone() -> None:
-    assert log.one_line("ä → 世 \xa0~ \\") == "ä → 世 \xa0~ \\"
-
-
 def control(**changes: bool | int | str) -> tuple[log.LogControl, io.StringIO]:
     stream = io.StringIO()
     return log.LogControl(replace(LogSettings("f.log"), **changes), stream), stream  # type: ignore[arg-type]  # its fields
