@@ -78,15 +78,12 @@ def _configure_log(config: ServerConfig) -> log.LogControl:
     levels = log.LevelFilter(
         info=config.log_info, warning=config.log_warning, error=config.log_error, verbose=config.log_verbose
     )
-    stream = None
-    if config.log_file:  # file names that are no UTF-8 may be in a line, and must not keep it out of the log
-        stream = open(config.log_file, "a", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  # open as long as the process
     journal = None
     if "JOURNAL_STREAM" in os.environ and not config.given & {"log_file", "log_format"}:
         from edge_serve.journal.handler import find_journal
 
         journal = find_journal(os.environ)
-    control = log.configure(config.log_format, levels, stream, file=config.log_file, journal=journal)
+    control = log.configure(config.log_format, levels, file=config.log_file, journal=journal)
     for note in config.notes:
         logging.getLogger(__name__).warning("%s", note)
     return control

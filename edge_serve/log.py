@@ -10,9 +10,11 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
+from edge_serve.log_file import LogFile
 from edge_serve.messages.about import FIELDS
 from edge_serve.messages.line import one_line
 from edge_serve.messages.settings import LogSettings
@@ -95,17 +97,20 @@ class LogControl:
     """The log while the server runs: implements `service.LogControl`.
 
     Args:
-        journal: takes the lines in place of `stream`.
+        handler: takes the lines.
+        tick: what it has to do now and then.
 
     Attributes:
         events: the newest lines, for the status document.
     """
 
-    def __init__(self, settings: LogSettings, stream: TextIO, journal: JournalHandler | None = None) -> None:
+    def __init__(
+        self, settings: LogSettings, handler: logging.Handler, tick: Callable[[], None] = lambda: None
+    ) -> None:
         self._settings = settings
         self._levels = LevelFilter()
-        self._journal = journal
-        self._handler: logging.Handler = journal or logging.StreamHandler(stream)
+        self._handler = handler
+        self._tick = tick
         self._handler.addFilter(self._levels)
         self.events = EventRing()
         root = logging.getLogger("edge_serve")
@@ -128,8 +133,7 @@ class LogControl:
 
     def tick(self) -> None:
         """What is due now and then; called about once a second."""
-        if self._journal is not None:
-            self._journal.tick()
+        self._tick()
 
 
 def configure(
@@ -140,7 +144,13 @@ def configure(
     file: str = "",
     journal: JournalHandler | None = None,
 ) -> LogControl:
-    """Send the log of every room to the `journal`, or to `stream` (standard error when None), which is `file` when that
-    has a name."""
+    """Send the log of every room to the `journal`, to `file` where that has a name, or to `stream` (standard error when
+    None).
+
+    Raises:
+        OSError: `file` cannot be opened.
+    """
     settings = LogSettings(file, levels.info, levels.warning, levels.error, levels.verbose, format_name)
-    return LogControl(settings, stream or sys.stderr, journal)
+    if journal is not None:
+        return LogControl(settings, journal, journal.tick)
+    return LogControl(settings, LogFile(file) if file else logging.StreamHandler(stream or sys.stderr))

@@ -26,8 +26,8 @@ LAYERS = {
     "models": 4,
     "service": 5,
     "transport": 6,
-    "systemd": 7, "journal": 7, "status": 7, "log": 7, "doctor": 7, "check": 7, "server": 7, "doors": 7, "entrance": 7,
-    "in_process": 7, "cli": 7, "__main__": 7,
+    "systemd": 7, "journal": 7, "status": 7, "log": 7, "log_file": 7, "doctor": 7, "check": 7, "server": 7, "doors": 7,
+    "entrance": 7, "in_process": 7, "cli": 7, "__main__": 7,
 }  # fmt: skip
 #: layers whose rooms may import each other
 FREE = {0, 7}

@@ -73,7 +73,8 @@ def test_each_level_has_its_switch(logger: logging.Logger) -> None:
 
 def control(**changes: bool | int | str) -> tuple[log.LogControl, io.StringIO]:
     stream = io.StringIO()
-    return log.LogControl(replace(LogSettings("f.log"), **changes), stream), stream  # type: ignore[arg-type]  # its fields
+    settings = replace(LogSettings("f.log"), **changes)  # type: ignore[arg-type]  # its fields
+    return log.LogControl(settings, logging.StreamHandler(stream)), stream
 
 
 def test_settings_apply_from_the_next_line_on(logger: logging.Logger) -> None:
@@ -135,5 +136,4 @@ def test_a_name_that_is_no_utf8_does_not_keep_a_line_out_of_the_file(logger: log
     assert first.endswith(r"model m\udcff")
     assert second.endswith("next")
     for handler in logging.getLogger("edge_serve").handlers:
-        if isinstance(handler, logging.StreamHandler):
-            handler.stream.close()
+        handler.close()
