@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from edge_serve import cli
-from edge_serve.status import command
+from edge_serve.status import client, command
 from tests.status.documents import document, server
 from tests.status.test_client import serving
 
@@ -94,3 +96,14 @@ def test_help_names_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> Non
     assert ended.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "0 ready, 1 not ready (starting, stopping, safe mode), 2 wrong use, 3 no server, 4 it does not tell" in text
+
+
+def test_the_page_and_the_help_tell_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    known = [command.READY, command.NOT_READY, 2, client.ABSENT, client.UNKNOWN, cli.INTERRUPTED]
+    page = (Path(__file__).parents[2] / "docs" / "status.md").read_text()
+    with pytest.raises(SystemExit):
+        cli.main(["status", "--help"])
+    told = " ".join(capsys.readouterr().out.partition("exit status:")[2].split())
+
+    assert [int(row) for row in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)] == known
+    assert [int(number) for number in re.findall(r"\b\d+\b", told)] == known
