@@ -15,7 +15,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 SOCKET = "/run/systemd/journal/socket"
 
@@ -47,12 +47,16 @@ def encode(fields: Mapping[str, str]) -> bytes:
 class NativeSender:
     """Sends entries to journald.
 
+    Args:
+        path: of its socket; "" = where it is on every system.
+
     Raises:
         OSError: there is no journald.
     """
 
-    def __init__(self, path: str = SOCKET) -> None:
-        self._path = path
+    def __init__(self, path: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path or SOCKET
+        self._clock = clock
         self._waiting: deque[bytes] = deque()
         self._lost = 0
         self._socket = self._connect()
@@ -83,7 +87,7 @@ class NativeSender:
             try:
                 self._send(self._waiting[0])
             except BlockingIOError:
-                now = time.monotonic()
+                now = self._clock()
                 end = end or now + patience_ms / 1000
                 if now >= end or not self._writable(round((end - now) * 1000)):
                     return True

@@ -163,7 +163,7 @@ def peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journald]:
     """A journald, and a standard error that leads to it."""
     found = os.fstat(2)
     with journald(tmp_path) as made:
-        monkeypatch.setattr(native.NativeSender.__init__, "__defaults__", (made.path,))
+        monkeypatch.setattr(native, "SOCKET", made.path)
         monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
         monkeypatch.setitem(sys.modules, "systemd.journal", None)  # as where the library is not installed
         yield made
@@ -217,6 +217,6 @@ def test_a_library_that_fails_is_told() -> None:
 
 
 def test_no_journald_where_it_should_be_leaves_the_text(peer: Journald, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native.NativeSender.__init__, "__defaults__", ("/nowhere/socket",))
+    monkeypatch.setattr(native, "SOCKET", "/nowhere/socket")
 
     assert handlers.find_journal(dict(os.environ)) is None
