@@ -12,10 +12,11 @@ from typing import Protocol
 
 from edge_serve.backends.base import Reply
 from edge_serve.clock import Clock
-from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
+from edge_serve.errors import Cancelled, EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models import statistics as record
+from edge_serve.models.absence import Absence
 from edge_serve.models.controls import Controls
 from edge_serve.models.shared_lease import SharedLease
 from edge_serve.models.ticket import OnResponse
@@ -25,9 +26,6 @@ from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.scheduling.queued import QueuedScheduler
 from edge_serve.scheduling.sequences import SequenceScheduler
 from edge_serve.workers.pool import BatchReply
-
-#: how long requests wait while no instance has a worker; a worker that restarts at once is back sooner
-ABSENCE_SECONDS = 5.0
 
 
 class Executors(Protocol):
@@ -114,10 +112,7 @@ class Driver:
         #: before it is idle, its open sequences must have ended
         self._awaits_sequences = False
         self._gathering = False
-        self._lost: set[int] = set()
-        self._absence: asyncio.TimerHandle | None = None
-        #: no instance has been there for ABSENCE_SECONDS: what comes is refused
-        self._absent = False
+        self._absence = Absence(name, loop, self._on_absence)
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Job:
         """Queue a request. `on_response` is called exactly once, possibly before this returns; for a decoupled model
@@ -127,8 +122,8 @@ class Driver:
         if self._order is not None:
             job.place = self._order.enter()
         try:
-            if self._absent:
-                raise self._absence_error()
+            if self._absence.is_long:
+                raise self._absence.error()
             self._scheduler.add(job, now)
         except EdgeServeError as error:
             self._fail(job, error, record.REJECTED)
@@ -191,8 +186,7 @@ class Driver:
             self._fail(entry, error, record.REJECTED)  # type: ignore[arg-type]
         for instance in range(self.model.instances):
             self.on_lost(instance, error)
-        if self._absence is not None:
-            self._absence.cancel()
+        self._absence.stop()
 
     def has_sequence(self, correlation_id: int | str) -> bool:
         """A sequence of this id is under way here."""
@@ -248,35 +242,22 @@ class Driver:
         for key in lost:
             for job in self._batches.pop(key)[1]:
                 self._fail(job, error, record.BACKEND)
-        self._lost.add(instance)
-        if self._absence is None and len(self._lost) >= self.model.instances:
-            self._absence = self._loop.call_later(ABSENCE_SECONDS, self._on_absence)
+        self._absence.lost(instance, self.model.instances)
         self._pump()
         self._check_idle()
 
     def on_back(self, instance: int) -> None:
         """The instance serves again."""
-        self._lost.discard(instance)
-        self._absent = False
-        if self._absence is not None:
-            self._absence.cancel()
-            self._absence = None
+        self._absence.back(instance)
         self._scheduler.back(instance)
         self._pump()
 
     def _on_absence(self) -> None:
         """Nobody waits any longer for workers that may never come back."""
-        self._absent = True
         for entry in self._scheduler.drain():
             self.statistics.pending -= 1
-            self._fail(entry, self._absence_error(), record.REJECTED)  # type: ignore[arg-type]
+            self._fail(entry, self._absence.error(), record.REJECTED)  # type: ignore[arg-type]
         self._check_idle()
-
-    def _absence_error(self) -> Unavailable:
-        return Unavailable(
-            f"model '{self.name}' has had no worker for {ABSENCE_SECONDS:g} s: it keeps dying or does not open again, "
-            "the server's log says why"
-        )
 
     # ---- acting on decisions ------------------------------------------------------------------------------------
 
