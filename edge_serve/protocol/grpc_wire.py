@@ -145,11 +145,11 @@ def inflate(data: Buffer, encoding: str, limit: int) -> bytes:
     return message
 
 
-def deflate(message: bytes, encoding: str) -> bytes | None:
-    """The message compressed; None when that saves nothing."""
+def deflate(message: bytes, encoding: str) -> tuple[int, bytes]:
+    """The flag of a message and its bytes: compressed, or as they are when that saves nothing."""
     deflater = zlib.compressobj(wbits=zlib.MAX_WBITS | 16 if encoding == "gzip" else zlib.MAX_WBITS)
     small = deflater.compress(message) + deflater.flush()
-    return small if len(small) < len(message) else None
+    return (1, small) if len(small) < len(message) else (0, message)
 
 
 def too_large(size: int, limit: int) -> MessageTooLarge:

@@ -227,19 +227,12 @@ class GrpcCall(MessageStream):
             if on_sent is not None:
                 on_sent()
             return 0
-        flag = 0
-        if self.asked.deflate:
-            message = b"".join(parts)
-            small = grpc_wire.deflate(message, self.asked.deflate)
-            if on_sent is not None:
-                on_sent()
-                on_sent = None
-            flag, message = (0, message) if small is None else (1, small)
-            parts, size = (message,), len(message)
-        self._start()
-        prefix = PREFIX.pack(flag, size)
-        size += _PREFIX_SIZE
-        return 0 if self.connection.sender.send(self, (prefix, *parts), size, on_sent) else size
+        if not self.asked.deflate:
+            return self._send(0, parts, size, on_sent)
+        flag, message = grpc_wire.deflate(b"".join(parts), self.asked.deflate)
+        if on_sent is not None:
+            on_sent()
+        return self._send(flag, (message,), len(message))
 
     def finish(self) -> None:
         """No message follows, and the call went well."""
@@ -267,14 +260,16 @@ class GrpcCall(MessageStream):
         message = b"".join(parts)
         if on_sent is not None:
             on_sent()
-        small = await asyncio.to_thread(grpc_wire.deflate, message, self.asked.deflate)
-        if self.closed:
-            return
+        flag, message = await asyncio.to_thread(grpc_wire.deflate, message, self.asked.deflate)
+        if not self.closed:
+            self._send(flag, (message,), len(message))
+            self.finish()
+
+    def _send(self, flag: int, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> int:
         self._start()
-        flag, message = (0, message) if small is None else (1, small)
-        prefix = PREFIX.pack(flag, len(message))
-        self.connection.sender.send(self, (prefix, message), len(message) + _PREFIX_SIZE)
-        self.finish()
+        prefix = PREFIX.pack(flag, size)
+        size += _PREFIX_SIZE
+        return 0 if self.connection.sender.send(self, (prefix, *parts), size, on_sent) else size
 
     def _start(self) -> None:
         if not self._started:
