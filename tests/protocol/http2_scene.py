@@ -33,10 +33,15 @@ BLOCK = (
 
 @dataclass
 class Time:
+    """A clock that tests move."""
+
     now: int = 0
 
     def now_ns(self) -> int:
         return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += int(seconds * 1e9)
 
 
 @dataclass
@@ -132,8 +137,8 @@ class Scene:
         found = []
         data = bytes(self.wire.sent)
         while data:
-            upper, lower, kind, flags, stream = frames.FRAME_HEAD.unpack_from(data)
-            end = 9 + (upper << 8 | lower)
+            size, kind, flags, stream = frame_head(data)
+            end = 9 + size
             found.append((kind, flags, stream, data[9:end]))
             data = data[end:]
         self.wire.sent.clear()
@@ -144,7 +149,7 @@ class Scene:
         for kind, _, _, payload in self.answers():
             if kind == GOAWAY:
                 assert self.http2.over
-                return Code(struct.unpack_from(">I", payload, 4)[0])
+                return goaway_of(payload)[1]
         assert not self.http2.over
         return None
 
@@ -152,7 +157,7 @@ class Scene:
         """With what code a stream was reset."""
         for kind, _, number, payload in self.answers():
             if kind == RST_STREAM and number == stream:
-                return Code(struct.unpack(">I", payload)[0])
+                return reset_of(payload)
         return None
 
 
@@ -162,6 +167,23 @@ def headers(stream: int, *, end: bool = False, block: bytes = BLOCK) -> bytes:
 
 def data(stream: int, payload: bytes, *, end: bool = False) -> bytes:
     return frames.frame(DATA, END_STREAM if end else 0, stream, payload)
+
+
+def frame_head(data: bytes) -> tuple[int, int, int, int]:
+    """(size of the payload, kind, flags, stream) of the frame that begins here."""
+    upper, lower, kind, flags, stream = frames.FRAME_HEAD.unpack_from(data)
+    return upper << 8 | lower, kind, flags, stream
+
+
+def reset_of(payload: bytes) -> Code:
+    """With what code the stream was reset."""
+    return Code(struct.unpack(">I", payload)[0])
+
+
+def goaway_of(payload: bytes) -> tuple[int, Code, str]:
+    """Last stream, code and text."""
+    last, code = struct.unpack_from(">II", payload)
+    return last, Code(code), payload[8:].decode()
 
 
 def answer(scene: Scene, stream: int, body: bytes = b"yes") -> None:

@@ -11,37 +11,16 @@ from dataclasses import dataclass, field
 from hpack import Decoder
 
 from edge_serve.protocol import http2_frames as frames
-from edge_serve.protocol.http2_frames import (
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    GOAWAY,
-    HEADERS,
-    PREFACE,
-    RST_STREAM,
-    Code,
-)
+from edge_serve.protocol.http2_frames import END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, Code
 from edge_serve.protocol.http2_heads import encode, literal
 from edge_serve.transport.grpc_asked import GrpcSettings
 from edge_serve.transport.grpc_keepalive import KeepaliveSettings
 from edge_serve.transport.grpc_server import GrpcServer
 from edge_serve.transport.grpc_shared import GrpcLimits
 from edge_serve.transport.listeners import listen_tcp
+from tests.protocol.http2_scene import Time, data, frame_head, goaway_of, headers, reset_of
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService
 from tests.transport.v2_scene import FakeService
-
-
-@dataclass
-class Time:
-    """A clock that tests move."""
-
-    now: int = 0
-
-    def now_ns(self) -> int:
-        return self.now
-
-    def pass_by(self, seconds: float) -> None:
-        self.now += int(seconds * 1e9)
 
 
 def block(path: str = INFERENCE + "ModelInfer", method: str = "POST", **fields: str) -> bytes:
@@ -68,12 +47,12 @@ class Raw:
         self.writer.write(b"".join(data))
 
     def begin(self, stream: int, head: bytes, *, end: bool = False) -> None:
-        self.send(frames.frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, head))
+        self.send(headers(stream, end=end, block=head))
 
     def data(self, stream: int, payload: bytes, *, end: bool = False) -> None:
         for at in range(0, len(payload), 16_384):
             last = at + 16_384 >= len(payload)
-            self.send(frames.frame(DATA, END_STREAM if end and last else 0, stream, payload[at : at + 16_384]))
+            self.send(data(stream, payload[at : at + 16_384], end=end and last))
 
     def call(self, stream: int, payload: bytes, path: str = INFERENCE + "ModelInfer", **fields: str) -> None:
         """A unary call."""
@@ -81,9 +60,8 @@ class Raw:
         self.data(stream, message(payload), end=True)
 
     async def frame(self) -> tuple[int, int, int, bytes]:
-        head = await asyncio.wait_for(self.reader.readexactly(9), 5)
-        upper, lower, kind, flags, stream = frames.FRAME_HEAD.unpack(head)
-        return kind, flags, stream, await self.reader.readexactly(upper << 8 | lower)
+        size, kind, flags, stream = frame_head(await asyncio.wait_for(self.reader.readexactly(9), 5))
+        return kind, flags, stream, await self.reader.readexactly(size)
 
     async def trailers(self, stream: int) -> dict[str, str]:
         """What a stream ends with, or `reset` with its code."""
@@ -94,7 +72,7 @@ class Raw:
                 if number == stream and flags & END_STREAM:
                     return fields
             elif kind == RST_STREAM and number == stream:
-                return {"reset": Code(struct.unpack(">I", payload)[0]).name}
+                return {"reset": reset_of(payload).name}
             elif kind == GOAWAY:
                 raise AssertionError(payload)
 
@@ -108,8 +86,7 @@ class Raw:
         while True:
             kind, _, _, payload = await self.frame()
             if kind == GOAWAY:
-                last, code = struct.unpack_from(">II", payload)
-                return last, Code(code), payload[8:].decode()
+                return goaway_of(payload)
 
     async def ended(self) -> bool:
         """The server has closed."""

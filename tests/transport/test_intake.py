@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.transport.body_memory import STEP, BodyMemory
@@ -19,13 +21,21 @@ def begin(client: Client, size: int = SIZE, sent: int = 1000) -> None:
     client.send(b"POST /%d HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (size, size) + bytes(sent))
 
 
+@contextlib.asynccontextmanager
+async def full(limits: HttpLimits | None = None) -> AsyncIterator[tuple[Scene, BodyMemory, Client]]:
+    """Memory for one body, and a client that holds it: it has sent only the beginning of its own."""
+    memory = BodyMemory(SIZE)
+    async with scene(limits=limits, sharing=Sharing(memory=memory)) as here:
+        holder = await here.connect()
+        begin(holder)
+        await until(lambda: memory.used == SIZE)
+        yield here, memory, holder
+
+
 def test_a_body_waits_unread_until_there_is_memory() -> None:
     async def story() -> None:
-        memory = BodyMemory(SIZE)
-        async with scene(sharing=Sharing(memory=memory)) as here:
-            first, second = await here.connect(), await here.connect()
-            begin(first)
-            await until(lambda: memory.used == SIZE)
+        async with full() as (here, memory, first):
+            second = await here.connect()
             second.post("/second", BODY)
             await until(lambda: memory.waiting == 1)
             assert here.application.exchanges == []
@@ -39,11 +49,7 @@ def test_a_body_waits_unread_until_there_is_memory() -> None:
 
 def test_the_oldest_is_first_and_small_requests_do_not_wait() -> None:
     async def story() -> None:
-        memory = BodyMemory(SIZE)
-        async with scene(sharing=Sharing(memory=memory)) as here:
-            holder = await here.connect()
-            begin(holder)
-            await until(lambda: memory.used)
+        async with full() as (here, memory, holder):
             waiting: list[Client] = []
             for number in range(5):
                 client = await here.connect()
@@ -131,12 +137,8 @@ def test_the_application_is_asked_before_memory_is() -> None:
 
 def test_one_that_waits_too_long_is_told_when_to_come_again() -> None:
     async def story() -> None:
-        memory = BodyMemory(SIZE)
-        limits = HttpLimits(memory_wait=30, body_rate=0, body_timeout=1000)
-        async with scene(limits=limits, sharing=Sharing(memory=memory)) as here:
-            holder, waiting = await here.connect(), await here.connect()
-            begin(holder)
-            await until(lambda: memory.used)
+        async with full(HttpLimits(memory_wait=30, body_rate=0, body_timeout=1000)) as (here, memory, holder):
+            waiting = await here.connect()
             begin(waiting)
             await until(lambda: memory.waiting)
             here.pass_time(29)
@@ -154,12 +156,8 @@ def test_one_that_waits_too_long_is_told_when_to_come_again() -> None:
 
 def test_a_slow_sender_loses_its_memory_only_when_others_wait() -> None:
     async def story() -> None:
-        memory = BodyMemory(SIZE)
-        limits = HttpLimits(body_rate=10_000, memory_wait=1000, body_timeout=1000)
-        async with scene(limits=limits, sharing=Sharing(memory=memory)) as here:
-            slow, other = await here.connect(), await here.connect()
-            begin(slow)
-            await until(lambda: memory.used)
+        async with full(HttpLimits(body_rate=10_000, memory_wait=1000, body_timeout=1000)) as (here, memory, slow):
+            other = await here.connect()
             for _ in range(3):
                 here.pass_time(20)
             other.post("/other", BODY)
