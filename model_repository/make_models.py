@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
-"""Makes the ONNX files of the quickstart models: `python model_repository/make_models.py [FOLDER]`.
+"""Makes the ONNX files of the quickstart models: `.venv/bin/python model_repository/make_models.py [FOLDER]`.
 
 The files are a few hundred bytes each and committed, so that serving them needs no `onnx` package; this script is how
-they came to be, and tests/model_repository/test_quickstart.py holds them equal. Needs `pip install onnx`.
+they came to be, and tests/model_repository/test_quickstart.py holds them equal. Needs `onnx`: `make test` installs it.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import onnx
-from onnx import TensorProto, helper
+try:
+    import onnx
+    from onnx import TensorProto, helper
+except ImportError as error:
+    sys.exit(f"make_models: {error}; the package onnx is needed: pip install onnx, or the .venv of `make test`")
 
 #: old enough for every ONNX Runtime that edge-serve supports
 IR_VERSION, OPSET = 8, 17
@@ -102,4 +106,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    beside = Path(__file__).parent
+    parser.add_argument("folder", nargs="?", type=Path, default=beside, help="default: beside this script")
+    main(parser.parse_args().folder)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 HALF, PADDING, BLOCK = 1024, 256, 4096
@@ -38,14 +41,31 @@ def classify(server: str, data: bytes, classes: int = 1) -> list[tuple[str, floa
     return [(label, float(score)) for score, _, label in (answer.split(":", 2) for answer in answers)]
 
 
-def main() -> None:
-    """One line per file."""
+def main(given: Sequence[str] | None = None) -> None:
+    """One line per file.
+
+    Raises:
+        SystemExit: with a text for people.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--server", default="127.0.0.1:8000")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     for path in arguments.files:
-        for label, score in classify(arguments.server, path.read_bytes()):
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            sys.exit(f"classify: cannot read '{path}': {error.strerror}")
+        try:
+            answers = classify(arguments.server, data)
+        except urllib.error.HTTPError as error:
+            with error:
+                said = error.read().decode(errors="replace").strip()
+            sys.exit(f"classify: the server at {arguments.server} refuses: {said}; has it the model? `make models`")
+        except OSError as error:
+            reason = getattr(error, "reason", error)
+            sys.exit(f"classify: no server answers at {arguments.server} ({reason}); `make serve` starts one")
+        for label, score in answers:
             print(f"{path}: {label} ({score:.3f})")
 
 

