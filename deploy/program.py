@@ -11,13 +11,14 @@ and never mentions the folder it was made in.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,15 +79,36 @@ def this_machine() -> Target:
     return Target(version, platform.machine(), int(platform.libc_ver()[1].split(".")[1]), interpreter)
 
 
+@contextlib.contextmanager
+def readable_by_all() -> Iterator[None]:
+    """What is written meanwhile can be read by everybody, the service's user too, whatever umask the caller has."""
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@readable_by_all()
 def install(root: Path, target: Target) -> None:
-    """Write /opt/edge-serve below `root`, in place of what is there.
+    """Write /opt/edge-serve below `root`, in place of what is there, which stays until all is ready.
 
     Raises:
         subprocess.CalledProcessError: pip failed; it has said why.
+        OSError: it cannot be written there.
     """
     home = root / HOME
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".edge-serve-", dir=home.parent) as folder:
+        fresh, old = Path(folder, "fresh"), Path(folder, "old")
+        _write(fresh, target)
+        if home.exists():
+            home.rename(old)
+        fresh.rename(home)
+
+
+def _write(home: Path, target: Target) -> None:
     packages = home / "lib" / f"python{target.python}" / "site-packages"
-    shutil.rmtree(home, ignore_errors=True)
     packages.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as folder:
         wheel = _wheel(Path(folder))
@@ -134,12 +156,21 @@ def _pip(*arguments: str) -> None:
         raise subprocess.CalledProcessError(done.returncode, command)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """`python -m deploy.program ROOT`"""
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m deploy.program ROOT`; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m deploy.program", description="write /opt/edge-serve below ROOT")
     parser.add_argument("root", type=Path)
-    install(parser.parse_args(argv).root, this_machine())
+    root = parser.parse_args(argv).root
+    try:
+        install(root, this_machine())
+    except subprocess.CalledProcessError as error:
+        print(f"install: {' '.join(map(str, error.cmd[:4]))} ... failed, see above", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"install: cannot write '{root / HOME}': {error.strerror or error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

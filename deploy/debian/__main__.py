@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -27,11 +28,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         known = f"--release {', '.join(RELEASES)}; --arch {', '.join(MACHINES)}"
         print(f"deb: this machine is none that a package is made for; say which: {known}", file=sys.stderr)
         return 2
+    if shutil.which("dpkg-deb") is None:
+        print("deb: dpkg-deb is not installed, which packs the package: apt-get install dpkg", file=sys.stderr)
+        return 1
     for release in releases:
         try:
             print(build(release, options.arch, options.out))
         except subprocess.CalledProcessError as error:
             print(f"deb: {release}: {' '.join(map(str, error.cmd[:4]))} ... failed, see above", file=sys.stderr)
+            return 1
+        except OSError as error:
+            print(f"deb: {release}: cannot write '{error.filename}': {error.strerror}", file=sys.stderr)
             return 1
     return 0
 

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from deploy.debian.releases import MACHINES, RELEASES, Release, target
-from deploy.program import CHECKOUT, install
+from deploy.program import CHECKOUT, install, readable_by_all
 
 SCRIPTS = ("postinst", "prerm", "postrm")
 
@@ -45,13 +45,16 @@ def control(release: Release, arch: str, kilobytes: int) -> str:
     return "".join(f"{name}: {text}\n" for name, text in fields.items())
 
 
+@readable_by_all()
 def build(name: str, arch: str, out: Path) -> Path:
     """Make the package for a release in `out`; its path.
 
     Raises:
         subprocess.CalledProcessError: make, pip or dpkg-deb failed; it has said why.
+        OSError: `out` cannot be written.
     """
     release = RELEASES[name]
+    out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("SOURCE_DATE_EPOCH", _changed())  # the same sources give the same times in the archive
     with tempfile.TemporaryDirectory(prefix="edge-serve-deb-") as folder:
         root = Path(folder) / "root"
@@ -59,7 +62,6 @@ def build(name: str, arch: str, out: Path) -> Path:
         _system(root, release, arch)
         install(root, target(release, arch))
         _control_files(root, release, arch)
-        out.mkdir(parents=True, exist_ok=True)
         path = out / f"edge-serve_{version()}-1+{release.tag}_{arch}.deb"
         command = ["dpkg-deb", "--root-owner-group", "-Zzstd", "-z9", "--build", str(root), str(path)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -89,7 +91,9 @@ def _control_files(root: Path, release: Release, arch: str) -> None:
 
 
 def _changed() -> str:
-    """When the sources were last changed, in seconds of UNIX."""
+    """When the sources were last changed, in seconds of UNIX; 0 where git does not know."""
     command = ["git", "-C", str(CHECKOUT), "log", "-1", "--format=%ct"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else "0"
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() or "0"
+    except (OSError, subprocess.CalledProcessError):
+        return "0"

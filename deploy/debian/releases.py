@@ -45,6 +45,7 @@ def target(release: Release, arch: str) -> Target:
 
 def this_release(os_release: Path = Path("/etc/os-release")) -> str | None:
     """The release that this machine runs; None when it is not in the table."""
-    fields = dict(line.split("=", 1) for line in os_release.read_text().splitlines() if "=" in line)
+    lines = os_release.read_text().splitlines() if os_release.exists() else []
+    fields = dict(line.split("=", 1) for line in lines if "=" in line)
     name = fields.get("VERSION_CODENAME", "").strip('"')
     return name if name in RELEASES else None

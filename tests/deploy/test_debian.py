@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.debian import __main__ as deb
+from deploy.debian import package
 from deploy.debian.package import SCRIPTS, control, version
 from deploy.debian.releases import MACHINES, RELEASES, target, this_release
 from deploy.program import CHECKOUT
@@ -98,3 +100,44 @@ def test_the_configuration_is_accepted_as_it_is_and_with_all_of_its_examples() -
         config = parse_argv([], given)
         assert config.http_address == "0.0.0.0"
         assert config.grpc_address == "127.0.0.1"
+
+
+def test_a_release_that_nobody_tells_is_none(tmp_path: Path) -> None:
+    assert this_release(tmp_path / "none") is None
+
+
+def test_without_git_the_sources_have_no_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert package._changed() == "0"
+
+
+def test_what_a_package_needs_is_asked_for_before_it_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--release", "bookworm", "--arch", "amd64", "--out", str(tmp_path / "file" / "dist")]
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(deb, "this_machine", lambda: target(RELEASES["bookworm"], "amd64"))
+    monkeypatch.setattr("shutil.which", lambda program: None)
+    assert deb.main(arguments) == 1
+    assert "dpkg-deb is not installed" in capsys.readouterr().err
+    monkeypatch.setattr("shutil.which", lambda program: f"/usr/bin/{program}")
+    assert deb.main(arguments) == 1
+    assert capsys.readouterr().err == f"deb: bookworm: cannot write '{tmp_path}/file/dist': Not a directory\n"
+
+
+def test_a_package_that_is_removed_leaves_its_units_enabled_for_when_it_comes_back(tmp_path: Path) -> None:
+    for name in ("systemctl", "find"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/log\n')
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "log").touch()
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    subprocess.run(["sh", CHECKOUT / "deploy/debian/prerm", "remove"], check=True, env=environ)
+
+    said = (tmp_path / "log").read_text()
+    assert "find /opt/edge-serve" in said
+    assert "disable" not in said
+    purged = (CHECKOUT / "deploy/debian/postrm").read_text()
+    units = [path.name for path in (CHECKOUT / "systemd").iterdir() if path.suffix in (".service", ".socket")]
+    assert len(units) == 4
+    assert all(f"/etc/systemd/system/*.wants/{unit}" in purged for unit in units)
