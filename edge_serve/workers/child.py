@@ -23,7 +23,7 @@ from edge_serve.workers.remote import Remote
 OPEN_FILES = 4096
 _PR_SET_PDEATHSIG = 1
 #: that the front end may get, and decides about
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MOST_DESCRIPTORS = 253  # SCM_MAX_FD
 #: how much sooner than the front end a worker is chosen when memory runs out (proc(5), oom_score_adj: up to 1000)
 OOM_STEP = 500
@@ -77,7 +77,7 @@ def prepare_process(parent: int) -> None:
     if os.getppid() != parent:  # it died before the line above
         os._exit(1)
     _die_first()
-    for number in _SIGNALS:
+    for number in SIGNALS:
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which a program that a model starts would inherit
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(
@@ -97,12 +97,6 @@ def _die_first() -> None:
             file.write(str(min(1000, now + OOM_STEP)))
     except (OSError, ValueError):
         pass  # a system that hides it
-
-
-def release_signals() -> None:
-    """In a child that a model forked: multiprocessing ends its own by SIGTERM."""
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
 
 
 def beat(control: Control, seconds: float) -> None:

@@ -26,7 +26,8 @@ from edge_serve.backends import host, loader
 from edge_serve.backends.base import Backend, InstanceSpec, ModelSpec
 from edge_serve.errors import EdgeServeError, Internal, NotFound
 from edge_serve.workers.calling import Home
-from edge_serve.workers.child import Control, ForwardingHandler, beat, prepare_process, release_signals
+from edge_serve.workers.child import Control, ForwardingHandler, beat, prepare_process
+from edge_serve.workers.forks import Forks
 from edge_serve.workers.frames import CANCELLATION, SLOT, Frame, Kind, failed_frame, json_frame
 from edge_serve.workers.instance import Instance
 from edge_serve.workers.layout import Layout
@@ -91,7 +92,6 @@ class Main:
         model's code."""
         self._forked = True
         self.remote.cut_off()
-        release_signals()
         self._control.disconnect()
         for instance in self._instances.values():
             instance.disconnect()
@@ -310,7 +310,7 @@ def main(arguments: list[str]) -> None:
     control = Control(socket.socket(fileno=int(arguments[0])))
     prepare_process(int(arguments[1]))
     worker = Main(control)
-    os.register_at_fork(after_in_child=worker.cut_off)
+    Forks(worker.cut_off).watch()
     host.install(worker.remote)
     logging.basicConfig(level=logging.INFO, handlers=[ForwardingHandler(worker.remote)], format="%(message)s")
     threading.Thread(target=beat, args=(control, float(arguments[2])), name="heartbeat", daemon=True).start()

@@ -197,6 +197,23 @@ def test_a_process_that_a_model_forks_can_be_ended(server: Running) -> None:
     assert infer(server, deed) == (200, "[15]")
 
 
+def test_a_process_that_a_model_forks_can_be_ended_at_once(server: Running) -> None:
+    """`Pool.terminate` does that, and waits for ever for the one whose signal gets lost."""
+    deed = "ended = 0\nfor _ in range(20):\n"
+    deed += "    if not (pid := os.fork()): time.sleep(2); os._exit(0)\n"
+    deed += "    os.kill(pid, 15)\n    ended += os.waitpid(pid, 0)[1] == 15\nresult = [answer(ended)]"
+
+    assert infer(server, deed) == (200, "[20]")
+
+
+@pytest.mark.parametrize("number", [2, 15])
+def test_after_a_fork_the_worker_takes_no_notice_of_signals_as_before(server: Running, number: int) -> None:
+    deed = f"os._exit(0) if not (pid := os.fork()) else os.waitpid(pid, 0)\nos.kill(os.getpid(), {number})"
+    deed += "\nimport signal\nresult = [answer(len(signal.pthread_sigmask(signal.SIG_BLOCK, [])))]"
+
+    assert infer(server, deed) == (200, "[0]")
+
+
 def test_a_model_may_use_processes_of_its_own(server: Running) -> None:
     deed = "import multiprocessing as m\nwith m.get_context('fork').Pool(2) as p: r = p.map(abs, [-1, -2])\n"
     deed += "result = [answer(sum(r))]"
