@@ -84,8 +84,6 @@ class Main:
         threading.Thread(target=self._listen, name="control", daemon=True).start()
         while (job := self._jobs.get()) is not None:
             job()
-            if self._forked:
-                os._exit(0)
 
     def cut_off(self) -> None:
         """In a child that a model forked: it must not answer for this process, and ends when it returns from the
@@ -95,6 +93,10 @@ class Main:
         self._control.disconnect()
         for instance in self._instances.values():
             instance.disconnect()
+
+    def _end_if_forked(self) -> None:
+        if self._forked:
+            os._exit(0)
 
     def _listen(self) -> None:
         try:
@@ -137,6 +139,7 @@ class Main:
                 job()
             finally:
                 self._busy.discard(run)
+                self._end_if_forked()
 
         self._busy.add(run)
         if in_main:
@@ -202,6 +205,7 @@ class Main:
         specs = [InstanceSpec(one["name"], one["kind"], one["device_id"]) for one in value["instances"]]
         backend = self._described.pop((spec.name, spec.version), None) or loader.load(value["backend"], spec)
         executors = with_states(backend.open(spec, specs), spec)
+        self._end_if_forked()  # in the model's code; the channels are not known to `cut_off` yet
         layout = Layout(spec.config)
         instances = [
             Instance(one["name"], one["channel"], sock, layout, arena, executor, self._borrowed)

@@ -214,6 +214,20 @@ def test_after_a_fork_the_worker_takes_no_notice_of_signals_as_before(server: Ru
     assert infer(server, deed) == (200, "[0]")
 
 
+def test_a_model_that_forks_while_it_loads_answers_once(server: Running, repository: Path) -> None:
+    code = MODEL.replace("RESULT", "[answer(os.getpid())]").replace(
+        "        self", "        os.fork()\n        self", 1
+    )
+    python_model(repository, "forks_early", code, CONFIG)
+    assert server.post("/v2/repository/models/forks_early/load")[0] == 200
+
+    (worker,) = {infer(server, "", "forks_early") for _ in range(20)}
+
+    assert worker[0] == 200
+    until(lambda: all(zombie(child.pid) for child in psutil.Process(int(worker[1].strip("[]"))).children()))
+    assert server.post("/v2/repository/models/forks_early/unload")[0] == 200
+
+
 def test_a_model_may_use_processes_of_its_own(server: Running) -> None:
     deed = "import multiprocessing as m\nwith m.get_context('fork').Pool(2) as p: r = p.map(abs, [-1, -2])\n"
     deed += "result = [answer(sum(r))]"
