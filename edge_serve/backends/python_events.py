@@ -8,6 +8,7 @@ it, such as the one that brings the answers to calls of other models.
 from __future__ import annotations
 
 import asyncio
+import os
 import selectors
 import threading
 from collections.abc import Coroutine
@@ -52,6 +53,17 @@ class _Selector(selectors.DefaultSelector):
         return events or super().select(None)
 
 
+async def _in_worker(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """A child that the model forks ends when it returns from the model's code. Back in the loop it would take wake-ups
+    from the worker, whose sockets it shares."""
+    worker = os.getpid()
+    try:
+        return await coroutine
+    finally:
+        if os.getpid() != worker:
+            os._exit(0)
+
+
 class EventLoop:
     """A loop that other threads hand coroutines to."""
 
@@ -70,13 +82,13 @@ class EventLoop:
         """
         self._selector.awaited = alone
         try:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._started()).result()
+            return asyncio.run_coroutine_threadsafe(_in_worker(coroutine), self._started()).result()
         finally:
             self._selector.awaited = False
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run it in the background."""
-        asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        asyncio.run_coroutine_threadsafe(_in_worker(coroutine), self._started())
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:

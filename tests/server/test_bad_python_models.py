@@ -228,6 +228,18 @@ def test_a_model_that_forks_while_it_loads_answers_once(server: Running, reposit
     assert server.post("/v2/repository/models/forks_early/unload")[0] == 200
 
 
+def test_a_coroutine_that_forks_answers_once(server: Running, repository: Path) -> None:
+    code = MODEL.replace("RESULT", "[answer(os.getpid())]").replace("def execute", "async def execute")
+    python_model(repository, "asynchronous", code, CONFIG)
+    assert server.post("/v2/repository/models/asynchronous/load")[0] == 200
+
+    (worker,) = {infer(server, "os.fork()", "asynchronous") for _ in range(10)}
+
+    assert worker[0] == 200
+    until(lambda: all(zombie(child.pid) for child in psutil.Process(int(worker[1].strip("[]"))).children()))
+    assert server.post("/v2/repository/models/asynchronous/unload")[0] == 200
+
+
 def test_a_model_may_use_processes_of_its_own(server: Running) -> None:
     deed = "import multiprocessing as m\nwith m.get_context('fork').Pool(2) as p: r = p.map(abs, [-1, -2])\n"
     deed += "result = [answer(sum(r))]"
