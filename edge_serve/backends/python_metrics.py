@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import os
 import re
 import threading
 import weakref
@@ -20,6 +21,15 @@ from edge_serve.backends.python_errors import MODULE, TritonModelException
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 # Reentrant: the garbage collector may call __del__ while a method holds it.
 _lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """In a child that a model forked: another thread may have held the lock, and is not there to release it."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class MetricKind(IntEnum):
