@@ -10,6 +10,7 @@
     restart   when a worker is started again (pure)
     hangs     which model hangs (`stalls`: for how long things have not moved)
     cgroups   control groups and memory limits of processes
+    leash     ends a process's children with it, and all with the front end (`forks`: when models fork)
     part      the instances of a model in one worker
     output    what models print
     environments  a model's own interpreter (`unpack`: from an archive, `launcher`: how a worker starts with it)

@@ -5,7 +5,6 @@ Child's side: the standard library only.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import logging
 import os
@@ -17,11 +16,11 @@ import threading
 import time
 
 from edge_serve.workers.frames import Frame, Kind, Splitter, frame
+from edge_serve.workers.leash import Tied
 from edge_serve.workers.remote import Remote
 
 #: enough for models; far below what an inherited limit may be, which would make closing descriptors slow
 OPEN_FILES = 4096
-_PR_SET_PDEATHSIG = 1
 #: that the front end may get, and decides about
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MOST_DESCRIPTORS = 253  # SCM_MAX_FD
@@ -71,11 +70,9 @@ class ForwardingHandler(logging.Handler):
         self._remote.forward_log(record.levelno, record.name, self.format(record))
 
 
-def prepare_process(parent: int) -> None:
-    """Die with the parent; let only the front end decide about signals; limits; traces of fatal errors."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the line above
-        os._exit(1)
+def prepare_process(leash: int) -> Tied:
+    """Die with the front end; let only it decide about signals; limits; traces of fatal errors."""
+    tied = Tied(leash)
     _die_first()
     for number in SIGNALS:
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which a program that a model starts would inherit
@@ -86,6 +83,7 @@ def prepare_process(parent: int) -> None:
     faulthandler.enable(all_threads=False)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]  # text files
+    return tied
 
 
 def _die_first() -> None:

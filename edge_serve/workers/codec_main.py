@@ -1,4 +1,4 @@
-"""The codec's side: `python -m edge_serve.workers.codec_main CONTROL_FD PARENT_PID HEARTBEAT_SECONDS`.
+"""The codec's side: `python -m edge_serve.workers.codec_main CONTROL_FD LEASH_FD HEARTBEAT_SECONDS`.
 
 Decodes bodies and encodes responses that would hold the front end's loop up, with the code that the front end uses for
 small ones. It serves several models and so sees the memory of several: it runs our code only, and is given, job by job,

@@ -1,9 +1,10 @@
-"""The worker's side: `python -m edge_serve.workers.main CONTROL_FD PARENT_PID HEARTBEAT_SECONDS`.
+"""The worker's side: `python -m edge_serve.workers.main CONTROL_FD LEASH_FD HEARTBEAT_SECONDS`.
 
 The control thread reads control frames and never computes. Loading and closing run in the main thread for models that
 have a process of their own (users' code expects it, and its first instance runs there too), else in a thread each.
 Another thread sends heartbeats, so a silent worker is one whose interpreter is stuck. The process ends when the control
-channel does, or at once when its parent dies. Standard library and NumPy only: start-up is part of every load.
+channel does, or at once when the front end dies (`leash`). Standard library and NumPy only: start-up is part of every
+load.
 """
 
 from __future__ import annotations
@@ -312,9 +313,14 @@ def _map(fd: int) -> memoryview:
 def main(arguments: list[str]) -> None:
     """Serve one front end, then return."""
     control = Control(socket.socket(fileno=int(arguments[0])))
-    prepare_process(int(arguments[1]))
+    tied = prepare_process(int(arguments[1]))
     worker = Main(control)
-    Forks(worker.cut_off).watch()
+
+    def in_child() -> None:
+        worker.cut_off()
+        tied.tie_child()
+
+    Forks(in_child).watch()
     host.install(worker.remote)
     logging.basicConfig(level=logging.INFO, handlers=[ForwardingHandler(worker.remote)], format="%(message)s")
     threading.Thread(target=beat, args=(control, float(arguments[2])), name="heartbeat", daemon=True).start()

@@ -21,6 +21,7 @@ from edge_serve.workers.arena import PAGE
 from edge_serve.workers.cgroups import Group
 from edge_serve.workers.environments import Interpreter, own_interpreter
 from edge_serve.workers.frames import Frame, FrameError, Kind, Splitter, error_of, json_frame
+from edge_serve.workers.leash import Leash
 from edge_serve.workers.lending import Lending
 from edge_serve.workers.output import Output
 
@@ -122,20 +123,24 @@ class Process:
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
-        with contextlib.ExitStack() as undo, theirs:
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
+            handed_over.enter_context(theirs)
             undo.callback(ours.close)
+            leash = self._leash = Leash()
+            handed_over.enter_context(leash.theirs)
+            undo.callback(leash.close)
             self._popen = subprocess.Popen(
                 [
                     *self._interpreter.command,
                     self._module,
                     str(theirs.fileno()),
-                    str(os.getpid()),
+                    str(leash.theirs.fileno()),
                     str(self._limits.silence / 6),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), leash.theirs.fileno()],
                 env=self._interpreter.variables,
                 start_new_session=True,  # Ctrl-C in a terminal is for the front end
                 bufsize=0,
@@ -305,6 +310,7 @@ class Process:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         _kill_group(self._popen.pid)  # children it leaves behind; the number is ours until it is reaped
+        self._leash.close()  # and those that have left the group
         status = self._popen.wait()
         self._reason = self._reason or (self._group.verdict() if self._group is not None else "") or exit_reason(status)
         if self._group is not None:
