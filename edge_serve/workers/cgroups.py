@@ -73,6 +73,15 @@ class Group:
             return f"was killed because it reached its limit of {self._limit} bytes of memory ({MEMORY_PARAMETER})"
         return "was killed because memory ran out"
 
+    def kill(self) -> None:
+        """Kill what the process has left behind, wherever it went. Kernels before 5.14 cannot."""
+        with contextlib.suppress(OSError):
+            fd = os.open(self._path / "cgroup.kill", os.O_WRONLY)
+            try:
+                os.write(fd, b"1")
+            finally:
+                os.close(fd)
+
     def remove(self) -> None:
         """The process has been reaped. A group that still holds something stays until the service ends."""
         with contextlib.suppress(OSError):

@@ -314,7 +314,9 @@ class Process:
         status = self._popen.wait()
         self._reason = self._reason or (self._group.verdict() if self._group is not None else "") or exit_reason(status)
         if self._group is not None:
+            self._group.kill()  # programs that have left it too
             self._group.remove()
+            self._loop.call_later(GRACE, self._group.remove)  # once what was killed has left it
         self._closing = True
         with contextlib.suppress(FrameError):
             while self._receive():

@@ -88,6 +88,17 @@ def test_root_divides_only_what_systemd_has_handed_over(tmp_path: Path, monkeypa
     assert find_groups(process) is not None
 
 
+def test_what_is_left_in_a_group_is_killed(tmp_path: Path) -> None:
+    group = Group(tmp_path / "worker")
+    group.kill()
+    group.add(7)
+    group.kill()
+    assert not (tmp_path / "worker/cgroup.kill").exists(), "a kernel that cannot"
+    (tmp_path / "worker/cgroup.kill").touch()
+    group.kill()
+    assert (tmp_path / "worker/cgroup.kill").read_text() == "1"
+
+
 @pytest.mark.parametrize(
     ("events", "limit", "expected"),
     [
