@@ -111,8 +111,10 @@ test-powercut: .venv/test  ## cut a virtual machine's power 20 times while model
 	  { echo "make: $(PYTHON) has no venv module: apt-get install python3-venv (Debian, Ubuntu)" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 
+# pip compiles what it copies, and this is not copied: where PYTHONDONTWRITEBYTECODE is set, each start would compile anew
 .venv/serve: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[onnx]'
+	$(BIN)/python -m compileall -q edge_serve
 	@touch $@
 
 # --group needs pip 25.1
