@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -18,60 +17,20 @@ from edge_serve.protocol import grpc_wire
 from edge_serve.protocol.grpc_wire import PREFIX, MessageTooLarge
 from edge_serve.protocol.http2 import Http2
 from edge_serve.protocol.http2_frames import Code
-from edge_serve.protocol.routes import Group
 from edge_serve.tensors import Buffer
 from edge_serve.transport.body_memory import BodyMemory
 from edge_serve.transport.grpc_asked import Asked, DeadlineExceeded, HeadRefused
+from edge_serve.transport.grpc_deflater import SMALL, Deflater
 from edge_serve.transport.grpc_messages import Message, MessageStream, Place
+from edge_serve.transport.grpc_methods import Conversation, Streaming, Unary
 
 log = logging.getLogger(__name__)
 
-#: messages that are inflated or deflated in the loop, and what they may become there
-_SMALL, _SMALL_INFLATED = 64 * 1024, 1024 * 1024
+#: what a message that is inflated in the loop may become there
+_SMALL_INFLATED = 1024 * 1024
 _PREFIX_SIZE = PREFIX.size
 
 FAULT = Internal("the server failed to handle this request, its log says why")
-
-
-class Conversation(Protocol):
-    """What answers a call of many messages."""
-
-    def on_message(self, message: Message) -> None:
-        """The client has sent one; its lease is the conversation's."""
-
-    def on_end(self) -> None:
-        """It was the last one."""
-
-    def on_gone(self) -> None:
-        """The call is over."""
-
-    def on_taken(self, size: int) -> None:
-        """A message of which `GrpcCall.write` has said `size` is on its way."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unary:
-    """A method with one message and one answer.
-
-    Attributes:
-        answer: answers by `reply` or `fail`, now or later. May raise EdgeServeError, with which the call then fails.
-        place: see `MessageStream.find_place`.
-    """
-
-    group: Group
-    answer: Callable[[GrpcCall, Message], None]
-    compresses: bool = False
-    place: Callable[[bytes, int], Place | None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Streaming:
-    """A method with many messages; `open` gives what answers the call, `place` is as of `Unary`."""
-
-    group: Group
-    open: Callable[[GrpcCall], Conversation]
-    compresses: bool = False
-    place: Callable[[bytes, int], Place | None] | None = None
 
 
 class Line(Protocol):
@@ -102,7 +61,17 @@ class GrpcCall(MessageStream):
         on_cancelled: called when nobody waits for the answer any more.
     """
 
-    __slots__ = ("_conversation", "_line", "_message", "_started", "_steps", "_timer", "asked", "on_cancelled")
+    __slots__ = (
+        "_conversation",
+        "_deflater",
+        "_line",
+        "_message",
+        "_started",
+        "_steps",
+        "_timer",
+        "asked",
+        "on_cancelled",
+    )
 
     def __init__(self, connection: Http2, line: Line, stream_id: int, due: int, asked: Asked, max_message: int) -> None:
         MessageStream.__init__(self, connection, stream_id, due, max_message)
@@ -111,6 +80,7 @@ class GrpcCall(MessageStream):
         self._line = line
         self._conversation: Conversation | None = None
         self._started = False
+        self._deflater: Deflater | None = None
         self._timer: asyncio.TimerHandle | None = None
         #: the only message of a unary call
         self._message: Message | None = None
@@ -126,7 +96,7 @@ class GrpcCall(MessageStream):
             if asked.denied:
                 self._line.count_denied()
             if isinstance(refusal, HeadRefused):
-                self._end_with(grpc_wire.refusal(self.id, refusal.status))
+                self._end_with(partial(grpc_wire.refusal, self.id, refusal.status))
             else:
                 self.fail(refusal)
             return
@@ -169,6 +139,8 @@ class GrpcCall(MessageStream):
 
     def on_gone(self) -> None:
         self._drop()
+        if self._deflater is not None:
+            self._deflater.drop()
         self._end_conversation()
         on_cancelled, self.on_cancelled = self.on_cancelled, None
         if on_cancelled is not None:
@@ -204,9 +176,6 @@ class GrpcCall(MessageStream):
                 on_sent()
             return
         self.on_cancelled = None
-        if self.asked.deflate and size > _SMALL:
-            self._line.loop.create_task(self._reply_deflated(parts, on_sent))
-            return
         connection = self.connection
         if not self.asked.deflate and connection.sender.takes(self, size + _PREFIX_SIZE):
             line = self._line
@@ -229,21 +198,21 @@ class GrpcCall(MessageStream):
             return 0
         if not self.asked.deflate:
             return self._send(0, parts, size, on_sent)
-        flag, message = grpc_wire.deflate(b"".join(parts), self.asked.deflate)
-        if on_sent is not None:
-            on_sent()
-        return self._send(flag, (message,), len(message))
+        if self._deflater is None:
+            self._deflater = Deflater(
+                self.asked.deflate, lambda flag, message: self._send(flag, (message,), len(message)), self.on_taken
+            )
+        return self._deflater.write(parts, size, on_sent)
 
     def finish(self) -> None:
         """No message follows, and the call went well."""
         if not self.closed:
-            self._start()
-            self._end_with(grpc_wire.ok(self.id))
+            self._end_with(self._ok)
 
     def fail(self, error: EdgeServeError) -> None:
         """End the call with an error; messages that still wait are sent before it."""
         if not self.closed and not self.finished:
-            self._end_with(grpc_wire.fault(self.id, error.grpc_code, error.message, started=self._started))
+            self._end_with(lambda: grpc_wire.fault(self.id, error.grpc_code, error.message, started=self._started))
 
     def check_change(self) -> None:
         """To be called before a message changes something; raises what a client is told that may only ask."""
@@ -254,16 +223,9 @@ class GrpcCall(MessageStream):
     def cut(self, error: EdgeServeError) -> None:
         """As `fail`, without the messages that still wait."""
         self.connection.sender.drop(self)
+        if self._deflater is not None:
+            self._deflater.drop()
         self.fail(error)
-
-    async def _reply_deflated(self, parts: Sequence[Buffer], on_sent: Callable[[], None] | None) -> None:
-        message = b"".join(parts)
-        if on_sent is not None:
-            on_sent()
-        flag, message = await asyncio.to_thread(grpc_wire.deflate, message, self.asked.deflate)
-        if not self.closed:
-            self._send(flag, (message,), len(message))
-            self.finish()
 
     def _send(self, flag: int, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> int:
         self._start()
@@ -277,12 +239,23 @@ class GrpcCall(MessageStream):
             data = grpc_wire.head(self.id, self.asked.deflate)
             self.connection.sender.output.push((data,), len(data))
 
-    def _end_with(self, trailers: bytes) -> None:
+    def _ok(self) -> bytes:
+        self._start()
+        return grpc_wire.ok(self.id)
+
+    def _end_with(self, trailers: Callable[[], bytes]) -> None:
         self.finished = True
         self._drop()
         self.on_cancelled = None
-        self.connection.sender.finish(self, trailers)
+        if self._deflater is None:
+            self.connection.sender.finish(self, trailers())
+        else:
+            self._deflater.then(partial(self._end_deflated, trailers))
         self._end_conversation()
+
+    def _end_deflated(self, trailers: Callable[[], bytes]) -> None:
+        if not self.closed:
+            self.connection.sender.finish(self, trailers())
 
     def _end_conversation(self) -> None:
         conversation, self._conversation = self._conversation, None
@@ -362,7 +335,7 @@ class GrpcCall(MessageStream):
         if not encoding:
             self.fail(Internal("a compressed message, but no grpc-encoding says how"))
             return
-        if len(data) <= _SMALL:
+        if len(data) <= SMALL:
             try:
                 message = grpc_wire.inflate(data, encoding, min(_SMALL_INFLATED, self.max_message))
             except MessageTooLarge:

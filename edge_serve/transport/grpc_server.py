@@ -18,13 +18,14 @@ from edge_serve.transport.access import Access
 from edge_serve.transport.call_service import CallService
 from edge_serve.transport.door import Door, DoorCounters, DoorLimits
 from edge_serve.transport.grpc_asked import GrpcSettings, Method, Understanding
-from edge_serve.transport.grpc_call import GrpcCall, Streaming, Unary
+from edge_serve.transport.grpc_call import GrpcCall
 from edge_serve.transport.grpc_calls import INFERENCE, Call, Calls
 from edge_serve.transport.grpc_connection import GrpcConnection, TlsGrpcConnection
 from edge_serve.transport.grpc_health import WATCH, Watchers
 from edge_serve.transport.grpc_infer import GrpcInference
 from edge_serve.transport.grpc_keepalive import KeepaliveSettings
 from edge_serve.transport.grpc_messages import Message
+from edge_serve.transport.grpc_methods import Streaming, Unary
 from edge_serve.transport.grpc_reflection import REFLECTION, Reflection
 from edge_serve.transport.grpc_shared import GrpcLimits, Shared
 from edge_serve.transport.grpc_stream import GrpcInferService

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
+import threading
 import zlib
+from functools import partial
 
 import grpc
 import grpc.aio
+import numpy as np
 import pytest
 
 from edge_serve.errors import Unavailable
 from edge_serve.protocol import grpc_service_pb2 as pb
+from edge_serve.protocol import grpc_wire
 from edge_serve.protocol import http2_frames as frames
 from edge_serve.protocol.http2_frames import Setting
 from edge_serve.transport.grpc_asked import GrpcSettings
+from edge_serve.transport.grpc_deflater import SMALL, Deflater
 from tests.transport.grpc_raw import block, message, raw_scene
 from tests.transport.grpc_scene import INFERENCE, Caller, GrpcFakeService, infer_request, with_door
 from tests.transport.http_scene import until
@@ -141,6 +147,65 @@ def test_compressed_answers_of_all_sizes(level: str) -> None:
         assert pb.ModelStreamInferResponse.FromString(data).infer_response.raw_output_contents[0] == LARGE
 
     with_door(main, settings=GrpcSettings(compression_level=level))
+
+
+@pytest.mark.parametrize("ending", ["done", "fault"])
+def test_messages_of_a_stream_keep_their_order_while_one_is_deflated_elsewhere(
+    ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop deflates nothing that is large; what is said last, comes last."""
+    deflate, in_loop = grpc_wire.deflate, []
+
+    def watched(message: bytes, encoding: str) -> tuple[int, bytes]:
+        if threading.current_thread() is threading.main_thread():
+            in_loop.append(len(message))
+        return deflate(message, encoding)
+
+    monkeypatch.setattr(grpc_wire, "deflate", watched)
+    many = np.random.default_rng(1).integers(0, 9, 3_900_000, np.uint8).tobytes()  # slow for zlib
+    sent = [LARGE, b"1234", many, b"5678"]
+
+    async def main(service: FakeService, call: Caller) -> None:
+        strict = (("triton_grpc_error", "true"),)
+        stream = call.channel.stream_stream(STREAM)(metadata=strict)
+        for values in sent:
+            await stream.write(infer_request(values=values).SerializeToString())
+        if ending == "fault":
+            await stream.write(b"\xff")
+        await stream.done_writing()
+        got = [pb.ModelStreamInferResponse.FromString(await stream.read())]
+        assert (await call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse)).live
+        with contextlib.suppress(grpc.RpcError):  # of the ending that is one
+            while (data := await stream.read()) is not grpc.aio.EOF:
+                got.append(pb.ModelStreamInferResponse.FromString(data))
+        assert [one.infer_response.raw_output_contents[0] for one in got] == sent
+        assert await stream.code() == (grpc.StatusCode.OK if ending == "done" else grpc.StatusCode.INTERNAL)
+
+    with_door(main, settings=GrpcSettings(compression_level="low"))
+    assert max(in_loop, default=0) <= SMALL
+
+
+def test_a_client_that_leaves_while_its_answers_are_deflated_holds_nothing() -> None:
+    async def main() -> None:
+        sent: list[int] = []
+        taken: list[int] = []
+        released: list[str] = []
+
+        def send(flag: int, message: bytes) -> int:
+            sent.append(flag)
+            return 0
+
+        deflater = Deflater("gzip", send, taken.append)
+        for name in ("first", "second"):
+            assert deflater.write((LARGE,), len(LARGE), partial(released.append, name)) == len(LARGE) + 5
+        await asyncio.sleep(0)
+        deflater.drop()
+        ended = asyncio.Event()
+        deflater.then(ended.set)
+        await asyncio.wait_for(ended.wait(), 20)
+        assert (sent, taken, released) == ([], [], ["first", "second"])
+
+    asyncio.run(main())
 
 
 def test_messages_of_a_stream_keep_their_order_while_one_is_inflated_elsewhere() -> None:

@@ -1,0 +1,88 @@
+"""The messages of a call that are compressed: in their order, and what may take long for the loop in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from edge_serve.protocol import grpc_wire
+from edge_serve.protocol.grpc_wire import PREFIX
+from edge_serve.tensors import Buffer
+
+#: bytes of a message that is compressed in the loop
+SMALL = 64 * 1024
+
+
+@dataclass(slots=True)
+class _Job:
+    """A message, whose parts nobody may write to before `on_sent` has been called."""
+
+    parts: Sequence[Buffer]
+    size: int
+    on_sent: Callable[[], None] | None
+
+
+class Deflater:
+    """Of one call.
+
+    Args:
+        send: takes the flag and the bytes of a message; returns how many of them wait for the client.
+        on_taken: called with a number of bytes that `write` has said to wait, and that do not any more.
+    """
+
+    __slots__ = ("_dropped", "_encoding", "_jobs", "_last", "_on_taken", "_send", "_task")
+
+    def __init__(self, encoding: str, send: Callable[[int, bytes], int], on_taken: Callable[[int], None]) -> None:
+        self._encoding = encoding
+        self._send = send
+        self._on_taken = on_taken
+        self._jobs: deque[_Job] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._last: Callable[[], None] | None = None
+        self._dropped = False
+
+    def write(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> int:
+        """Send a message; the bytes of it that have to wait."""
+        if self._task is None and size <= SMALL:
+            flag, message = grpc_wire.deflate(b"".join(parts), self._encoding)
+            if on_sent is not None:
+                on_sent()
+            return self._send(flag, message)
+        self._jobs.append(_Job(parts, size, on_sent))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        return PREFIX.size + size
+
+    def then(self, last: Callable[[], None]) -> None:
+        """Do it after what was written so far; nothing is written after it."""
+        if self._task is None:
+            last()
+        else:
+            self._last = last
+
+    def drop(self) -> None:
+        """Throw away what was written and is not sent."""
+        self._dropped = True
+
+    async def _run(self) -> None:
+        while self._jobs:
+            job = self._jobs[0]
+            if self._dropped:
+                flag, message = 0, b""
+            else:
+                flag, message = await asyncio.to_thread(_deflate, job.parts, self._encoding)
+            self._jobs.popleft()
+            if job.on_sent is not None:
+                job.on_sent()
+            if not self._dropped:
+                waiting = self._send(flag, message)
+                self._on_taken(PREFIX.size + job.size - waiting)
+        self._task = None
+        if self._last is not None:
+            self._last()
+
+
+def _deflate(parts: Sequence[Buffer], encoding: str) -> tuple[int, bytes]:
+    return grpc_wire.deflate(b"".join(parts), encoding)

@@ -1,0 +1,54 @@
+"""The two kinds of methods that a call may be of, and what answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from edge_serve.protocol.routes import Group
+from edge_serve.transport.grpc_messages import Message, Place
+
+if TYPE_CHECKING:
+    from edge_serve.transport.grpc_call import GrpcCall
+
+
+class Conversation(Protocol):
+    """What answers a call of many messages."""
+
+    def on_message(self, message: Message) -> None:
+        """The client has sent one; its lease is the conversation's."""
+
+    def on_end(self) -> None:
+        """It was the last one."""
+
+    def on_gone(self) -> None:
+        """The call is over."""
+
+    def on_taken(self, size: int) -> None:
+        """A message of which `GrpcCall.write` has said `size` is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """A method with one message and one answer.
+
+    Attributes:
+        answer: answers by `reply` or `fail`, now or later. May raise EdgeServeError, with which the call then fails.
+        place: see `MessageStream.find_place`.
+    """
+
+    group: Group
+    answer: Callable[[GrpcCall, Message], None]
+    compresses: bool = False
+    place: Callable[[bytes, int], Place | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A method with many messages; `open` gives what answers the call, `place` is as of `Unary`."""
+
+    group: Group
+    open: Callable[[GrpcCall], Conversation]
+    compresses: bool = False
+    place: Callable[[bytes, int], Place | None] | None = None
