@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError, Message
 
-from edge_serve.errors import EdgeServeError, NotFound, Unsupported
+from edge_serve.errors import EdgeServeError, NotFound, Unavailable, Unsupported
 from edge_serve.protocol import grpc_bodies
 from edge_serve.protocol import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc_infer import Unreadable
@@ -110,7 +110,9 @@ class Calls:
     def _model_ready(self, request: pb.ModelReadyRequest, _: Replier) -> Answer:
         try:
             ready = self._service.model_ready(request.name, request.version)
-        except NotFound:
+        except (NotFound, Unavailable):
+            if self._service.exiting():
+                raise
             ready = False  # Triton 2.51 does not tell an unknown model from one that is not ready
         return pb.ModelReadyResponse(ready=ready)
 

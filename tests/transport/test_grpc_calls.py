@@ -72,6 +72,16 @@ def test_health() -> None:
     assert refused(HEALTH_CHECK, b"\x0a\x1f").message == "Unable to parse request"
 
 
+def test_a_version_that_cannot_answer_now_is_not_ready() -> None:
+    class Failed(GrpcFakeService):
+        def model_ready(self, name: str, version: str) -> bool:
+            raise Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
+
+    request = pb.ModelReadyRequest(name="m", version="3")
+    assert not pb.ModelReadyResponse.FromString(ask("ModelReady", request, Failed())).ready
+    assert isinstance(refused("ModelReady", request, Failed(is_exiting=True)), Unavailable)
+
+
 def test_metadata_and_configuration() -> None:
     assert pb.ServerMetadataResponse.FromString(ask("ServerMetadata")).name == "triton"
     model = pb.ModelMetadataResponse.FromString(ask("ModelMetadata", pb.ModelMetadataRequest(name="m")))
