@@ -63,13 +63,20 @@ class ModelRecord:
         name: what the registry calls it.
         plan: what the serving versions were loaded from; an ensemble that waits for a member has one too.
         explicit: it was asked for by its own name, not only as a member of an ensemble.
+        barren: a load found no version of it to try.
     """
 
     name: str
     versions: dict[int, VersionRecord] = field(default_factory=dict)
     plan: Plan | None = None
     explicit: bool = False
+    barren: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def settled(self) -> bool:
+        """Each of its versions is, and there was one to try."""
+        return all(version.settled for version in self.versions.values()) if self.versions else not self.barren
 
     def ready(self) -> list[VersionRecord]:
         """Versions that serve, ascending."""

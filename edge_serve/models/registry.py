@@ -173,14 +173,14 @@ class Registry:
         return [served.series() for served in self.served()]
 
     def is_ready(self) -> bool:
-        """Strict readiness: every version of every model that counts serves and is healthy, or was unloaded. A server
-        in safe mode is not ready."""
+        """Strict readiness: every version of every model that counts serves and is healthy, or was unloaded, and no
+        model lacks one. A server in safe mode is not ready."""
         if self.incidents.left_out or not self._required.issubset(map(plain_name, self._turnover.highest)):
             return False
         counted = (
             record for name, record in self._models.items() if not self._required or plain_name(name) in self._required
         )
-        return all(version.settled for record in counted for version in record.versions.values())
+        return all(record.settled for record in counted)
 
     def standings(self) -> list[Standing]:
         """Every model that was asked for, in a word each."""
@@ -282,6 +282,7 @@ class Registry:
             if members_of(plan.config):
                 plan = self._fit(plan, batch.results)
             if not plan.versions:
+                record.barren = True
                 text = f"at least one version must be available under the version policy of model '{plan.name}'"
                 raise LoadFailure(plan.name, text)
             await self._turnover.swap(record, plan, own_worker=own_worker)

@@ -318,6 +318,20 @@ def test_readiness_counts_every_version_of_the_models_that_matter(tmp_path: Path
     play(tmp_path, scenario)
 
 
+def test_a_model_without_a_version_is_not_ready(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.put("bare")
+        await house.registry.load_all()
+        assert not house.registry.is_ready()
+
+        house.put("bare", 1)
+        await house.registry.load("bare")
+        assert house.registry.is_ready()
+
+    play(tmp_path, scenario)
+
+
 def test_required_models_alone_decide_readiness(tmp_path: Path) -> None:
     async def scenario(house: House) -> None:
         house.put("m", 1)
