@@ -360,8 +360,6 @@ class SequenceScheduler(ABC):
             for entry in list(sequence.queue):
                 self._refuse(entry, sequence_expired())
             sequence.queue.clear()
-            if not sequence.ended:
-                sequence.closed = sequence_expired()
             self._after_cut(sequence)
         while late := next((e for e in sequence.queue if 0 < e.request.deadline_ns <= now_ns), None):
             error = Unavailable(f"{label(late.request)}Request deadline expired: not started within its 'timeout-ms'")
