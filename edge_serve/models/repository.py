@@ -42,7 +42,7 @@ class Found:
 
 
 class Repository:
-    """The model repositories, in the order of `--model-repository`.
+    """The model repositories, in the order of `--model-repository`; one that is given twice is one, as in Triton.
 
     Args:
         namespaced: models of one name may lie in several repositories (`--model-namespacing`). Each then goes by
@@ -53,7 +53,7 @@ class Repository:
     """
 
     def __init__(self, roots: Sequence[Path], *, namespaced: bool = False) -> None:
-        self.roots = list(roots)
+        self.roots = list(dict.fromkeys(roots))
         self.namespaced = namespaced
         self.nameless: set[Path] = set()
 

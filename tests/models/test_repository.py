@@ -39,6 +39,14 @@ def test_a_name_that_is_no_text_is_left_out_and_told_once(tmp_path: Path, caplog
     assert r"caf\udce9' is left out: the name of a model must be UTF-8" in caplog.text
 
 
+def test_a_repository_that_is_given_twice_is_one(tmp_path: Path) -> None:
+    model(tmp_path, "m", "1")
+    found = Repository([tmp_path, Path(f"{tmp_path}/")]).find("m")
+
+    assert found is not None
+    assert not found.ambiguous
+
+
 def test_one_name_in_two_repositories_is_ambiguous(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     model(first, "same", "1")
