@@ -45,8 +45,7 @@ def check_model_config(config: pb.ModelConfig) -> None:
     elif config.platform == ENSEMBLE:
         text = f"ensemble scheduling must be set for ensemble {config.name} whose platform is {ENSEMBLE}"
         raise InvalidArgument(text)
-    if config.model_transaction_policy.decoupled and config.response_cache.enable:
-        raise InvalidArgument(_no_cache(config.name, "with 'decoupled' transaction policy"))
+    check_cache(config, decoupled=config.model_transaction_policy.decoupled)
     _check_metrics(config.model_metrics)
 
 
@@ -72,6 +71,16 @@ def _refuse_runtime(config: pb.ModelConfig) -> None:
         raise InvalidArgument(f"{text}, check model config runtime field")
     text = f"unable to find backend library '{runtime}' for model '{name}'"
     raise InvalidArgument(f"{text}; leave 'runtime' out: a backend is found by its name")
+
+
+def check_cache(config: pb.ModelConfig, *, decoupled: bool) -> None:
+    """A decoupled model has no response cache; an ensemble may be one because of its members.
+
+    Raises:
+        InvalidArgument: it has one.
+    """
+    if decoupled and config.response_cache.enable:
+        raise InvalidArgument(_no_cache(config.name, "with 'decoupled' transaction policy"))
 
 
 def _no_cache(name: str, why: str) -> str:

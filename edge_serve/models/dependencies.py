@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.checks import check_cache
 from edge_serve.config.checks_ensemble import check_ensemble_members, member_key
 from edge_serve.errors import EdgeServeError, InvalidArgument
 
@@ -75,9 +76,11 @@ def check_members(config: pb.ModelConfig, member: Callable[[str], Member]) -> bo
         if (completed := members[member_key(step)].config) is not None
     }
     try:
-        return check_ensemble_members(config, configs)
+        decoupled = check_ensemble_members(config, configs)
+        check_cache(config, decoupled=decoupled)
     except InvalidArgument as error:
         raise LoadFailure(name, error.message, invalid=True) from error
+    return decoupled
 
 
 def _check_member(name: str, model: str, member: Member, versions: Collection[int]) -> None:
