@@ -111,7 +111,7 @@ class Registry:
             if served is not None:
                 return served
         record = self._models.get(name)
-        if record is None or not record.versions:
+        if record is None or not (record.versions or record.barren):
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         if not version:
             raise NotFound(f"Request for unknown model: '{name}' has no available versions")

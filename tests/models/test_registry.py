@@ -324,6 +324,8 @@ def test_a_model_without_a_version_is_not_ready(tmp_path: Path) -> None:
         house.put("bare")
         await house.registry.load_all()
         assert not house.registry.is_ready()
+        with pytest.raises(NotFound, match="Request for unknown model: 'bare' has no available versions"):
+            house.registry.lookup("bare", "")
 
         house.put("bare", 1)
         await house.registry.load("bare")
