@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 import orjson
@@ -56,8 +57,8 @@ def model_config_from_json(document: bytes | str | dict[str, Any]) -> pb.ModelCo
     if not isinstance(document, dict):
         document = _parse(document)
     try:
-        spelt = _spell_enums(document, _ROOT)
-        return json_format.ParseDict(spelt, pb.ModelConfig(), ignore_unknown_fields=False)
+        ready = _as_read_here(document, _ROOT)
+        return json_format.ParseDict(ready, pb.ModelConfig(), ignore_unknown_fields=False)
     except _READER_ERRORS as error:
         raise InvalidArgument(f"not a model configuration: {reword(str(error))}") from error
 
@@ -100,18 +101,30 @@ def _as_triton_prints(document: dict[str, Any], message: Descriptor) -> None:
         document[field.name] = value
 
 
-def _spell_enums(document: dict[str, Any], message: Descriptor) -> dict[str, Any]:
-    """A copy of `document` in which enum names are spelt as in the .proto: protobuf's Python reader wants that."""
+def _as_read_here(document: dict[str, Any], message: Descriptor) -> dict[str, Any]:
+    """A copy of `document` with what protobuf's Python reader wants and its C++ reader does without: enum names spelt
+    as in the .proto, and a list also around the only value of a repeated field."""
     result = dict(document)
     for name, value in document.items():
         field = message.fields_by_name.get(name) or message.fields_by_camelcase_name.get(name)
         if field is None:
             continue
         if field.message_type is not None:
-            result[name] = _each_message(field.message_type, value, _spell_enums)
+            result[name] = _each_message(field.message_type, value, _as_read_here)
         elif field.enum_type is not None:
             result[name] = _spell(value, field.enum_type)
+        if _only_value(value, field):
+            result[name] = [result[name]]
     return result
+
+
+def _only_value(value: Any, field: FieldDescriptor) -> bool:
+    """It is of a repeated field, and stands there without a list."""
+    if field.default_value != []:  # which it is for repeated fields, in every version of protobuf
+        return False
+    if field.message_type is None:
+        return not isinstance(value, (list, dict, NoneType))
+    return isinstance(value, dict) and not field.message_type.GetOptions().map_entry
 
 
 def _spell(value: Any, enum: EnumDescriptor) -> Any:

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from edge_serve.config.json_form import model_config_from_json, model_config_to_json
-from edge_serve.config.model_config_pb2 import ModelConfig, ModelQueuePolicy
+from edge_serve.config.model_config_pb2 import ModelConfig, ModelInstanceGroup, ModelQueuePolicy
 from edge_serve.config.text import parse_model_config
 from edge_serve.errors import InvalidArgument
 
@@ -109,6 +109,14 @@ def test_enums_inside_maps_and_quoted_integers() -> None:
     assert config.dynamic_batching.priority_queue_policy[1].timeout_action == ModelQueuePolicy.DELAY
 
 
+def test_a_repeated_field_takes_its_only_value_without_a_list() -> None:
+    document = {"instance_group": {"count": 2, "kind": "kind_cpu"}, "input": {"name": "X", "dims": 3}}
+    config = model_config_from_json(document)
+
+    assert [(group.count, group.kind) for group in config.instance_group] == [(2, ModelInstanceGroup.KIND_CPU)]
+    assert [(tensor.name, list(tensor.dims)) for tensor in config.input] == [("X", [3])]
+
+
 def test_argument_is_left_alone() -> None:
     document = {"instance_group": [{"kind": "kind_cpu"}]}
     model_config_from_json(document)
@@ -125,7 +133,7 @@ def test_argument_is_left_alone() -> None:
         ('{"no_such_field": 1}', "unknown field 'no_such_field' in ModelConfig"),
         ('{"input": [{"nme": "x"}]}', "did you mean 'name'?"),
         ('{"input": [{"data_type": "TYPE_INT33"}]}', "TYPE_INT33"),
-        ('{"input": {"name": "x"}}', "input"),
+        ('{"input": "x"}', "input"),
         ('{"parameters": [1]}', "parameters"),
         ('{"name": 1}', "name"),
         ('{"max_batch_size": 1.5}', "Couldn't parse integer: 1.5"),
