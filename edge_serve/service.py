@@ -25,6 +25,7 @@ from edge_serve.models.override import Override
 from edge_serve.models.registry import Registry
 from edge_serve.models.served import Served
 from edge_serve.models.ticket import OnResponse, Ticket
+from edge_serve.models.traced import check_traceable
 from edge_serve.protocol.validate import validate
 from edge_serve.tracing.tracing import Tracing
 from edge_serve.workers.regions import Regions
@@ -207,19 +208,17 @@ class Service:
         return self.log_control
 
     def trace_settings(self, model: str) -> TraceSettings:
-        """What applies to a model, or to all without settings of their own when ""; errors as `lookup`."""
-        if model:
-            self.lookup(model, "")
+        """What applies to a model, or to all without settings of their own when ""; raises as `check_traceable`."""
+        check_traceable(self.lookup, model)
         return self.tracing.settings(model)
 
     def update_trace_settings(self, model: str, changes: TraceChanges) -> None:
         """Change what applies to a model, or to all when "".
 
         Raises:
-            InvalidArgument: nothing could be traced like that. Unsupported: see `Tracing.update`.
+            InvalidArgument: nothing could be traced like that, or it is not ready. Unsupported: see `Tracing.update`.
         """
-        if model:
-            self.lookup(model, "")
+        check_traceable(self.lookup, model)
         self.tracing.update(model, changes)
 
     # ---- shared memory of clients -------------------------------------------------------------------------------

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes
 from edge_serve.messages.trace import Trace
 from edge_serve.models.ensemble_flight import Callee, CalleeLookup, Ensemble
 from edge_serve.models.ticket import OnResponse, Ticket
+
+
+def check_traceable(lookup: Callable[[str, str], object], model: str) -> None:
+    """That settings may be asked of `model`, or of all when "".
+
+    Raises:
+        InvalidArgument: it is not ready, in Triton's words (server src/http_server.cc, HandleTrace).
+    """
+    if not model:
+        return
+    try:
+        lookup(model, "")
+    except EdgeServeError:
+        raise InvalidArgument(f"Request for unknown model : {model}") from None
 
 
 class TracedServed:

@@ -29,6 +29,9 @@ def test_requests_are_traced_while_it_is_asked_for(tmp_path: Path) -> None:
         for value in range(5):
             assert server.add_sub("m", value)[0] == 200
         assert json.loads(server.get("/v2/models/m/trace/setting")[1])["trace_count"] == "0"
+        refused = (400, b'{"error":"Request for unknown model : nope"}')
+        assert server.get("/v2/models/nope/trace/setting") == refused
+        assert server.post("/v2/models/nope/trace/setting", {}) == refused
 
     entries = json.loads((tmp_path / "trace.json.0").read_text())
     assert entries[2] == {"id": 1, "model_name": "m", "model_version": 1}
