@@ -5,7 +5,7 @@ Worker's side too: the standard library only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 class Wait:
@@ -34,17 +34,26 @@ class Awake:
         poll_us: the longest that front end and worker poll; 0 = never.
         cores: that this server may run on.
         out: batches that workers have now, each of which keeps a core busy.
+        recent: the instances that were asked last, at most one for each core but the front end's; the last one first.
     """
 
     poll_us: int = 0
     cores: int = 1
     out: int = 0
+    recent: list[int] = field(default_factory=list)
 
     def front_end_ns(self) -> int:
         """While a batch is out, its reply is what comes next; without one, it may be anything, at any time."""
         return self.poll_us * 1000 if 0 < self.out < self.cores else 0
 
-    def worker_us(self, requests: int) -> int:
-        """Of the worker that gets a batch of so many, after it. A batch of several says that clients are waiting
-        already: then there is no core to spare, and no time to win."""
-        return self.poll_us if requests == 1 and self.out + 1 < self.cores else 0
+    def worker_us(self, instance: int, requests: int) -> int:
+        """For how long an instance may poll after a batch of so many that it gets now.
+
+        A batch of several says that clients are waiting already: then there is no core to spare, and no time to win. One
+        that was not among the last to be asked would poll while another works: so would the steps of an ensemble.
+        """
+        recent = self.recent
+        expected = instance in recent
+        if not expected or recent[0] != instance:
+            self.recent = [instance, *(one for one in recent if one != instance)][: self.cores - 1]
+        return self.poll_us if expected and requests == 1 and self.out + 1 < self.cores else 0

@@ -101,7 +101,7 @@ class Channel:
         if link.large:
             self._expect_outputs(requests, pending)
         place = (pending.slot.offset, pending.slot.capacity) if pending.slot else (0, 0)
-        poll = link.awake.worker_us(len(requests))
+        poll = link.awake.worker_us(id(self), len(requests))
         try:
             data = encode_execute(link.layout, batch_id, requests, *place, each, poll)
         except (struct.error, KeyError, ValueError, TypeError) as error:

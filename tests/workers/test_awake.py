@@ -38,9 +38,19 @@ def test_a_wait_is_polled_through_when_the_one_before_it_was_short() -> None:
 )
 def test_never_more_at_work_and_polling_than_cores(cores: int, out: int, front_end: int, worker: int) -> None:
     awake = Awake(50, cores, out)
-    assert (awake.front_end_ns(), awake.worker_us(1)) == (front_end, worker)
-    assert awake.worker_us(2) == 0  # clients wait already
-    assert (Awake(0, cores, out).front_end_ns(), Awake(0, cores, out).worker_us(1)) == (0, 0)
+    assert awake.worker_us(7, 1) == 0  # it was not asked lately
+    assert (awake.front_end_ns(), awake.worker_us(7, 1)) == (front_end, worker)
+    assert awake.worker_us(7, 2) == 0  # clients wait already
+    never = Awake(0, cores, out)
+    assert (never.front_end_ns(), never.worker_us(7, 1), never.worker_us(7, 1)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("cores", "polling"), [(1, 0), (2, 0), (3, 0), (4, 3), (8, 3)])
+def test_instances_that_are_asked_in_turn_poll_where_each_has_a_core(cores: int, polling: int) -> None:
+    awake = Awake(50, cores)
+    for _ in range(3):
+        left = [awake.worker_us(step, 1) for step in range(3)]
+    assert left == [50] * polling + [0] * (3 - polling)
 
 
 class Asked:
@@ -126,6 +136,7 @@ def test_batches_that_are_out_are_counted_however_they_end() -> None:
     async def check() -> None:
         async with peer() as here:
             awake = here.link.awake = Awake(300, 2)
+            awake.recent = [id(here.channel)]
             here.channel.execute(1, [request()])
             assert awake.out == 1
             batch = await here.receive()
