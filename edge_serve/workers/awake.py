@@ -49,7 +49,7 @@ class Awake:
     def worker_us(self, instance: int, requests: int) -> int:
         """For how long an instance may poll after a batch of so many that it gets now.
 
-        A batch of several says that clients are waiting already: then there is no core to spare, and no time to win. One
+        A batch of several says that clients are waiting already: then there is no core to spare and no time to win. One
         that was not among the last to be asked would poll while another works: so would the steps of an ensemble.
         """
         recent = self.recent
