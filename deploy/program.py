@@ -156,6 +156,13 @@ def _pip(*arguments: str) -> None:
         raise subprocess.CalledProcessError(done.returncode, command)
 
 
+def why(error: subprocess.CalledProcessError | OSError, place: Path) -> str:
+    """Of an `install` that failed, or of what is made with it in `place`: one line."""
+    if isinstance(error, OSError):
+        return f"cannot write '{error.filename or place}': {error.strerror or error}"
+    return f"{' '.join(map(str, error.cmd[:4]))} ... failed, see above"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m deploy.program ROOT`; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m deploy.program", description="write /opt/edge-serve below ROOT")
@@ -163,11 +170,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     root = parser.parse_args(argv).root
     try:
         install(root, this_machine())
-    except subprocess.CalledProcessError as error:
-        print(f"install: {' '.join(map(str, error.cmd[:4]))} ... failed, see above", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"install: cannot write '{root / HOME}': {error.strerror or error}", file=sys.stderr)
+    except (subprocess.CalledProcessError, OSError) as error:
+        print(f"install: {why(error, root / HOME)}", file=sys.stderr)
         return 1
     return 0
 

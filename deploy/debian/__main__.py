@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deploy.debian.package import build
 from deploy.debian.releases import MACHINES, RELEASES, this_release
-from deploy.program import this_machine
+from deploy.program import this_machine, why
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,11 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for release in releases:
         try:
             print(build(release, options.arch, options.out))
-        except subprocess.CalledProcessError as error:
-            print(f"deb: {release}: {' '.join(map(str, error.cmd[:4]))} ... failed, see above", file=sys.stderr)
-            return 1
-        except OSError as error:
-            print(f"deb: {release}: cannot write '{error.filename}': {error.strerror}", file=sys.stderr)
+        except (subprocess.CalledProcessError, OSError) as error:
+            print(f"deb: {release}: {why(error, options.out)}", file=sys.stderr)
             return 1
     return 0
 

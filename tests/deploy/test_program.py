@@ -82,4 +82,4 @@ def test_the_old_program_stays_until_the_new_one_is_there(
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "opt").touch()
     assert program.main([str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"install: cannot write '{tmp_path}/opt/edge-serve': File exists\n"
+    assert capsys.readouterr().err == f"install: cannot write '{tmp_path}/opt': File exists\n"
