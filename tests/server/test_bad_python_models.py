@@ -215,18 +215,23 @@ def test_after_a_fork_the_worker_takes_no_notice_of_signals_as_before(server: Ru
     assert infer(server, deed) == (200, "[0]")
 
 
+def answers_by_itself(server: Running, repository: Path, model: str, code: str, deed: str) -> None:
+    """Every request by one process, the worker, whose children have ended."""
+    python_model(repository, model, code, CONFIG)
+    assert server.post(f"/v2/repository/models/{model}/load")[0] == 200
+
+    (worker,) = {infer(server, deed, model) for _ in range(20)}
+
+    assert worker[0] == 200
+    until(lambda: all(zombie(child.pid) for child in psutil.Process(int(worker[1].strip("[]"))).children()))
+    assert server.post(f"/v2/repository/models/{model}/unload")[0] == 200
+
+
 def test_a_model_that_forks_while_it_loads_answers_once(server: Running, repository: Path) -> None:
     code = MODEL.replace("RESULT", "[answer(os.getpid())]").replace(
         "        self", "        os.fork()\n        self", 1
     )
-    python_model(repository, "forks_early", code, CONFIG)
-    assert server.post("/v2/repository/models/forks_early/load")[0] == 200
-
-    (worker,) = {infer(server, "", "forks_early") for _ in range(20)}
-
-    assert worker[0] == 200
-    until(lambda: all(zombie(child.pid) for child in psutil.Process(int(worker[1].strip("[]"))).children()))
-    assert server.post("/v2/repository/models/forks_early/unload")[0] == 200
+    answers_by_itself(server, repository, "forks_early", code, "")
 
 
 def test_a_process_that_a_model_forks_waits_for_no_thread_that_counted(server: Running) -> None:
@@ -245,14 +250,7 @@ def test_a_process_that_a_model_forks_waits_for_no_thread_that_counted(server: R
 
 def test_a_coroutine_that_forks_answers_once(server: Running, repository: Path) -> None:
     code = MODEL.replace("RESULT", "[answer(os.getpid())]").replace("def execute", "async def execute")
-    python_model(repository, "asynchronous", code, CONFIG)
-    assert server.post("/v2/repository/models/asynchronous/load")[0] == 200
-
-    (worker,) = {infer(server, "os.fork()", "asynchronous") for _ in range(10)}
-
-    assert worker[0] == 200
-    until(lambda: all(zombie(child.pid) for child in psutil.Process(int(worker[1].strip("[]"))).children()))
-    assert server.post("/v2/repository/models/asynchronous/unload")[0] == 200
+    answers_by_itself(server, repository, "asynchronous", code, "os.fork()")
 
 
 def test_a_model_may_use_processes_of_its_own(server: Running) -> None:
