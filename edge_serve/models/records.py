@@ -63,7 +63,7 @@ class ModelRecord:
         name: what the registry calls it.
         plan: what the serving versions were loaded from; an ensemble that waits for a member has one too.
         explicit: it was asked for by its own name, not only as a member of an ensemble.
-        barren: a load found no version of it to try.
+        barren: a load found no version of it to try, and it was not unloaded since.
     """
 
     name: str

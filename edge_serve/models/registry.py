@@ -351,7 +351,7 @@ class Registry:
                 going = released(name, needs, lambda other: other not in reach or self._models[other].explicit)
             for one in going:
                 self._models[one].plan = None
-                self._models[one].explicit = False
+                self._models[one].explicit = self._models[one].barren = False
             if begun is not None:
                 asyncio.get_running_loop().call_soon(begun)
             for wave in outermost_first(dependents(going, needs) | going, needs):

@@ -327,6 +327,12 @@ def test_a_model_without_a_version_is_not_ready(tmp_path: Path) -> None:
         with pytest.raises(NotFound, match="Request for unknown model: 'bare' has no available versions"):
             house.registry.lookup("bare", "")
 
+        await house.registry.unload("bare")
+        assert house.registry.is_ready()  # nobody wants it any more
+
+        with pytest.raises(EdgeServeError, match="at least one version"):
+            await house.registry.load("bare")
+        assert not house.registry.is_ready()
         house.put("bare", 1)
         await house.registry.load("bare")
         assert house.registry.is_ready()
