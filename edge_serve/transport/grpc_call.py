@@ -200,7 +200,10 @@ class GrpcCall(MessageStream):
             return self._send(0, parts, size, on_sent)
         if self._deflater is None:
             self._deflater = Deflater(
-                self.asked.deflate, lambda flag, message: self._send(flag, (message,), len(message)), self.on_taken
+                self.asked.deflate,
+                lambda flag, message: self._send(flag, (message,), len(message)),
+                self.on_taken,
+                self._fail_deflating,
             )
         return self._deflater.write(parts, size, on_sent)
 
@@ -212,7 +215,7 @@ class GrpcCall(MessageStream):
     def fail(self, error: EdgeServeError) -> None:
         """End the call with an error; messages that still wait are sent before it."""
         if not self.closed and not self.finished:
-            self._end_with(lambda: grpc_wire.fault(self.id, error.grpc_code, error.message, started=self._started))
+            self._end_with(partial(self._fault, error))
 
     def check_change(self) -> None:
         """To be called before a message changes something; raises what a client is told that may only ask."""
@@ -242,6 +245,14 @@ class GrpcCall(MessageStream):
     def _ok(self) -> bytes:
         self._start()
         return grpc_wire.ok(self.id)
+
+    def _fault(self, error: EdgeServeError) -> bytes:
+        return grpc_wire.fault(self.id, error.grpc_code, error.message, started=self._started)
+
+    def _fail_deflating(self) -> None:
+        """In place of the end that may have been told already, and waits for the message."""
+        log.exception("a gRPC call failed")
+        self._end_with(partial(self._fault, FAULT))
 
     def _end_with(self, trailers: Callable[[], bytes]) -> None:
         self.finished = True

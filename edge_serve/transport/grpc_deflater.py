@@ -30,11 +30,19 @@ class Deflater:
     Args:
         send: takes the flag and the bytes of a message; returns how many of them wait for the client.
         on_taken: called with a number of bytes that `write` has said to wait, and that do not any more.
+        on_fault: called when a message could not be compressed, for want of memory say; it and the rest are dropped.
     """
 
-    __slots__ = ("_dropped", "_encoding", "_jobs", "_last", "_on_taken", "_send", "_task")
+    __slots__ = ("_dropped", "_encoding", "_jobs", "_last", "_on_fault", "_on_taken", "_send", "_task")
 
-    def __init__(self, encoding: str, send: Callable[[int, bytes], int], on_taken: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        encoding: str,
+        send: Callable[[int, bytes], int],
+        on_taken: Callable[[int], None],
+        on_fault: Callable[[], None],
+    ) -> None:
+        self._on_fault = on_fault
         self._encoding = encoding
         self._send = send
         self._on_taken = on_taken
@@ -69,10 +77,13 @@ class Deflater:
     async def _run(self) -> None:
         while self._jobs:
             job = self._jobs[0]
-            if self._dropped:
-                flag, message = 0, b""
-            else:
-                flag, message = await asyncio.to_thread(_deflate, job.parts, self._encoding)
+            flag, message = 0, b""
+            if not self._dropped:
+                try:
+                    flag, message = await asyncio.to_thread(_deflate, job.parts, self._encoding)
+                except Exception:
+                    self._dropped = True
+                    self._on_fault()
             self._jobs.popleft()
             if job.on_sent is not None:
                 job.on_sent()

@@ -195,7 +195,7 @@ def test_a_client_that_leaves_while_its_answers_are_deflated_holds_nothing() -> 
             sent.append(flag)
             return 0
 
-        deflater = Deflater("gzip", send, taken.append)
+        deflater = Deflater("gzip", send, taken.append, lambda: None)
         for name in ("first", "second"):
             assert deflater.write((LARGE,), len(LARGE), partial(released.append, name)) == len(LARGE) + 5
         await asyncio.sleep(0)
@@ -206,6 +206,26 @@ def test_a_client_that_leaves_while_its_answers_are_deflated_holds_nothing() -> 
         assert (sent, taken, released) == ([], [], ["first", "second"])
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("method", ["unary", "stream"])
+def test_what_cannot_be_deflated_fails_its_call(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(message: bytes, encoding: str) -> tuple[int, bytes]:
+        raise MemoryError
+
+    monkeypatch.setattr(grpc_wire, "deflate", fail)
+
+    async def main(service: FakeService, call: Caller) -> None:
+        if method == "unary":
+            code, text = await call.refusal("ModelInfer", infer_request(values=LARGE))
+            assert (code, "its log says why" in text) == ("INTERNAL", True)
+            return
+        stream = call.channel.stream_stream(STREAM)()
+        for _ in range(2):
+            await stream.write(infer_request(values=LARGE).SerializeToString())
+        assert await asyncio.wait_for(stream.code(), 20) == grpc.StatusCode.INTERNAL
+
+    with_door(main, settings=GrpcSettings(compression_level="low"))
 
 
 def test_messages_of_a_stream_keep_their_order_while_one_is_inflated_elsewhere() -> None:
