@@ -20,7 +20,7 @@ from edge_serve.models.absence import Absence
 from edge_serve.models.controls import Controls
 from edge_serve.models.shared_lease import SharedLease
 from edge_serve.models.ticket import OnResponse
-from edge_serve.scheduling.core import Entry, Refuse, Run, Scheduler, Wait
+from edge_serve.scheduling.core import Entry, Run, Scheduler, Wait
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.scheduling.queued import QueuedScheduler
@@ -129,10 +129,7 @@ class Driver:
             self._fail(job, error, record.REJECTED)
             return job
         self.statistics.pending += 1
-        if request.compute is None and (self._direct is None or not self._direct.gathers):
-            self._pump()
-        else:  # others follow at once: those that came with it, or whose last step of an ensemble was in one batch
-            self._pump_soon()
+        self._on_arrival(request)
         return job
 
     def cancel(self, job: Job) -> None:
@@ -261,21 +258,29 @@ class Driver:
 
     # ---- acting on decisions ------------------------------------------------------------------------------------
 
+    def _on_arrival(self, request: InferRequest) -> None:
+        """A request was queued: decide on it."""
+        if request.compute is None and (self._direct is None or not self._direct.gathers):
+            self._pump()
+        else:  # others follow at once: those that came with it, or whose last step of an ensemble was in one batch
+            self._pump_soon()
+
     def _pump(self) -> None:
         now = self._clock.now_ns()
         decide = self._scheduler.next
         while True:
-            match decide(now):
-                case Run() as run:
-                    self._run(run)
-                case Refuse(entry, error):
-                    self.statistics.pending -= 1
-                    self._fail(entry, error, record.failure_reason(error, executed=False))  # type: ignore[arg-type]
-                case Wait(until_ns):
-                    self._wake_at(until_ns, now)
-                    if self._on_idle is not None:
-                        self._check_idle()
-                    return
+            decision = decide(now)
+            if isinstance(decision, Run):
+                self._run(decision)
+            elif isinstance(decision, Wait):
+                self._wake_at(decision.until_ns, now)
+                if self._on_idle is not None:
+                    self._check_idle()
+                return
+            else:
+                self.statistics.pending -= 1
+                reason = record.failure_reason(decision.error, executed=False)
+                self._fail(decision.entry, decision.error, reason)  # type: ignore[arg-type]
 
     def _pump_soon(self) -> None:
         if not self._gathering:

@@ -6,15 +6,14 @@ in that batch. Deciding at the first of them would send it alone and let the res
 
 from __future__ import annotations
 
+from edge_serve.messages.infer import InferRequest
 from edge_serve.models.driver import Driver
 
 
 class GatheringDriver(Driver):
-    """Runs one version; what the event loop has ready at a time is decided on together."""
+    """Runs one version; of what the event loop has ready at a time, all is decided on together."""
 
-    def _pump(self) -> None:
-        self._pump_soon()
-
-    def _pump_gathered(self) -> None:
-        self._gathering = False
-        super()._pump()
+    def _on_arrival(self, request: InferRequest) -> None:
+        """While every instance works, the end of a batch decides, or the clock of a request that has one."""
+        if self._sequences is None or self._sequences.free() or request.deadline_ns or request.timeout_us:
+            self._pump_soon()

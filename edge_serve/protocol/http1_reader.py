@@ -248,8 +248,12 @@ class RequestReader:
         return self._continue_body(head)
 
     def _whole_body(self, head: Head, length: int) -> Head:
-        with memoryview(self._data) as view:
-            self.body = bytes(view[self._pos : self._pos + length])
+        start, end = self._pos, self._pos + length
+        if self._own is None:
+            self.body = bytes(self._shared_view[start:end])
+        else:
+            with memoryview(self._own) as view:  # released at once: `keep` cuts what it is a view of
+                self.body = bytes(view[start:end])
         self._pos += length
         self._scanned = self._pos
         self.lease = None

@@ -40,10 +40,13 @@ def header_length(text: str | None, content_length: int) -> int | None:
     """
     if text is None:
         return None
-    found = _INTEGER.match(text)
-    if found is None:
-        raise InvalidArgument(f"Unable to parse Inference-Header-Content-Length, got: {text}")
-    length = int(found[1]) if len(found[1]) < 20 else -1
+    digits = text
+    if not text.isdecimal():
+        found = _INTEGER.match(text)
+        if found is None:
+            raise InvalidArgument(f"Unable to parse Inference-Header-Content-Length, got: {text}")
+        digits = found[1]
+    length = int(digits) if len(digits) < 20 else -1
     if not 0 <= length <= content_length:
         raise InvalidArgument(f"inference header size should be in range (0, {content_length}), got: {text}")
     return length

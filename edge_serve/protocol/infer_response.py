@@ -75,7 +75,7 @@ def _all_binary(outputs: Sequence[Tensor], request: InferRequest) -> bool:
         if not output.binary or output.classification:
             return False
         names.add(output.name)
-    return all(tensor.name in names for tensor in outputs)
+    return names.issuperset([tensor.name for tensor in outputs])
 
 
 def _encode_mixed(

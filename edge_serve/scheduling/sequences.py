@@ -190,6 +190,10 @@ class SequenceScheduler(ABC):
                 self._forget(sequence)
         return taken
 
+    def free(self) -> bool:
+        """An instance is idle."""
+        return bool(self._instances.idle)
+
     def pending(self) -> int:
         """See `core.Scheduler`."""
         return len(self._queued) + len(self._refusals)

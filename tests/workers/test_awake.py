@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 import socket
 import threading
-from selectors import EVENT_READ, EpollSelector
-from typing import Any
+from collections.abc import Iterator
+from selectors import EVENT_READ, EVENT_WRITE, EpollSelector
 
 import pytest
 
@@ -54,30 +57,52 @@ def test_instances_that_are_asked_in_turn_poll_where_each_has_a_core(cores: int,
 
 
 class Asked:
-    """What the selector asks of the kernel, in place of the kernel."""
+    """What a selector asks of the kernel, in place of the kernel; a reply comes at once, or after `empty` polls."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.timeouts: list[float | None] = []
         self.empty = 0
+        self.fd = -1
 
-        def select(_: EpollSelector, timeout: float | None = None) -> list[str]:
-            self.timeouts.append(timeout)
-            self.empty -= 1
-            return [] if self.empty >= 0 and timeout == 0 else ["ready"]
+    def fromfd(self, fd: int) -> Asked:
+        os.close(fd)
+        return self
 
-        monkeypatch.setattr(EpollSelector, "select", select)
+    def close(self) -> None:
+        pass
+
+    def poll(self, timeout: float | None, most: int) -> list[tuple[int, int]]:
+        self.timeouts.append(timeout)
+        self.empty -= 1
+        return [] if self.empty >= 0 and timeout == 0 else [(self.fd, select.EPOLLIN)]
 
     def by(self, selector: AwakeSelector, timeout: float | None = None, empty: int = 0) -> list[float | None]:
         """Timeouts that one `select` asks with, when polls find nothing `empty` times."""
         self.timeouts, self.empty = [], empty
-        answer: list[Any] = selector.select(timeout)
-        assert answer == ["ready"]
+        ((key, events),) = selector.select(timeout)
+        assert (key.fd, events) == (self.fd, EVENT_READ)
         return self.timeouts
 
 
-def test_the_loop_polls_for_a_reply_and_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, awake = Asked(monkeypatch), Awake(LONG_US, 2)
-    with AwakeSelector(awake) as selector:
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    made = Asked()
+    monkeypatch.setattr(select, "epoll", made)
+    return made
+
+
+@contextlib.contextmanager
+def watching(awake: Awake, asked: Asked) -> Iterator[AwakeSelector]:
+    here, there = socket.socketpair()
+    with here, there, AwakeSelector(awake) as selector:
+        selector.register(here, EVENT_READ)
+        asked.fd = here.fileno()
+        yield selector
+
+
+def test_the_loop_polls_for_a_reply_and_for_nothing_else(asked: Asked) -> None:
+    awake = Awake(LONG_US, 2)
+    with watching(awake, asked) as selector:
         assert asked.by(selector) == [None]
         awake.out = 1
         assert asked.by(selector) == [None]  # the first wait shows that waits are short
@@ -90,9 +115,8 @@ def test_the_loop_polls_for_a_reply_and_for_nothing_else(monkeypatch: pytest.Mon
         assert asked.by(selector) == [None]
 
 
-def test_the_loop_sleeps_when_nothing_came_while_it_polled(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Asked(monkeypatch)
-    with AwakeSelector(Awake(1000, 2, 1)) as selector:
+def test_the_loop_sleeps_when_nothing_came_while_it_polled(asked: Asked) -> None:
+    with watching(Awake(1000, 2, 1), asked) as selector:
         asked.by(selector)
         *polls, last = asked.by(selector, 7.0, empty=1 << 30)
         assert (set(polls), last) == ({0}, 7.0)
@@ -107,6 +131,41 @@ def test_a_timer_of_the_loop_ends_polling() -> None:
             assert len(selector.select()) == 1
             assert here.recv(1) == b"x"
             assert selector.select(0.001) == []
+
+
+@pytest.mark.parametrize("timeout", [None, 1.0, 0, -1])
+def test_the_loop_hears_what_any_selector_would_tell_it(timeout: float | None) -> None:
+    pairs = [socket.socketpair() for _ in range(300)]  # more than it asks for at a time
+    with AwakeSelector(Awake()) as selector, EpollSelector() as plain, contextlib.ExitStack() as stack:
+        for index, (here, there) in enumerate(pairs):
+            stack.enter_context(here)
+            stack.enter_context(there)
+            for one in (selector, plain):
+                one.register(here, (EVENT_READ, EVENT_WRITE, EVENT_READ | EVENT_WRITE)[index % 3], index)
+                if index % 5 == 0:
+                    one.modify(here, EVENT_READ, -index)
+                if index % 7 == 0:
+                    one.unregister(here)
+            if index % 2:
+                there.send(b"x")
+            elif index % 11 == 0:
+                there.close()
+        expected = {(key.data, events) for key, events in plain.select(timeout)}
+        heard: set[tuple[int, int]] = set()
+        for _ in range(10):
+            heard |= {(key.data, events) for key, events in selector.select(timeout)}
+        assert heard == expected
+        assert len(expected) > 150
+
+
+def test_a_selector_leaves_no_descriptor_open() -> None:
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = count()
+    with AwakeSelector(Awake()):
+        assert count() == before + 2
+    assert count() == before
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 40])
