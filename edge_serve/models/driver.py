@@ -349,19 +349,23 @@ class Driver:
     def _record(self, jobs: list[Job], reply: BatchReply, marks: tuple[int, int, int, int], now: int) -> None:
         stats = self.statistics
         now_ms = int(time.time() * 1000)
+        rows, arrivals_ns = 0, []
+        for job in jobs:
+            result = reply.replies[job.position]
+            if result.error is None or result.answered:
+                rows += job.rows
+                arrivals_ns.append(job.arrival_ns)
+            else:
+                reason = record.failure_reason(result.error, executed=True)
+                record.record_failure(stats, reason, now - job.arrival_ns)
+        if arrivals_ns:
+            record.record_success(stats, rows, arrivals_ns, *marks, now)
         if reply.each:
             for job in jobs:
                 record.record_batch(stats, job.rows, *marks, now_ms)
         else:
             null_rows = len(reply.replies) - len(jobs)
             record.record_batch(stats, sum([job.rows for job in jobs]) + null_rows, *marks, now_ms)
-        for job in jobs:
-            result = reply.replies[job.position]
-            arrival = job.arrival_ns
-            if result.error is None or result.answered:
-                record.record_success(stats, job.rows, arrival, arrival, *marks, now)
-            else:
-                record.record_failure(stats, record.failure_reason(result.error, executed=True), now - arrival)
 
     def _deliver(self, job: Job, reply: Reply, lease: Lease | None) -> None:
         request = job.request

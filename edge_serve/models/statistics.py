@@ -1,6 +1,6 @@
 """Keeps the statistics of one model version: what counts as what is Triton's (core src/infer_stats.cc).
 
-Called by the driver on the hot path, once per request and once per batch: attribute arithmetic, no objects.
+Called by the driver on the hot path, for all requests of a batch at once: attribute arithmetic, no objects.
 All times are CLOCK_MONOTONIC nanoseconds.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import Cancelled, EdgeServeError
@@ -71,49 +72,51 @@ def bounds_of(metrics: pb.ModelMetrics) -> tuple[float, ...]:
 def record_success(
     stats: ModelStatistics,
     rows: int,
-    request_start_ns: int,
-    queue_start_ns: int,
+    arrivals_ns: Sequence[int],
     compute_start_ns: int,
     input_end_ns: int,
     output_start_ns: int,
     compute_end_ns: int,
-    request_end_ns: int,
+    end_ns: int,
 ) -> None:
-    """A request was executed. `rows` is its batch size, 1 for a model that does not batch.
+    """Requests of one batch were executed. Each of them counts the whole of its computation, as in Triton.
 
-    Compute marks belong to its batch, so each of the requests of one batch counts the whole of it, as in Triton.
+    Args:
+        rows: batch items of these requests together, 1 each for a model that does not batch.
+        arrivals_ns: when each came; it waited from then until `compute_start_ns`.
     """
-    request_ns = request_end_ns - request_start_ns
-    queue_ns = compute_start_ns - queue_start_ns
+    count = len(arrivals_ns)
+    arrived_ns = sum(arrivals_ns)
     compute_ns = compute_end_ns - compute_start_ns
     stats.inference_count += rows
     total = stats.success
-    total.count += 1
-    total.ns += request_ns
+    total.count += count
+    total.ns += count * end_ns - arrived_ns
     total = stats.queue
-    total.count += 1
-    total.ns += queue_ns
+    total.count += count
+    total.ns += count * compute_start_ns - arrived_ns
     total = stats.compute_input
-    total.count += 1
-    total.ns += input_end_ns - compute_start_ns
+    total.count += count
+    total.ns += count * (input_end_ns - compute_start_ns)
     total = stats.compute_infer
-    total.count += 1
-    total.ns += output_start_ns - input_end_ns
+    total.count += count
+    total.ns += count * (output_start_ns - input_end_ns)
     total = stats.compute_output
-    total.count += 1
-    total.ns += compute_end_ns - output_start_ns
-    histogram = stats.request_seconds
-    histogram.counts[bisect_left(_BOUNDS_NS, request_ns)] += 1
-    histogram.sum_ns += request_ns
-    histogram = stats.queue_seconds
-    histogram.counts[bisect_left(_BOUNDS_NS, queue_ns)] += 1
-    histogram.sum_ns += queue_ns
+    total.count += count
+    total.ns += count * (compute_end_ns - output_start_ns)
     histogram = stats.compute_seconds
-    histogram.counts[bisect_left(_BOUNDS_NS, compute_ns)] += 1
-    histogram.sum_ns += compute_ns
+    histogram.counts[bisect_left(_BOUNDS_NS, compute_ns)] += count
+    histogram.sum_ns += count * compute_ns
+    stats.request_seconds.sum_ns += count * end_ns - arrived_ns
+    stats.queue_seconds.sum_ns += count * compute_start_ns - arrived_ns
+    request_counts, queue_counts = stats.request_seconds.counts, stats.queue_seconds.counts
+    for arrival_ns in arrivals_ns:
+        request_counts[bisect_left(_BOUNDS_NS, end_ns - arrival_ns)] += 1
+        queue_counts[bisect_left(_BOUNDS_NS, compute_start_ns - arrival_ns)] += 1
     if stats.recent is not None:
         parts = (input_end_ns - compute_start_ns, output_start_ns - input_end_ns, compute_end_ns - output_start_ns)
-        stats.recent.append(Recent(request_end_ns, request_ns, queue_ns, *parts))
+        for arrival_ns in arrivals_ns:
+            stats.recent.append(Recent(end_ns, end_ns - arrival_ns, compute_start_ns - arrival_ns, *parts))
 
 
 def record_failure(stats: ModelStatistics, reason: str, ns: int) -> None:
