@@ -47,20 +47,22 @@ def test_polling_loads_replaces_and_unloads(tmp_path: Path) -> None:
 
 
 def test_sighup_looks_once(tmp_path: Path) -> None:
-    directory = python_model(tmp_path, "m", config=ALL_VERSIONS)
-    with running(f"--model-repository={tmp_path}") as server:
+    repository, beside = tmp_path / "repository", tmp_path / "beside"
+    directory = python_model(repository, "m", config=ALL_VERSIONS)
+    with running(f"--model-repository={repository}") as server:
         workers = server.workers()
-        python_model(tmp_path, "m", TIMES_TEN, ALL_VERSIONS, version=2)
+        (python_model(beside, "m", TIMES_TEN, version=2) / "2").rename(directory / "2")
         server.process.send_signal(signal.SIGHUP)
         server.wait_for_log(r"model m version 2 ready")
         assert first(server.add_sub("m")[1]) == 20
         assert first(server.add_sub("m/versions/1")[1]) == 2
-        assert set(workers) < set(server.workers())  # version 1 did not change: it was left alone
+        assert server.log().count("model m version 1 ready") == 1  # it did not change, nor did config.pbtxt
 
         shutil.rmtree(directory / "2")
         server.process.send_signal(signal.SIGHUP)
         server.wait_for_log(r"model m version 2 unloaded")
         assert first(server.add_sub("m")[1]) == 2
+        assert set(workers) <= set(server.workers())
 
 
 def test_a_model_may_come_with_the_request_alone(tmp_path: Path) -> None:
