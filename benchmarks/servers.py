@@ -32,6 +32,7 @@ class Server:
     pid: int
     start_seconds: float
     grpc_port: int = 0
+    metrics_port: int = 0
 
     @property
     def address(self) -> str:
@@ -52,7 +53,7 @@ def edge_serve(repository: Path, *flags: str) -> Iterator[Server]:
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with _running("edge-serve", command, environment, http_port) as server:
-        server.grpc_port = grpc_port
+        server.grpc_port, server.metrics_port = grpc_port, metrics_port
         yield server
 
 
@@ -66,7 +67,7 @@ def triton(repository: Path, *flags: str, backends: Path | None = None) -> Itera
     http_port, grpc_port, metrics_port = free_ports(3)
     command, environment = peer.triton(repository, http_port, grpc_port, metrics_port, *flags, backends=backends)
     with _running("triton", command, environment, http_port) as server:
-        server.grpc_port = grpc_port
+        server.grpc_port, server.metrics_port = grpc_port, metrics_port
         yield server
 
 

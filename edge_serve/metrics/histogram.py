@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate
 
 from edge_serve.messages.statistics import LATENCY_BUCKETS, FirstResponse, Histogram, Recent
 from edge_serve.metrics.exposition import Sample, number, with_label
@@ -24,15 +26,22 @@ def first_response_samples(labels: str, histogram: FirstResponse) -> Iterator[Sa
 
 def bucket_samples(labels: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> Iterator[Sample]:
     """A histogram from counts per bucket (not cumulative, +Inf last) and the sum of what was observed."""
-    yield from cumulative_samples(labels, bounds, list(_accumulate(counts)), total)
+    yield from cumulative_samples(labels, bounds, list(accumulate(counts)), total)
 
 
 def cumulative_samples(labels: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> Iterator[Sample]:
     """A histogram from cumulative counts, the last of them for +Inf."""
-    for bound, count in zip((*bounds, math.inf), counts, strict=True):
-        yield Sample(with_label(labels, "le", number(bound)), count, "_bucket")
+    comma = "," if labels else ""
+    for bound, count in zip(_le(tuple(bounds)), counts, strict=True):
+        yield Sample(f"{labels}{comma}{bound}", count, "_bucket")
     yield Sample(labels, total, "_sum")
     yield Sample(labels, counts[-1], "_count")
+
+
+@lru_cache(maxsize=64)
+def _le(bounds: tuple[float, ...]) -> list[str]:
+    """The label of each bucket; kept, because most lines of a page are buckets of the same few histograms."""
+    return [with_label("", "le", number(bound)) for bound in (*bounds, math.inf)]
 
 
 def summary_samples(
@@ -56,10 +65,3 @@ def recent_microseconds(recent: Iterable[Recent], index: int, now_ns: int) -> li
     """Sorted microseconds of field `index` of the requests that ended within the window."""
     since = now_ns - SUMMARY_WINDOW_NS
     return sorted(request[index] // 1000 for request in recent if request.end_ns >= since)
-
-
-def _accumulate(counts: Sequence[int]) -> Iterator[int]:
-    running = 0
-    for count in counts:
-        running += count
-        yield running
