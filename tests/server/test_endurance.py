@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.named_memory import named_memory
 from tests.server.load import Load, busy
 from tests.server.running import PATIENCE, Running, python_model, running
 
@@ -46,11 +47,6 @@ def arenas(server: Running) -> int:
     """Tensor memory that the front end still has open."""
     fds = Path("/proc", str(server.process.pid), "fd")
     return sum("edge-serve:" in os.readlink(fds / fd) for fd in os.listdir(fds))
-
-
-def named_memory() -> set[str]:
-    """What lies in /dev/shm, but for what a Triton beside us has there."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith("triton_python_backend")}
 
 
 def slope(values: list[int]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import threading
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 
+from tests.named_memory import named_memory
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, python_model, running, start
 
 SLOW = ADD_SUB.replace("        replies = []", "        import time\n        time.sleep(0.7)\n        replies = []")
@@ -237,7 +237,7 @@ def test_warm_up_runs_before_the_model_is_ready(tmp_path: Path) -> None:
 
 def test_kill_minus_nine_leaves_nothing_behind(tmp_path: Path) -> None:
     python_model(tmp_path, "m")
-    before = set(os.listdir("/dev/shm"))
+    before = named_memory()
     with running(f"--model-repository={tmp_path}") as server:
         workers = server.workers()
         assert workers
@@ -246,4 +246,4 @@ def test_kill_minus_nine_leaves_nothing_behind(tmp_path: Path) -> None:
         while any(Path(f"/proc/{pid}").exists() for pid in workers):
             assert time.monotonic() < end, "a worker outlived its server"
             time.sleep(0.02)
-    assert set(os.listdir("/dev/shm")) <= before
+    assert named_memory() <= before

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.named_memory import named_memory
 from tests.server.running import PATIENCE, Running
 
 #: what descriptors are open on, without the numbers of sockets and pipes
@@ -23,7 +24,7 @@ class Traces:
     Attributes:
         files, worker_files: open descriptors of the server, and of each worker.
         resident: bytes of ordinary memory of the server (not of its mappings of tensor memory).
-        shared_memory: names in /dev/shm.
+        shared_memory: see `named_memory`.
         tensor_memory: bytes held in all arenas and by bodies, as the metrics page says.
     """
 
@@ -43,7 +44,7 @@ class Traces:
             _files(server.process.pid),
             tuple(map(_files, pids)),
             _anonymous_bytes(server.process.pid),
-            frozenset(os.listdir("/dev/shm")),
+            named_memory(),
             tensor_memory(server),
         )
 

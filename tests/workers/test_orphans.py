@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.named_memory import named_memory
 
 PROGRAM = """
 import asyncio, json, sys
@@ -30,7 +31,7 @@ asyncio.run(work())
 
 @pytest.mark.parametrize("deed", ["sleep", "hold"])
 def test_workers_end_with_their_front_end(tmp_path: Path, deed: str) -> None:
-    shared_memory = set(os.listdir("/dev/shm"))
+    shared_memory = named_memory()
     front_end = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(tmp_path), deed],
         cwd=Path(__file__).parents[2],
@@ -47,5 +48,5 @@ def test_workers_end_with_their_front_end(tmp_path: Path, deed: str) -> None:
     while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
         time.sleep(0.005)
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
-    assert set(os.listdir("/dev/shm")) <= shared_memory
+    assert named_memory() <= shared_memory
     assert {path.name for path in tmp_path.iterdir()} == {"1"}
