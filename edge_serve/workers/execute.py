@@ -222,8 +222,8 @@ def decode_execute(
         any_deadline = any_deadline or deadline != 0
         deadlines.append(deadline)
         if seat == NULL_SEAT:
-            wanted.append(())
-            seat = -1
+            names, seat = (), -1
+            wanted.append(names)
         else:
             wanted.append(names if mask else None)
         request = BackendRequest(
