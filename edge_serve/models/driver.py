@@ -194,9 +194,10 @@ class Driver:
         return self._sequences.open() if self._sequences is not None else 0
 
     def end_sequence(self, correlation_id: int | str) -> None:
-        """Its id starts anew elsewhere."""
+        """Its id starts anew elsewhere; who waited for its seat has it now."""
         if self._sequences is not None:
             self._sequences.end(correlation_id)
+            self._pump()
             self._check_idle()
 
     def await_no_sequences(self) -> None:

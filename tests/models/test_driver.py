@@ -46,20 +46,22 @@ class Model:
 class Scene:
     """A driver, its model, and the responses in the order in which they came."""
 
-    def __init__(self, scheduler: Scheduler, instances: int = 1, *, ordered: bool = False) -> None:
+    def __init__(
+        self, scheduler: Scheduler, instances: int = 1, *, ordered: bool = False, driver: type[Driver] = Driver
+    ) -> None:
         self.events: list[str] = []
         self.responses: list[InferResponse] = []
         self.statistics = new_statistics()
         order: ResponseOrder[Any] | None = ResponseOrder() if ordered else None
         loop = asyncio.get_running_loop()
-        self.driver = Driver("m", "1", scheduler, self.statistics, MonotonicClock(), loop, order)
+        self.driver = driver("m", "1", scheduler, self.statistics, MonotonicClock(), loop, order)
         self.model = Model(self, instances)
         self.driver.model = self.model  # type: ignore[assignment]  # what the driver uses of it
         self.slots: dict[str, Slot] = {}
 
-    def submit(self, id: str) -> Job:
+    def submit(self, id: str, **more: Any) -> Job:
         slot = self.slots[id] = Slot()
-        return self.driver.submit(InferRequest("m", id=id, lease=slot), 1, None, self._on_response)
+        return self.driver.submit(InferRequest("m", id=id, lease=slot, **more), 1, None, self._on_response)
 
     def _on_response(self, response: InferResponse) -> None:
         self.responses.append(response)
