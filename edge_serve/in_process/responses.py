@@ -10,8 +10,9 @@ from edge_serve.errors import EdgeServeError, Unavailable
 from edge_serve.in_process.arrays import Outputs, outputs_of, release
 from edge_serve.messages.infer import InferResponse
 
-#: of responses that nobody has taken yet. Their sender is not held, as it is for a client of HTTP: a program that asks
-#: the same model something else before it takes them would wait for itself, and no timeout of a connection ends that
+#: of responses that nobody has taken yet, behind the next one. Their sender is not held, as it is for a client of HTTP:
+#: a program that asks the same model something else before it takes them would wait for itself, and no timeout of a
+#: connection ends that
 MAX_UNREAD = 16 * 1024 * 1024
 
 
@@ -24,6 +25,8 @@ class Responses:
         self._waiting: deque[tuple[int, Outputs | EdgeServeError]] = deque()
         self._unread = 0
         self._over = self._closed = False
+        #: `next` waits: what comes before the loop lets it go on is not too late
+        self._wanted = False
         self._news = asyncio.Event()
 
     def take(self, response: InferResponse) -> None:
@@ -39,7 +42,8 @@ class Responses:
             except EdgeServeError as error:
                 self._waiting.append((size, error))
             self._unread += size
-        if self._unread > MAX_UNREAD and not self._over:
+        behind = self._unread - self._waiting[0][0] if self._waiting else 0
+        if behind > MAX_UNREAD and not self._over and not self._wanted:
             late = Unavailable(f"more than {MAX_UNREAD} bytes of the stream were not taken in time")
             self._waiting.append((0, late))
             self._over = True
@@ -56,7 +60,11 @@ class Responses:
             if self._over:
                 return None
             self._news.clear()
-            await self._news.wait()
+            self._wanted = True
+            try:
+                await self._news.wait()
+            finally:
+                self._wanted = False
         size, taken = self._waiting.popleft()
         self._unread -= size
         if isinstance(taken, EdgeServeError):

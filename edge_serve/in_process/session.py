@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import operator
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edge_serve import server
-from edge_serve.errors import EdgeServeError, Unsupported
+from edge_serve.errors import EdgeServeError, InvalidArgument, Unsupported
 from edge_serve.in_process.arrays import Inputs, Outputs, outputs_of, release, tensor_of
 from edge_serve.in_process.responses import Responses
 from edge_serve.messages.infer import (
@@ -21,6 +22,8 @@ from edge_serve.messages.infer import (
     RequestedOutput,
 )
 from edge_serve.messages.metadata import IndexEntry
+from edge_serve.protocol.infer_header import MAX_CORRELATION_ID
+from edge_serve.protocol.json_text import UINT64_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,9 @@ class Options:
         version: "" = the highest that is ready.
         outputs: names; none = all.
         timeout_us: how long it may wait in the model's queue, microseconds; 0 = no limit.
+
+    Raises:
+        InvalidArgument: a value that no client could send, which the requests beside it would suffer from.
     """
 
     version: str = ""
@@ -42,6 +48,21 @@ class Options:
     sequence_end: bool = False
     priority: int = 0
     timeout_us: int = 0
+
+    def __post_init__(self) -> None:
+        _check_text("request_id", self.request_id)
+        if isinstance(self.sequence_id, str):
+            _check_text("sequence_id", self.sequence_id, MAX_CORRELATION_ID)
+        else:
+            _check_number("sequence_id", self.sequence_id)
+        _check_number("priority", self.priority)
+        _check_number("timeout_us", self.timeout_us)
+        for name, value in self.parameters.items():
+            _check_text("a parameter's name", name)
+            if isinstance(value, str):
+                _check_text(f"parameter '{name}'", value)
+            elif not isinstance(value, (bool, int, float)):
+                raise InvalidArgument(f"parameter '{name}': found {value!r}, expected a string, a number or a boolean")
 
 
 class AsyncSession:
@@ -159,6 +180,26 @@ class AsyncSession:
             options.priority,
             options.timeout_us,
         )
+
+
+def _check_text(name: str, value: object, most: int | None = None) -> None:
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{name}: found {value!r}, expected a string")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{name}: found {value!r}, which UTF-8 cannot hold") from error
+    if most is not None and size > most:
+        raise InvalidArgument(f"{name}: found {size} bytes, expected at most {most}")
+
+
+def _check_number(name: str, value: Any) -> None:
+    try:
+        fits = 0 <= operator.index(value) <= UINT64_MAX
+    except TypeError:
+        fits = False
+    if not fits:
+        raise InvalidArgument(f"{name}: found {value!r}, expected a whole number from 0 to {UINT64_MAX}")
 
 
 async def end(running: server.Server) -> None:

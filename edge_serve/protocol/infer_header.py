@@ -30,7 +30,7 @@ from edge_serve.tensors import BY_NAME, DataType, Shape, Shared, Tensor, Unseen,
 RESERVED = frozenset(
     ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output")
 )
-_MAX_CORRELATION_ID = 128
+MAX_CORRELATION_ID = 128
 #: more dimensions than any tensor has; multiplying a million of them would take hours
 MAX_RANK = 255
 
@@ -155,8 +155,8 @@ def _correlation_id(value: Any) -> int | str:
     if type(value) is int and 0 <= value <= UINT64_MAX:
         return value
     text = as_string(value, "Unable to parse 'sequence_id': ")
-    if len(text.encode()) > _MAX_CORRELATION_ID:
-        raise Unsupported(f"string correlation ID cannot be longer than {_MAX_CORRELATION_ID} characters")
+    if len(text.encode()) > MAX_CORRELATION_ID:
+        raise Unsupported(f"string correlation ID cannot be longer than {MAX_CORRELATION_ID} characters")
     return text
 
 

@@ -43,7 +43,7 @@ def test_too_much_that_nobody_takes_cancels_the_request(monkeypatch: pytest.Monk
         waiting.cancel = lambda: cancelled.append(True)
         for _ in range(10):
             waiting.take(response(b"x" * 100))
-        for _ in range(3):
+        for _ in range(4):
             assert await waiting.next() is not None
         with pytest.raises(Unavailable, match="not taken in time"):
             await waiting.next()
@@ -51,6 +51,27 @@ def test_too_much_that_nobody_takes_cancels_the_request(monkeypatch: pytest.Monk
 
     asyncio.run(work())
     assert cancelled == [True]
+
+
+def test_responses_of_any_size_reach_who_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(responses, "MAX_UNREAD", 300)
+
+    async def work() -> None:
+        waiting = Responses()
+        reader = asyncio.create_task(waiting.next())
+        await asyncio.sleep(0)
+        for _ in range(3):  # in one turn of the loop
+            waiting.take(response(b"x" * 500))
+        assert await reader is not None
+        for _ in range(2):
+            assert await waiting.next() is not None
+
+        waiting.take(response(b"x" * 500))  # while the reader is busy with the one before it
+        assert await waiting.next() is not None
+        waiting.take(InferResponse("m", "1", null=True))
+        assert await waiting.next() is None
+
+    asyncio.run(work())
 
 
 def test_an_error_is_raised_in_its_place() -> None:

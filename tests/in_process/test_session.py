@@ -11,6 +11,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,6 +168,31 @@ def test_unknown_names_are_errors(server: Session) -> None:
         server.infer("echo", {"TEXT": ["a"], "NUMBERS": [1], "EXTRA": np.zeros(1)})
     with pytest.raises(TypeError, match="no_such_option"):
         server.infer("echo", {}, no_such_option=1)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ({"request_id": 5}, "request_id: found 5, expected a string"),
+        ({"request_id": "\ud800"}, "which UTF-8 cannot hold"),
+        ({"sequence_id": -1}, "sequence_id: found -1, expected a whole number from 0 to"),
+        ({"sequence_id": 1 << 64}, "expected a whole number"),
+        ({"sequence_id": "x" * 129}, "found 129 bytes, expected at most 128"),
+        ({"priority": -1}, "priority: found -1"),
+        ({"timeout_us": 0.5}, "timeout_us: found 0.5"),
+        ({"parameters": {"a": None}}, "parameter 'a': found None, expected a string, a number or a boolean"),
+        ({"parameters": {"a": "\ud800"}}, "parameter 'a': .*UTF-8"),
+        ({"parameters": {1: "a"}}, "name: found 1, expected a string"),
+    ],
+)
+def test_options_that_no_client_could_send_are_refused(server: Session, option: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        server.infer("echo", {"TEXT": ["a"], "NUMBERS": [1]}, **option)
+    assert len(infer(server)) == 2  # a number in place of the id had kept the model busy for ever
+
+
+def test_numbers_of_numpy_are_numbers(server: Session) -> None:
+    assert len(server.infer("echo", {"TEXT": ["a"], "NUMBERS": [1]}, priority=np.int64(0), timeout_us=np.int32(9))) == 2
 
 
 def test_a_decoupled_model_streams(server: Session) -> None:
