@@ -177,13 +177,21 @@ def _connect(target: Target, end: float) -> http.client.HTTPConnection:
     if parts.scheme not in ("http", "https") or not host:
         raise Unreachable(f"--url: found '{target.url}', expected http://<host>:<port> or https://...", 2)
     if parts.scheme == "https":
-        context = ssl.create_default_context(cafile=target.ca or None)
+        context = _trust(target.ca)
         connection = http.client.HTTPSConnection(host, port, context=context)
         connection.sock = context.wrap_socket(_reach(host, connection.port, end), server_hostname=host)
     else:
         connection = http.client.HTTPConnection(host, port or 80)
         connection.sock = _reach(host, connection.port, end)
     return connection
+
+
+def _trust(ca: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca or None)
+    except OSError as error:  # of TLS too
+        reason = getattr(error, "reason", None) or error.strerror
+        raise Unreachable(f"--ca-cert: found no certificates (PEM) in '{ca}': {reason}", UNKNOWN) from error
 
 
 def _reach_unix(path: str, end: float) -> socket.socket:

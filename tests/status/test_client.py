@@ -248,6 +248,16 @@ def test_a_url_that_is_none(url: str) -> None:
     assert wrong.value.status == 2
 
 
+def test_a_file_of_certificates_that_is_none(tmp_path: Path) -> None:
+    for name, reason in (("none", "No such file"), ("text", "NO_CERTIFICATE")):
+        (tmp_path / "text").write_text("no PEM")
+        with pytest.raises(
+            Unreachable, match=rf"--ca-cert: found no certificates \(PEM\) in '.*/{name}': {reason}"
+        ) as bad:
+            fetch(Target(url="https://127.0.0.1:1", ca=str(tmp_path / name)))
+        assert bad.value.status == UNKNOWN
+
+
 def test_where_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "DEFAULT_SOCKET", str(tmp_path / "admin.sock"))
     (tmp_path / "token").write_text("secret\n")
