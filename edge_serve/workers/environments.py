@@ -147,6 +147,9 @@ class Environments:
                 os.close(lock)
             if isinstance(error, EdgeServeError):
                 raise InvalidArgument(f"{PARAMETER} of model '{spec.name}': {error.message}") from error
+            if isinstance(error, OSError):  # the server's user may not look there, say
+                text = f"{PARAMETER} of model '{spec.name}': '{error.filename}' cannot be read: {error.strerror}"
+                raise InvalidArgument(text) from error
             raise
 
     async def _unpacked(self, archive: Path) -> tuple[Path, int]:

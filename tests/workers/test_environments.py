@@ -184,6 +184,7 @@ def text_file(path: Path) -> str:
     ("make", "text"),
     [
         (lambda path: str(path), "does not exist; expected a directory or an archive"),
+        (lambda path: str(path.with_name("x" * 300)), "cannot be read: File name too long"),
         (empty, "found no bin/python in"),
         (text_file, "is not a whole tar archive"),
         (lambda path: str(make_environment(path, numpy=False)), "has no NumPy that can be imported (ModuleNotFound"),
