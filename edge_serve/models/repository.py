@@ -129,21 +129,21 @@ def _halves(identity: str) -> tuple[str, str]:
     return (f"{above}/{directory}", name) if slash else ("", identity)
 
 
-def _directories(root: Path) -> Iterator[Path]:
+def _directories(
+    root: Path, what: str = "model repository", hint: str = "; give --model-repository an existing directory"
+) -> Iterator[Path]:
     try:
         with os.scandir(root) as entries:
             yield from (Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
-        raise InvalidArgument(
-            f"failed to read model repository '{root}': {error.strerror}; give --model-repository an existing directory"
-        ) from error
+        raise InvalidArgument(f"failed to read {what} '{root}': {error.strerror}{hint}") from error
 
 
 def versions(directory: Path) -> list[int]:
     """The version directories of a model, ascending."""
     return sorted(
         int(path.name)
-        for path in _directories(directory)
+        for path in _directories(directory, "the directory of a model", "")
         if path.name.isascii() and path.name.isdigit() and (path.name == "0" or not path.name.startswith("0"))
         if int(path.name) <= _HIGHEST_VERSION
     )

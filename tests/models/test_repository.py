@@ -67,6 +67,13 @@ def test_a_missing_repository_is_named_in_the_error(tmp_path: Path) -> None:
         Repository([tmp_path / "absent"]).scan()
 
 
+def test_a_model_that_went_meanwhile_is_no_missing_repository(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"failed to read the directory of a model '.*absent': No such file[^;]*$"
+    ):
+        versions(tmp_path / "absent")
+
+
 def test_versions_are_integers_without_leading_zeros(tmp_path: Path) -> None:
     directory = model(tmp_path, "m", "1", "10", "9", "007", "v2", "-3", "\u0663", str(1 << 63))
     (directory / "11").write_text("a file, not a version")
