@@ -8,7 +8,9 @@ surrounding white space, padded with 256.
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
+import re
 import sys
 import urllib.error
 import urllib.request
@@ -51,6 +53,8 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--server", default="127.0.0.1:8000")
     arguments = parser.parse_args(given)
+    if not re.fullmatch(r"([^][/@:]+|\[[^][/@]+\])(:[0-9]+)?", arguments.server):
+        parser.error(f"--server: found '{arguments.server}', expected <host>:<port>")
     for path in arguments.files:
         try:
             data = path.read_bytes()
@@ -62,6 +66,8 @@ def main(given: Sequence[str] | None = None) -> None:
             with error:
                 said = error.read().decode(errors="replace").strip()
             sys.exit(f"classify: the server at {arguments.server} refuses: {said}; has it the model? `make models`")
+        except http.client.HTTPException:
+            sys.exit(f"classify: what answers at {arguments.server} speaks no HTTP/1.1: is it the port of gRPC?")
         except OSError as error:
             reason = getattr(error, "reason", error)
             sys.exit(f"classify: no server answers at {arguments.server} ({reason}); `make serve` starts one")

@@ -46,6 +46,13 @@ def test_a_map_that_shows_no_text_gives_an_empty_line(steps: Any) -> None:
     assert steps.cut_out(np.ones((64, 64, 3)), np.zeros((64, 64))).shape == (steps.HEIGHT, steps.HEIGHT, 3)
 
 
+@pytest.mark.parametrize("names", [[], ["MAP"], ["LINE"], ["DIRECTION"], ["IMAGE", "LINE"]])
+def test_inputs_of_no_step_are_told(steps: Any, names: list[str]) -> None:
+    given = [SimpleNamespace(name=lambda name=name: name, as_numpy=lambda: np.zeros(1)) for name in names]
+    with pytest.raises(Refused, match=f"found inputs {' and '.join(names) or 'none'}, expected IMAGE, IMAGE and MAP, "):
+        steps.TritonPythonModel().step(SimpleNamespace(inputs=lambda: given))
+
+
 @pytest.mark.parametrize("shape", [(0, 5, 3), (5, 0, 3), (0, 0, 3)])
 def test_a_picture_without_a_pixel_is_refused(steps: Any, shape: tuple[int, ...]) -> None:
     image = SimpleNamespace(name=lambda: "IMAGE", as_numpy=lambda: np.zeros(shape, np.uint8))

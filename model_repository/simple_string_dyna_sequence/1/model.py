@@ -8,7 +8,13 @@ class TritonPythonModel:
 
     def execute(self, requests):
         """One response per request, in order."""
-        return [self._answer(request) for request in requests]
+        responses = []
+        for request in requests:
+            try:
+                responses.append(self._answer(request))
+            except (ValueError, OverflowError) as error:  # its id is no number: those beside it go on
+                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(f"sequence id: {error}")))
+        return responses
 
     def _answer(self, request):
         def value(name):

@@ -17,6 +17,7 @@ LONGEST, GRID = 960, 32
 TEXT = 0.3
 #: how much larger than its core, which the map shows, a line is: PaddleOCR's unclip_ratio
 UNCLIP = 1.6
+STEPS = ({"IMAGE"}, {"IMAGE", "MAP"}, {"LINE", "DIRECTION"}, {"CHARACTERS"})
 HEIGHT, LOOK_WIDTH, MOST_WIDTH = 48, 192, 1600
 
 
@@ -105,6 +106,9 @@ class TritonPythonModel:
     def step(self, request):
         """The outputs of the step that the inputs ask for."""
         given = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        if given.keys() not in STEPS:
+            found, *wanted = (" and ".join(sorted(names)) for names in (given, *STEPS))
+            raise pb_utils.TritonModelException(f"found inputs {found or 'none'}, expected {', '.join(wanted)}")
         if "CHARACTERS" in given:
             text = read(given["CHARACTERS"].reshape(-1, len(self.labels)), self.labels)
             return [pb_utils.Tensor("TEXT", np.array([text.encode()], object))]
