@@ -270,7 +270,8 @@ class Server:
 
     def _log_table(self, started: float) -> None:
         rows = [
-            (entry.name, entry.version, entry.state, entry.reason) for entry in self._registry.index(ready_only=False)
+            (entry.name, entry.version, entry.state, entry.reason)
+            for entry in self._registry.index(ready_only=False, why=True)
         ]
         width = max([5, *(len(row[0]) for row in rows)])
         log.info("%-*s  %7s  %s", width, "MODEL", "VERSION", "STATE", extra={DISPLAY: True})

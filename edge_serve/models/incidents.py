@@ -15,12 +15,14 @@ class Incidents:
     Attributes:
         left_out: model -> why it is not loaded, until somebody asks for it by name or its directory changes.
         failed: models that failed to load when all were loaded last.
+        reasons: model that lies in the repository -> why its last load failed.
         on_change: called when a load begins or ends, before anything of the model is touched.
     """
 
     def __init__(self) -> None:
         self.left_out: dict[str, str] = {}
         self.failed: set[str] = set()
+        self.reasons: dict[str, str] = {}
         self.on_change: Callable[[], None] = lambda: None
         self._loading: Counter[str] = Counter()
 

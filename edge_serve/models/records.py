@@ -108,13 +108,13 @@ def _word(version: VersionRecord) -> str:
 
 
 def repository_index(
-    found: Mapping[str, Found], models: Mapping[str, ModelRecord], left_out: Mapping[str, str], *, ready_only: bool
+    found: Mapping[str, Found], models: Mapping[str, ModelRecord], reasons: Mapping[str, str], *, ready_only: bool
 ) -> list[IndexEntry]:
     """The lines of all models, by name.
 
     Args:
         found: what lies on disk; models: what was asked for at least once.
-        left_out: model -> why the server does not load it.
+        reasons: model -> why nothing of it could be tried.
     """
     entries: list[IndexEntry] = []
     for identity in sorted(found.keys() | models.keys()):
@@ -124,6 +124,6 @@ def repository_index(
         elif identity in models and models[identity].versions:
             entries += models[identity].index_entries(ready_only=ready_only)
         elif not ready_only:
-            reason = left_out.get(identity, "")
+            reason = reasons.get(identity, "")
             entries.append(IndexEntry(name, state="UNAVAILABLE" if reason else "", reason=reason))
     return entries

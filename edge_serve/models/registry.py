@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from edge_serve.config import model_config_pb2 as pb
-from edge_serve.errors import InvalidArgument, NotFound, Unavailable
+from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.about import about
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.metrics.source import ModelSeries
@@ -186,11 +186,18 @@ class Registry:
         """Every model that was asked for, in a word each."""
         return [record.standing() for _, record in sorted(self._models.items())]
 
-    def index(self, *, ready_only: bool, found: Mapping[str, Found] | None = None) -> list[IndexEntry]:
-        """The repository index: what is on disk (`found`, or looked up now) and what was loaded, by name."""
+    def index(
+        self, *, ready_only: bool, found: Mapping[str, Found] | None = None, why: bool = False
+    ) -> list[IndexEntry]:
+        """The repository index: what is on disk (`found`, or looked up now) and what was loaded, by name.
+
+        Args:
+            why: a model of which no version could be tried tells the reason, as Triton's does not.
+        """
         if found is None:
             found = {} if ready_only else self._repository.scan()
-        return repository_index(found, self._models, self.incidents.left_out, ready_only=ready_only)
+        reasons = {**(self.incidents.reasons if why else {}), **self.incidents.left_out}
+        return repository_index(found, self._models, reasons, ready_only=ready_only)
 
     # ---- loading ------------------------------------------------------------------------------------------------
 
@@ -234,7 +241,17 @@ class Registry:
             for name in wanted:
                 if name in plans:
                     self._models[name].explicit = True
-            return await batch.run(lambda plan: self._load_one(plan, batch, own_worker=own_worker))
+            await batch.run(lambda plan: self._load_one(plan, batch, own_worker=own_worker))
+            self._remember(batch.results)
+            return batch.results
+
+    def _remember(self, results: Results) -> None:
+        for name, error in results.items():
+            if error is None:
+                self.incidents.reasons.pop(name, None)
+            elif self._repository.find(name) is not None:  # clients may ask for anything
+                cause = error.__cause__
+                self.incidents.reasons[name] = (cause if isinstance(cause, EdgeServeError) else error).message.strip()
 
     def strayed(self) -> list[str]:
         """The ensembles whose steps would mean other models, if they were loaded now."""
@@ -352,6 +369,7 @@ class Registry:
             for one in going:
                 self._models[one].plan = None
                 self._models[one].explicit = self._models[one].barren = False
+                self.incidents.reasons.pop(one, None)
             if begun is not None:
                 asyncio.get_running_loop().call_soon(begun)
             for wave in outermost_first(dependents(going, needs) | going, needs):

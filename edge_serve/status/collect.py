@@ -128,7 +128,7 @@ class Collector:
                 round(time.time() * 1000),
                 self._clock.now_ns(),
                 self._server(),
-                rooms.registry.index(ready_only=False, found=self._readings.found or {}),
+                rooms.registry.index(ready_only=False, found=self._readings.found or {}, why=True),
                 [model_facts(served) for served in rooms.registry.served()],
                 rooms.workers(),
                 self._readings,

@@ -318,6 +318,32 @@ def test_readiness_counts_every_version_of_the_models_that_matter(tmp_path: Path
     play(tmp_path, scenario)
 
 
+def test_why_nothing_of_a_model_could_be_tried_is_told_on_request(tmp_path: Path) -> None:
+    async def work(house: House) -> None:
+        def told() -> dict[str, tuple[str, str]]:
+            return {one.name: (one.state, one.reason) for one in house.registry.index(ready_only=False, why=True)}
+
+        house.put("bare")
+        for name in ("bare", "nobody"):
+            with pytest.raises(EdgeServeError):
+                await house.registry.load(name)
+        assert list(told()) == list(house.registry.incidents.reasons) == ["bare"]
+        assert told()["bare"][0] == "UNAVAILABLE"
+        assert "at least one version" in told()["bare"][1]
+        assert house.index() == [("bare", "", "", "")]  # as Triton's
+
+        await house.registry.unload("bare")
+        assert told() == {"bare": ("", "")}
+        with pytest.raises(EdgeServeError):
+            await house.registry.load("bare")
+        house.put("bare", 1)
+        await house.registry.load("bare")
+        assert told()["bare"] == ("READY", "")
+        assert not house.registry.incidents.reasons
+
+    play(tmp_path, work)
+
+
 def test_a_model_without_a_version_is_not_ready(tmp_path: Path) -> None:
     async def scenario(house: House) -> None:
         house.put("m", 1)

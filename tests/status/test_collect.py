@@ -53,7 +53,7 @@ class FakeRegistry:
     def __init__(self) -> None:
         self.found = []
 
-    def index(self, *, ready_only: bool, found: dict[str, Found]) -> list[IndexEntry]:
+    def index(self, *, ready_only: bool, found: dict[str, Found], why: bool = False) -> list[IndexEntry]:
         self.found.append(found)
         return [IndexEntry("m")]
 
