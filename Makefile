@@ -40,7 +40,7 @@ conformance: .venv/test  ## replay the transcripts recorded from Triton (KIT=...
 	@test -f $(KIT)/run.py || { echo "conformance: no kit at $(KIT); say KIT=<folder with run.py>" >&2; exit 2; }
 	$(BIN)/python tests/conformance/replay.py --kit $(KIT)
 
-bench: .venv/test  ## benchmarks beside the real Triton, under 10 minutes, into benchmarks/results/
+bench: .venv/test  ## benchmarks beside the real Triton, about 10 minutes, into benchmarks/results/
 	$(BIN)/python -m benchmarks.run
 
 models: .venv/serve  ## fetch the real models into model_repository/
@@ -113,12 +113,12 @@ test-powercut: .venv/test  ## cut a virtual machine's power 20 times while model
 
 # pip compiles what it copies, and this is not copied: where PYTHONDONTWRITEBYTECODE is set, each start would compile anew
 .venv/serve: pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[onnx]'
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[onnx]'
 	$(BIN)/python -m compileall -q edge_serve
 	@touch $@
 
 # --group needs pip 25.1
 .venv/test: pyproject.toml .venv/serve
-	$(BIN)/python -m pip install -q --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install -q --disable-pip-version-check --group test --group lint
+	$(BIN)/python -m pip install --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --disable-pip-version-check --group test --group lint
 	@touch $@

@@ -1,6 +1,6 @@
 """All benchmarks: `make bench`, or `python -m benchmarks.run [NAME ...]`. JSON and a table into benchmarks/results/.
 
-Beside the real Triton 2.51 where it can be had (benchmarks/peer.py). Under 10 minutes on two cores.
+Beside the real Triton 2.51 where it can be had (benchmarks/peer.py). About 10 minutes on two cores.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -104,7 +103,7 @@ class Channel:
         poll = link.awake.worker_us(id(self), len(requests))
         try:
             data = encode_execute(link.layout, batch_id, requests, *place, each, poll)
-        except (struct.error, KeyError, ValueError, TypeError) as error:
+        except Exception as error:  # whatever it is: who waits for a batch that was not sent would wait for ever
             self._refuse_all(batch_id, pending, Internal(f"the batch cannot be sent: {type(error).__name__}: {error}"))
             return
         if not requests:
