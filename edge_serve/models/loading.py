@@ -33,7 +33,15 @@ from edge_serve.models.gathering import GatheringDriver
 from edge_serve.models.iterative import IterativeDecoupledDriver, IterativeDriver
 from edge_serve.models.override import Override
 from edge_serve.models.rate_limit import Gate, LimitedModel
-from edge_serve.models.repository import Fingerprint, Found, fingerprint, of_version, plain_name, versions
+from edge_serve.models.repository import (
+    Fingerprint,
+    Found,
+    fingerprint,
+    of_version,
+    plain_name,
+    versions,
+    without_configuration,
+)
 from edge_serve.models.response_cache import ResponseCache
 from edge_serve.models.served import Served
 from edge_serve.models.statistics import bounds_of, new_statistics
@@ -82,7 +90,12 @@ class Plan:
     def same_as(self, other: Plan) -> bool:
         """Loading this would serve the same files under the same configuration as `other` does."""
         members = members_of(self.config) == members_of(other.config)  # by namespaces these may be others now
-        return members and (self.print, self.override, self.directory) == (other.print, other.override, other.directory)
+        return members and (self.override, self.directory) == (other.override, other.directory) and self._reads(other)
+
+    def _reads(self, other: Plan) -> bool:
+        """The files are the same, or a configuration was written anew that says the same."""
+        files = without_configuration(self.print) == without_configuration(other.print)
+        return self.print == other.print or (files and self.config == other.config)
 
     def keeps(self, version: int, before: Plan | None) -> bool:
         """Whether a version that was loaded by `before` is what loading it again would serve."""
@@ -90,7 +103,7 @@ class Plan:
             before is not None
             and (self.override, self.directory) == (before.override, before.directory)
             and of_version(self.print, version) == of_version(before.print, version)
-            and self.config == before.config
+            and _of_one_version(self.config) == _of_one_version(before.config)
         )
 
 
@@ -307,6 +320,14 @@ class Loader:
                 served.arena.close()
             if served.kept is not None:
                 served.kept.cleanup()
+
+
+def _of_one_version(config: pb.ModelConfig) -> pb.ModelConfig:
+    """What the configuration says about each version: all but which of them are served."""
+    one = pb.ModelConfig()
+    one.CopyFrom(config)
+    one.ClearField("version_policy")
+    return one
 
 
 def _instances(config: pb.ModelConfig) -> list[InstanceSpec]:

@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 #: versions are int64 in the protocol and in config.pbtxt
 _HIGHEST_VERSION = (1 << 63) - 1
 
+#: entries of a model directory that nothing but the configuration is read from
+_CONFIGURATION = ("config.pbtxt", "configs")
+
 #: rows of (path, modification time ns, size, inode): two equal ones mean that nothing was touched in between
 Fingerprint = tuple[tuple[str, int, int, int], ...]
 
@@ -154,10 +157,19 @@ def fingerprint(directory: Path) -> Fingerprint:
     return tuple(row for row, _ in _walk(directory))
 
 
+def without_configuration(print: Fingerprint) -> Fingerprint:
+    """What a model's fingerprint says beside the configuration, which is compared by what it says."""
+    return tuple(row for row in print if _top(row[0]) not in _CONFIGURATION)
+
+
 def of_version(print: Fingerprint, version: int) -> Fingerprint:
-    """What a model's fingerprint says about one version: its own directory, and what all versions share."""
-    tops = [row[0].partition(os.sep)[0] for row in print]
-    return tuple(row for row, top in zip(print, tops, strict=True) if not top.isdigit() or top == str(version))
+    """What `without_configuration` says about one version: its own directory, and what all versions share."""
+    rows = [(row, _top(row[0])) for row in without_configuration(print)]
+    return tuple(row for row, top in rows if not top.isdigit() or top == str(version))
+
+
+def _top(path: str) -> str:
+    return path.partition(os.sep)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from google.protobuf import text_format
 
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
@@ -69,7 +70,9 @@ class FakeLoader:
         if not (found.directory / "ok").exists():
             raise InvalidArgument("unreadable configuration")
         numbers = versions(found.directory)
-        return Plan(found.name, found.directory, pb.ModelConfig(), numbers, fingerprint(found.directory), override)
+        text = found.directory / "config.pbtxt"
+        config = text_format.Parse(text.read_text() if text.exists() else "", pb.ModelConfig())
+        return Plan(found.name, found.directory, config, numbers, fingerprint(found.directory), override)
 
     async def open(self, plan: Plan, version: int, *, own_worker: bool) -> FakeServed:
         if self.gate is not None:
@@ -227,6 +230,23 @@ def test_an_unchanged_model_is_not_loaded_again_but_an_override_is(tmp_path: Pat
 
         await house.registry.load("m")
         assert len(house.loader.opened) == 3
+
+    play(tmp_path, scenario)
+
+
+def test_a_version_of_which_a_new_configuration_says_the_same_is_left_alone(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1, 2)
+        opened = []
+        for text in ("", "# said anew", "version_policy { all {} }", "max_batch_size: 1"):
+            (tmp_path / "m" / "config.pbtxt").write_text(text)
+            if "all" in text:
+                (tmp_path / "m" / "3").mkdir()
+            await house.registry.load("m")
+            opened.append([served.version for served in house.loader.opened])
+            house.loader.opened.clear()
+
+        assert opened == [["1", "2"], [], ["3"], ["1", "2", "3"]]
 
     play(tmp_path, scenario)
 

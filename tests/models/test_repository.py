@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from edge_serve.errors import InvalidArgument
-from edge_serve.models.repository import Repository, fingerprint, namespace_of, of_version, plain_name, versions
+from edge_serve.models.repository import (
+    Repository,
+    fingerprint,
+    namespace_of,
+    of_version,
+    plain_name,
+    versions,
+    without_configuration,
+)
 
 
 def model(root: Path, name: str, *numbers: str) -> Path:
@@ -118,8 +126,21 @@ def test_a_version_is_its_directory_and_what_all_share(tmp_path: Path) -> None:
 
     assert of_version(before, 1) == of_version(after, 1)
     assert of_version(before, 2) != of_version(after, 2)
-    (directory / "config.pbtxt").write_text("max_batch_size: 1")
+    (directory / "labels.txt").write_text("cat")
     assert of_version(after, 1) != of_version(fingerprint(directory), 1)
+
+
+def test_a_configuration_is_not_told_by_its_file(tmp_path: Path) -> None:
+    directory = model(tmp_path, "m", "1")
+    before = fingerprint(directory)
+    (directory / "configs").mkdir()
+    for name in ("config.pbtxt", "configs/other.pbtxt"):
+        (directory / name).write_text("max_batch_size: 1")
+    after = fingerprint(directory)
+
+    assert before != after
+    assert before == without_configuration(after)
+    assert of_version(before, 1) == of_version(after, 1)
 
 
 def test_names_and_namespaces_of_identities(tmp_path: Path) -> None:
