@@ -117,8 +117,8 @@ def test_restricted_calls_need_their_key() -> None:
 
 def test_metadata_that_matches_becomes_parameters() -> None:
     async def main(service: FakeService, call: Caller) -> None:
-        await call("ModelInfer", infer_request(), metadata=(("x-one", "1"), ("other", "2"), ("x-raw-bin", b"\0")))
-        assert service.requests[0].parameters == {"x-one": "1"}
+        await call("ModelInfer", infer_request(), metadata=(("x-one", " 1 "), ("other", "2"), ("x-raw-bin", b"\0")))
+        assert service.requests[0].parameters == {"x-one": " 1 "}
         code, text = await call.refusal("ModelInfer", infer_request(), metadata=(("triton_x-y", "1"),))
         assert (code, "reserved" in text) == ("INVALID_ARGUMENT", True)
 
