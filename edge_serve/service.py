@@ -302,16 +302,17 @@ class Service:
         self._start(self._unload(name, unload_dependents, tell), tell)
 
     async def _load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        self._check_control(name)
+        self._check_running()
+        check_name(name)
+        self._check_explicit()
         await self.registry.load(name, Override.parse(name, parameters))
 
     async def _unload(self, name: str, unload_dependents: bool, begun: Callable[[], None] | None = None) -> None:
-        self._check_control(name)
+        self._check_running()
+        self._check_explicit()
         await self.registry.unload(name, unload_dependents=unload_dependents, begun=begun)
 
-    def _check_control(self, name: str) -> None:
-        self._check_running()
-        check_name(name)
+    def _check_explicit(self) -> None:
         if not self.options.explicit:
             raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
 

@@ -426,6 +426,17 @@ def test_versions_are_positive_numbers(text: str) -> None:
         parse_version(text)
 
 
+@pytest.mark.parametrize("name", ["..", "../m", "a/b", "a\\b", "a\x00b", " ", "\ud800"])
+def test_names_that_could_leave_the_repository_are_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"must not contain path|cannot be empty|must be UTF-8"):
+        check_name(name)
+
+
+def test_names_may_have_dots() -> None:
+    for name in ("...", "..m", "m..1", "m.1"):
+        check_name(name)
+
+
 def test_a_registry_serves_what_it_opened(tmp_path: Path) -> None:
     async def scenario(house: House) -> None:
         house.put("m", 1, 2)

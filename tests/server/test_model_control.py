@@ -77,6 +77,8 @@ def test_a_model_may_come_with_the_request_alone(tmp_path: Path) -> None:
         assert first(server.add_sub("m")[1]) == 2
         assert server.post("/v2/repository/models/m/unload")[0] == 200
         assert server.post(load)[0] == 500
+        assert server.post("/v2/repository/models/%2E%2E/load")[0] == 400
+        assert server.post("/v2/repository/models/%2E%2E/unload")[0] == 200  # it is not there, as any other
 
 
 def test_sighup_changes_nothing_in_explicit_mode(tmp_path: Path) -> None:
