@@ -140,8 +140,9 @@ def _from_argv(table: Table, aliases: Mapping[str, Alias], argv: Sequence[str]) 
 
 
 def _split(argument: str, table: Table, aliases: Mapping[str, Alias]) -> tuple[str, str, str | None]:
-    """The flag as written, the setting's name, and the value if it is part of the argument."""
+    """The flag, written out, the setting's name, and the value if it is part of the argument."""
     flag, equals, text = argument.partition("=")
+    flag = _whole(flag, table, aliases)
     if not flag.startswith("--") or flag == "--":
         raise BadSetting(f"Unexpected argument: {argument}", show_usage=True)
     name = aliases[flag].name if flag in aliases else flag[2:].replace("-", "_")
@@ -153,6 +154,13 @@ def _split(argument: str, table: Table, aliases: Mapping[str, Alias]) -> tuple[s
         hint = f", did you mean '{close[0]}'?" if close else ""
         raise BadSetting(f"unrecognized option '{flag}'{hint}", show_usage=True)
     return flag, name, text if equals else None
+
+
+def _whole(flag: str, table: Table, aliases: Mapping[str, Alias]) -> str:
+    """The only option that begins with `flag`, as getopt_long of Triton takes it; else `flag` itself."""
+    known = [*map(flag_of, table), *aliases]
+    begun = [one for one in known if one.startswith(flag)]
+    return begun[0] if len(begun) == 1 and flag not in known and len(flag) > len("--") else flag
 
 
 def _value(setting: Setting, raw: Sequence[str], origin: str) -> Any:

@@ -218,6 +218,12 @@ def test_bad_values_are_one_clear_line(argv: list[str], said: str) -> None:
     assert not error.show_usage
 
 
+def test_the_beginning_of_one_option_is_enough() -> None:
+    config = _parse("--log-warn=false", "--model-control=explicit", "--strict-model=false")
+
+    assert (config.log_warning, config.model_control_mode) == (False, "explicit")
+
+
 def test_bad_environment_names_its_variable() -> None:
     assert _refusal(EDGE_SERVE_HTTP_PORT="abc").message == (
         "Bad environment variable \"EDGE_SERVE_HTTP_PORT\": found 'abc', expected an integer"
@@ -236,6 +242,8 @@ def test_bad_environment_names_its_variable() -> None:
         (["--http-port"], "option '--http-port' requires an argument"),
         (["--strict-model-config"], "option '--strict-model-config' requires an argument"),
         (["--notes=x"], "unrecognized option '--notes'"),
+        (["--http-p"], "option '--http-port' requires an argument"),
+        (["--log=x"], "unrecognized option '--log'"),
     ],
 )
 def test_unknown_options_ask_for_the_usage(argv: list[str], said: str) -> None:
