@@ -31,7 +31,7 @@ def check_name(name: str) -> None:
     """
     if not name.strip():
         raise InvalidArgument("Model name cannot be empty. Please enter a valid name to deploy.")
-    if "/" in name or "\\" in name or name == ".." or "\x00" in name:
+    if "/" in name or "\\" in name or name.strip() == ".." or "\x00" in name:
         raise InvalidArgument(f"invalid model name '{name}', model name must not contain path traversal characters")
     if not is_text(name):
         raise InvalidArgument(f"invalid model name {name!r}, model name must be UTF-8")

@@ -426,7 +426,7 @@ def test_versions_are_positive_numbers(text: str) -> None:
         parse_version(text)
 
 
-@pytest.mark.parametrize("name", ["..", "../m", "a/b", "a\\b", "a\x00b", " ", "\ud800"])
+@pytest.mark.parametrize("name", ["..", " ..", "../m", "a/b", "a\\b", "a\x00b", " ", "\ud800"])
 def test_names_that_could_leave_the_repository_are_refused(name: str) -> None:
     with pytest.raises(InvalidArgument, match=r"must not contain path|cannot be empty|must be UTF-8"):
         check_name(name)
