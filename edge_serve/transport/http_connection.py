@@ -291,6 +291,8 @@ class HttpConnection(Watched):
         """Something was answered, or the kernel has taken bytes: send, then see what may go on."""
         self._flush()
         if self._phase is Phase.OPEN:
+            if self._reading and not (self._exchanges or self._out.pending or self._stalled or self._reader.in_body):
+                return  # the usual case: everything is answered and sent
             full = self._is_full()
             self._set_reading(not full and not self._stalled)
             if self._stalled and not full and not self._scheduled:
@@ -315,7 +317,8 @@ class HttpConnection(Watched):
                 return
             if self._phase is Phase.CLOSED:
                 return
-        self._set_writing(out.pending > 0)
+        if self._writing or out.pending:
+            self._set_writing(out.pending > 0)
         exchanges = self._exchanges
         if exchanges and exchanges[0].blocked and out.pending <= self._shared.limits.unsent // 2:
             exchanges[0].blocked = False

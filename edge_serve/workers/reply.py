@@ -246,6 +246,9 @@ def _read_answers(
             error = BY_TRITON_CODE[(failed & ~ANSWERED) - 1](extra.decode())
             replies.append(Reply([], error, answered=failed & ANSWERED != 0))
             continue
+        if not block_size and not extra_size:  # a null request's, above all
+            replies.append(Reply())
+            continue
         parameters, unnamed, personal, stored = _answer_extra(extra) if extra else ({}, [], False, None)
         described = read(bytes(frame[position : position + block_size]))
         position += block_size
