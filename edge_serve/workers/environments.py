@@ -127,7 +127,8 @@ class Environments:
 
     def __init__(self, cache: Path | None = None) -> None:
         self._cache = cache or default_cache(os.environ)
-        self._checked: dict[Path, tuple[tuple[int, int], Interpreter]] = {}
+        #: (inode, modification time ns) of what was there when it was checked
+        self._checked: dict[Path, tuple[tuple[int, int], ...]] = {}
 
     async def take(self, spec: ModelSpec) -> Environment | None:
         """The environment for one worker of a model; None = the server's own.
@@ -170,18 +171,17 @@ class Environments:
         raise Internal(f"'{archive}' is removed from {self._cache} again and again while it is unpacked")
 
     async def _checked_interpreter(self, root: Path) -> Interpreter:
-        """As `interpreter_of`, and able to run a worker; asked once, until the environment's directory changes.
+        """As `interpreter_of`, and able to run a worker; asked once, until a package of it comes or goes.
 
         Raises:
             InvalidArgument: it is not.
         """
         interpreter = interpreter_of(root)
-        found = os.stat(interpreter.command[0])
-        state = (found.st_ino, found.st_mtime_ns)
-        known = self._checked.get(root)
-        if known is None or known[0] != state:
+        parts = [Path(interpreter.command[0]), *sorted(root.glob("lib/python*/site-packages"))]
+        state = tuple((found.st_ino, found.st_mtime_ns) for found in map(Path.stat, parts))
+        if self._checked.get(root) != state:
             await _check(root, interpreter)
-            self._checked[root] = (state, interpreter)
+            self._checked[root] = state
         return interpreter
 
 

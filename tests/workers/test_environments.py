@@ -226,6 +226,21 @@ def test_a_package_that_is_missing_is_told_at_load(tmp_path: Path) -> None:
     run(work())
 
 
+def test_an_environment_that_lost_a_package_is_checked_anew(tmp_path: Path) -> None:
+    root = make_environment(tmp_path / "env")
+    spec = model(tmp_path / "m", str(root))
+
+    async def work() -> None:
+        environments = Environments(tmp_path / "cache")
+        assert await environments.take(spec) is not None
+        (numpy,) = root.glob("lib/python*/site-packages/numpy")
+        numpy.unlink()
+        with pytest.raises(EdgeServeError, match="NumPy"):
+            await environments.take(spec)
+
+    run(work())
+
+
 @pytest.mark.parametrize(
     ("environ", "path"),
     [
