@@ -119,6 +119,8 @@ class InferStream:
         #: messages that have come while nothing more was read; what may come is limited by the stream's window
         self._unread: deque[Message] = deque()
         self._reading_on = False
+        #: the client may not send more: it has not been told that what it sent was read
+        self._paused = False
         self._backlog = Backlog()
         self._complete = False
         self._over = False
@@ -127,12 +129,8 @@ class InferStream:
 
     def on_message(self, message: Message) -> None:
         """A request."""
-        if self._unread or not self._wants_more():
-            self._unread.append(message)
-            return
-        self._submit(message)
-        if self._wants_more() and not self._over:
-            self._call.replenish()
+        self._unread.append(message)
+        self._read_on()
 
     def on_end(self) -> None:
         """No further request comes."""
@@ -165,14 +163,16 @@ class InferStream:
         return not self._backlog.held and len(self._open) < PAUSE_REQUESTS
 
     def _read_on(self) -> None:
+        """Submit what has come, then let the client send more; as far as it may have more under way."""
         unread = self._unread
-        if not unread or self._over or self._reading_on:
+        if self._over or self._reading_on or not (unread or self._paused):
             return
         self._reading_on = True  # what is answered at once reads on, too
         while unread and self._wants_more() and not self._over:
             self._submit(unread.popleft())
         self._reading_on = False
-        if not self._over and not unread:
+        self._paused = not self._wants_more()
+        if not (self._over or self._paused):
             self._call.replenish()
             self._end_if_done()
 

@@ -168,16 +168,21 @@ def test_messages_of_a_stream_keep_their_order_while_one_is_deflated_elsewhere(
     async def main(service: FakeService, call: Caller) -> None:
         strict = (("triton_grpc_error", "true"),)
         stream = call.channel.stream_stream(STREAM)(metadata=strict)
-        for values in sent:
-            await stream.write(infer_request(values=values).SerializeToString())
-        if ending == "fault":
-            await stream.write(b"\xff")
-        await stream.done_writing()
+
+        async def write() -> None:  # beside reading: who reads nothing is not read from
+            for values in sent:
+                await stream.write(infer_request(values=values).SerializeToString())
+            if ending == "fault":
+                await stream.write(b"\xff")
+            await stream.done_writing()
+
+        writing = asyncio.ensure_future(write())
         got = [pb.ModelStreamInferResponse.FromString(await stream.read())]
         assert (await call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse)).live
         with contextlib.suppress(grpc.RpcError):  # of the ending that is one
             while (data := await stream.read()) is not grpc.aio.EOF:
                 got.append(pb.ModelStreamInferResponse.FromString(data))
+        await writing
         assert [one.infer_response.raw_output_contents[0] for one in got] == sent
         assert await stream.code() == (grpc.StatusCode.OK if ending == "done" else grpc.StatusCode.INTERNAL)
 

@@ -67,6 +67,7 @@ class Scene:
     refusal: EdgeServeError | None = None
     takes: bool = True
     strict: bool = False
+    at_once: bytes | None = None
     asked: Asked = field(init=False)
     jobs: list[Job] = field(default_factory=list)
     regions: Regions = field(default_factory=Regions)
@@ -99,6 +100,8 @@ class Scene:
         self.jobs.append(job)
         if self.refusal is not None:
             job.answer(error=self.refusal)
+        elif self.at_once is not None:
+            job.answer(self.at_once)
         return job
 
     # the call
@@ -299,6 +302,26 @@ def test_no_more_is_read_from_a_client_with_many_requests_under_way() -> None:
 
     assert scene.ids() == names
     assert scene.status == "OK"
+
+
+def test_a_client_may_send_on_once_it_has_read() -> None:
+    """It waits for that word with its next message: nothing else of it comes."""
+    scene = Scene(takes=False, at_once=bytes(2 * backlog.HOLD_ABOVE))
+    scene.send("m", "a")
+    assert scene.replenished == 0
+    scene.read()
+    assert scene.replenished == 1
+
+
+def test_a_client_may_send_on_once_one_of_many_is_answered() -> None:
+    scene = Scene()
+    for index in range(PAUSE_REQUESTS):
+        scene.send("m", str(index))
+    assert scene.replenished == PAUSE_REQUESTS - 1
+    scene.jobs[0].answer(b"y")
+    assert scene.replenished == PAUSE_REQUESTS
+    scene.jobs[1].answer(b"y")
+    assert scene.replenished == PAUSE_REQUESTS
 
 
 def test_many_requests_that_waited_are_refused_at_once() -> None:
