@@ -52,6 +52,7 @@ from edge_serve.workers.arena import Budget
 from edge_serve.workers.awake import Awake
 from edge_serve.workers.codec import Codec
 from edge_serve.workers.environments import Environments
+from edge_serve.workers.neighbours import Neighbours
 from edge_serve.workers.pool import Hooks, Workers
 from edge_serve.workers.pool import Limits as WorkerLimits
 from edge_serve.workers.selector import AwakeSelector
@@ -375,7 +376,9 @@ def _trace_settings(config: ServerConfig) -> TraceSettings:
 
 
 def _awake(config: ServerConfig) -> Awake:
-    return Awake(config.busy_poll_microseconds, len(os.sched_getaffinity(0)))
+    cores = os.sched_getaffinity(0)
+    neighbours = Neighbours(cores) if config.busy_poll_microseconds and len(cores) > 1 else None
+    return Awake(config.busy_poll_microseconds, len(cores), neighbours=neighbours)
 
 
 def serve(config: ServerConfig, log_control: LogControl | None = None) -> int:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from edge_serve.workers.neighbours import Neighbours
+
 
 class Wait:
     """Whether the next wait is worth polling through: when the one before it was short. Nothing is polled for on a
@@ -32,15 +34,17 @@ class Awake:
 
     Attributes:
         poll_us: the longest that front end and worker poll; 0 = never.
-        cores: that this server may run on.
+        cores: that this server has to itself, as far as it knows.
         out: batches that workers have now, each of which keeps a core busy.
         recent: the instances that were asked last, at most one for each core but the front end's; the last one first.
+        neighbours: who else computes on those cores; None = nobody asks.
     """
 
     poll_us: int = 0
     cores: int = 1
     out: int = 0
     recent: list[int] = field(default_factory=list)
+    neighbours: Neighbours | None = None
 
     def front_end_ns(self) -> int:
         """While a batch is out, its reply is what comes next; without one, it may be anything, at any time."""
@@ -52,6 +56,8 @@ class Awake:
         A batch of several says that clients are waiting already: then there is no core to spare and no time to win. One
         that was not among the last to be asked would poll while another works: so would the steps of an ensemble.
         """
+        if self.neighbours is not None:
+            self.cores = self.neighbours.cores_left()
         recent = self.recent
         expected = instance in recent
         if not expected or recent[0] != instance:

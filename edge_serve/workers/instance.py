@@ -22,6 +22,7 @@ from edge_serve.workers.holding import Holds
 from edge_serve.workers.layout import INLINE, Layout
 from edge_serve.workers.lending import Borrowed
 from edge_serve.workers.reply import OutputRoom, encode_partial, encode_reply
+from edge_serve.workers.waking import Waking
 
 _RECEIVE_BYTES = 64 * 1024
 #: Triton's words (core src/scheduler_utils.cc)
@@ -127,18 +128,19 @@ class Instance:
 
     def run(self) -> None:
         """Serve until the front end closes the channel."""
-        receiver = Receiver(self._socket)
+        receiver, waking = Receiver(self._socket), Waking()
         try:
             poll_us = 0
             while (received := receiver.receive(poll_us)) is not None:
-                poll_us = self._serve(received)
+                requests, poll_us = self._serve(received)
+                waking.asked(requests)
         except OSError:  # the front end is gone: the control channel ends the process
             pass
         finally:
             self._socket.close()
 
-    def _serve(self, received: bytearray) -> int:
-        """Answer a batch; for how many microseconds to poll for the next one."""
+    def _serve(self, received: bytearray) -> tuple[int, int]:
+        """Answer a batch; its requests, and for how many microseconds to poll for the next one."""
         clock = time.monotonic_ns
         start = clock()
         send = self._send_partial if self._layout.decoupled else None
@@ -158,7 +160,7 @@ class Instance:
             self._socket.sendall(data)
         if self._cancelled:
             self._forget(batch)
-        return batch.poll_us
+        return len(batch.requests), batch.poll_us
 
     def _execute(self, batch: Batch, timing: Timing, now_ns: int) -> list[Reply]:
         requests = batch.requests

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,6 +160,8 @@ class Workers:
         awake: Awake | None = None,
     ) -> None:
         self._awake = awake or Awake()
+        if self._awake.neighbours is not None:
+            self._awake.neighbours.own_seconds = lambda: time.process_time() + self.cpu_seconds()
         self._environments = environments or Environments()
         self._limits = limits or Limits()
         self._clock = clock or MonotonicClock()

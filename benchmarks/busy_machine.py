@@ -1,0 +1,43 @@
+"""How many inferences per second beside Triton, where other programs compute on the same cores?"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from benchmarks import load, peer
+from benchmarks.report import Report
+from benchmarks.servers import MODELS, edge_serve, repository, triton
+
+CONNECTIONS = (1, 8)
+
+
+def run(rounds: int = 3) -> Report:
+    """perf_analyzer, binary HTTP, both servers up, in turn; programs that never sleep on one core, then on all."""
+    report = Report("busy_machine", "inferences per second beside Triton's, on cores that other programs use as well")
+    with repository([MODELS / "add_sub"]) as models, edge_serve(models) as ours:
+        try:
+            with triton(models) as theirs:
+                for programs in dict.fromkeys((0, 1, len(os.sched_getaffinity(0)))):
+                    for connections in CONNECTIONS:
+                        measure = functools.partial(load.perf_analyzer, model="add_sub", connections=connections)
+                        with busy(programs):
+                            row = load.versus(ours, theirs, measure, rounds)
+                        report.rows.append({"programs": programs, "connections": connections, **row})
+        except peer.NoPeerError as error:
+            report.notes.append(f"not measured: {error}")
+    return report
+
+
+@contextlib.contextmanager
+def busy(programs: int) -> Iterator[None]:
+    """So many programs that compute all the time."""
+    with contextlib.ExitStack() as running:
+        for _ in range(programs):
+            program = running.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            running.callback(program.kill)
+        yield
