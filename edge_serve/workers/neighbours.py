@@ -40,7 +40,7 @@ class Neighbours:
 
     Args:
         cores: numbers of those that this process may run on.
-        idle_seconds: as in `Look`; raises OSError or ValueError where that is not to be known.
+        idle_seconds: as in `Look`; raises OSError, ValueError or IndexError where that is not to be known.
 
     Attributes:
         own_seconds: as in `Look`.
@@ -74,7 +74,7 @@ class Neighbours:
         before = self._before
         try:
             self._before = now = Look(at, self._idle_seconds(self._cores), self.own_seconds())
-        except (OSError, ValueError):  # no such file, as in some sandboxes: all may be free
+        except (OSError, ValueError, IndexError):  # no such file, as in some sandboxes: all may be free
             self._due = float("inf")
             return
         self._due = at + _WINDOW
@@ -93,7 +93,7 @@ def idle(cores: Collection[int]) -> float:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it holds something else.
+        ValueError, IndexError: it holds something else.
     """
     ticks = 0
     for line in _STAT.read_bytes().splitlines():

@@ -75,9 +75,10 @@ def test_it_looks_four_times_a_second_and_says_what_it_saw_last() -> None:
 def test_where_that_is_not_to_be_known_all_cores_are_taken_for_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for broken in (tmp_path / "none", tmp_path / "other"):
-        if broken.name == "other":
-            broken.write_text("cpu0 nothing to see here, really\n")
+    for text in ("", "cpu0 nothing to see here, really\n", "cpu0 1 2\n"):
+        broken = tmp_path / f"stat{len(text)}"
+        if text:
+            broken.write_text(text)
         monkeypatch.setattr(neighbours, "_STAT", broken)
         found = Neighbours((0, 1))
         assert (found.cores_left(), found.cores_left()) == (2, 2)
