@@ -13,6 +13,9 @@ _WINDOW = 0.25
 #: what a core may be used by others and still count as free: a client on the same machine takes some of one
 _SHARED = 0.6
 
+_STAT = Path("/proc/stat")
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -35,57 +38,6 @@ def cores_left(cores: int, before: Look, now: Look) -> int:
     return max(1, min(cores, int(left + _SHARED)))
 
 
-class Neighbours:
-    """Whoever else computes on the same cores.
-
-    Args:
-        cores: numbers of those that this process may run on.
-        idle_seconds: as in `Look`; raises OSError, ValueError or IndexError where that is not to be known.
-
-    Attributes:
-        own_seconds: as in `Look`.
-    """
-
-    __slots__ = ("_before", "_clock", "_cores", "_due", "_idle_seconds", "_left", "own_seconds")
-
-    def __init__(
-        self,
-        cores: Collection[int],
-        own_seconds: Callable[[], float] = time.process_time,
-        idle_seconds: Callable[[Collection[int]], float] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.own_seconds = own_seconds
-        self._cores = frozenset(cores)
-        self._idle_seconds = idle_seconds or idle
-        self._clock = clock
-        self._before: Look | None = None
-        self._due = 0.0
-        self._left = len(self._cores)
-
-    def cores_left(self) -> int:
-        """Cheap enough for each batch: it looks four times a second at most, and says what it saw last."""
-        at = self._clock()
-        if at >= self._due:
-            self._look(at)
-        return self._left
-
-    def _look(self, at: float) -> None:
-        before = self._before
-        try:
-            self._before = now = Look(at, self._idle_seconds(self._cores), self.own_seconds())
-        except (OSError, ValueError, IndexError):  # no such file, as in some sandboxes: all may be free
-            self._due = float("inf")
-            return
-        self._due = at + _WINDOW
-        if before is not None and at - before.at < 4 * _WINDOW:  # a longer time says little of now
-            self._left = cores_left(len(self._cores), before, now)
-
-
-_STAT = Path("/proc/stat")
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-
-
 def idle(cores: Collection[int]) -> float:
     """For how long these cores have had nothing to do, together, in seconds.
 
@@ -103,3 +55,50 @@ def idle(cores: Collection[int]) -> float:
         if name != b"cpu" and int(name[3:]) in cores:
             ticks += int(fields[3]) + int(fields[4])
     return ticks / _TICKS_PER_SECOND
+
+
+class Neighbours:
+    """Whoever else computes on the same cores.
+
+    Args:
+        cores: numbers of those that this process may run on.
+        idle_seconds: as in `Look`; raises OSError, ValueError or IndexError where that is not to be known.
+
+    Attributes:
+        own_seconds: as in `Look`.
+    """
+
+    __slots__ = ("_before", "_clock", "_cores", "_due", "_idle_seconds", "_left", "own_seconds")
+
+    def __init__(
+        self,
+        cores: Collection[int],
+        own_seconds: Callable[[], float] = time.process_time,
+        idle_seconds: Callable[[Collection[int]], float] = idle,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.own_seconds = own_seconds
+        self._cores = frozenset(cores)
+        self._idle_seconds = idle_seconds
+        self._clock = clock
+        self._before: Look | None = None
+        self._due = 0.0
+        self._left = len(self._cores)
+
+    def cores_left(self) -> int:
+        """Cheap enough for each batch: it looks four times a second at most, and says what it saw last."""
+        at = self._clock()
+        if at >= self._due:
+            self._look(at)
+        return self._left
+
+    def _look(self, at: float) -> None:
+        before, self._before = self._before, None
+        self._due = at + _WINDOW
+        try:
+            self._before = now = Look(at, self._idle_seconds(self._cores), self.own_seconds())
+        except (OSError, ValueError, IndexError):  # no such file in some sandboxes, or no descriptor just now
+            self._left = len(self._cores)
+            return
+        if before is not None and at - before.at < 4 * _WINDOW:  # a longer time says little of now
+            self._left = cores_left(len(self._cores), before, now)

@@ -84,6 +84,23 @@ def test_where_that_is_not_to_be_known_all_cores_are_taken_for_free(
         assert (found.cores_left(), found.cores_left()) == (2, 2)
 
 
+def test_it_goes_on_after_a_moment_without_descriptors() -> None:
+    machine = Machine()
+    broken = False
+
+    def seconds_idle(cores: Collection[int]) -> float:
+        if broken:
+            raise OSError
+        return machine.seconds_idle(cores)
+
+    found = Neighbours((0, 1), lambda: machine.own, seconds_idle, lambda: machine.now)
+    left = []
+    for broken in (False, False, True, False, False):  # `seconds_idle` reads it
+        left.append(found.cores_left())
+        machine.work(0.3, 0.5, 1.0)
+    assert left == [2, 1, 2, 2, 1]
+
+
 def test_idle_time_is_that_of_the_cores_in_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stat = tmp_path / "stat"
     stat.write_text(
