@@ -86,16 +86,15 @@ def test_where_that_is_not_to_be_known_all_cores_are_taken_for_free(
 
 def test_it_goes_on_after_a_moment_without_descriptors() -> None:
     machine = Machine()
-    broken = False
 
     def seconds_idle(cores: Collection[int]) -> float:
-        if broken:
+        if len(left) == 2:
             raise OSError
         return machine.seconds_idle(cores)
 
     found = Neighbours((0, 1), lambda: machine.own, seconds_idle, lambda: machine.now)
-    left = []
-    for broken in (False, False, True, False, False):  # `seconds_idle` reads it
+    left: list[int] = []
+    for _ in range(5):
         left.append(found.cores_left())
         machine.work(0.3, 0.5, 1.0)
     assert left == [2, 1, 2, 2, 1]
