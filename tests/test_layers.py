@@ -19,7 +19,7 @@ PACKAGE = "edge_serve"
 
 #: room -> layer; a room is a package or a single file of edge_serve/
 LAYERS = {
-    "errors": 0, "clock": 0, "tensors": 0, "ragged": 0, "protoc": 0, "messages": 0,
+    "errors": 0, "clock": 0, "tensors": 0, "ragged": 0, "protoc": 0, "messages": 0, "aio": 0,
     "config": 1, "protocol": 1, "metrics": 1, "tracing": 1, "access": 1,
     "scheduling": 2, "backends": 2,
     "workers": 3,

@@ -1,0 +1,8 @@
+"""General tools for asyncio programs. Nothing in this room knows models, requests or sockets.
+
+    offload    runs a blocking function in a daemon thread; the event loop goes on meanwhile
+    callbacks  calls the callbacks of other parts of the program; one that raises is logged, and its caller goes on
+    tasks      starts background tasks, keeps references to them, and logs one that fails
+
+Imports the standard library only. Start reading in `offload`.
+"""

@@ -1,0 +1,19 @@
+"""Isolated callbacks: a callback of another part of the program that raises is logged, and its caller goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import ParamSpec
+
+P = ParamSpec("P")
+
+log = logging.getLogger(__name__)
+
+
+def notify(callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Call `callback(*args)`. Log an exception that it raises, with its traceback, and return as usual."""
+    try:
+        callback(*args, **kwargs)
+    except Exception:
+        log.exception("callback %s failed", getattr(callback, "__qualname__", repr(callback)))

@@ -1,0 +1,95 @@
+"""Blocking work runs beside the event loop, in threads that nothing waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from edge_serve.aio.offload import Threads, offload
+
+
+def test_the_result_comes_back_and_so_does_the_exception() -> None:
+    async def story() -> int:
+        with pytest.raises(ZeroDivisionError):
+            await offload(divmod, 1, 0)
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await offload(next, iter(()))
+        return await offload(max, 1, 7)
+
+    assert asyncio.run(story()) == 7
+
+
+def test_the_loop_goes_on_meanwhile() -> None:
+    async def story() -> None:
+        go_on = threading.Event()
+        waiting = asyncio.ensure_future(offload(go_on.wait))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        go_on.set()
+        assert await waiting
+
+    asyncio.run(story())
+
+
+def test_a_caller_that_is_cancelled_does_not_wait_for_its_function() -> None:
+    go_on = threading.Event()
+
+    async def story() -> None:
+        began = time.monotonic()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(offload(go_on.wait), 0.05)
+        assert time.monotonic() - began < 5
+
+    asyncio.run(story())  # its end does not wait either
+    go_on.set()
+
+
+def test_at_most_so_many_functions_run_and_a_cancelled_one_never_begins() -> None:
+    threads = Threads("test", 2)
+    go_on, began = threading.Event(), []
+
+    def work(number: int) -> None:
+        began.append(number)
+        go_on.wait()
+
+    async def story() -> None:
+        futures = [threads.start(work, number) for number in range(5)]
+        await asyncio.sleep(0.05)
+        assert sorted(began) == [0, 1]
+        futures[2].cancel()
+        go_on.set()
+        await asyncio.gather(*futures, return_exceptions=True)
+        assert sorted(began) == [0, 1, 3, 4]
+
+    asyncio.run(story())
+
+
+def test_idle_threads_serve_again() -> None:
+    threads = Threads("test", 8)
+
+    async def story() -> set[int]:
+        found = set()
+        for _ in range(20):
+            found.add(await threads.start(threading.get_ident))
+            await asyncio.sleep(0.002)
+        return found
+
+    assert len(asyncio.run(story())) <= 2
+
+
+def test_the_process_ends_although_a_function_hangs() -> None:
+    text = (
+        "import asyncio, threading\n"
+        "from edge_serve.aio.offload import offload\n"
+        "async def main():\n"
+        "    task = asyncio.ensure_future(offload(threading.Event().wait))\n"
+        "    await asyncio.sleep(0.05)\n"
+        "    task.cancel()\n"
+        "asyncio.run(main())\n"
+    )
+    assert subprocess.run([sys.executable, "-c", text], timeout=20).returncode == 0
