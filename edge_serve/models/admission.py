@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from edge_serve.errors import Unavailable
@@ -17,6 +17,8 @@ class Way(Enum):
     """Beside what serves, which then drains."""
     INSTEAD = auto()
     """After what serves has gone, because both do not fit."""
+    LATER = auto()
+    """After other loads: the memory promised to them is all that is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,11 @@ def decide(name: str, figures: Figures) -> Way:
     Raises:
         Unavailable: it does not fit, with the figures.
     """
-    left = figures.available - figures.promised - figures.reserve
-    if figures.needed <= left:
-        return Way.BESIDE
-    if figures.replaced and figures.needed <= left + figures.replaced:
-        return Way.INSTEAD
+    way = _way(figures)
+    if figures.promised and way is not _way(replace(figures, promised=0)):
+        return Way.LATER
+    if way is not None:
+        return way
     source = "measured when it was loaded before" if figures.measured else "estimated from its files"
     held = f", {_mib(figures.replaced)} come back from the version that serves" if figures.replaced else ""
     raise Unavailable(
@@ -58,6 +60,13 @@ def decide(name: str, figures: Figures) -> Way:
         f"{_mib(figures.available)} are available, {_mib(figures.promised)} are promised to loads under way and "
         f"{_mib(figures.reserve)} are kept in reserve (--memory-reserve-bytes){held}. Unload another model first"
     )
+
+
+def _way(figures: Figures) -> Way | None:
+    left = figures.available - figures.promised - figures.reserve
+    if figures.needed <= left:
+        return Way.BESIDE
+    return Way.INSTEAD if figures.replaced and figures.needed <= left + figures.replaced else None
 
 
 def _mib(nbytes: int) -> str:

@@ -54,6 +54,7 @@ from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.scheduling.policy import scheduler_for
 from edge_serve.scheduling.queued import QueuedScheduler
 from edge_serve.workers.arena import Arena, Budget
+from edge_serve.workers.cgroups import MEMORY_PARAMETER
 from edge_serve.workers.pool import Workers
 
 log = logging.getLogger(__name__)
@@ -163,6 +164,11 @@ class Loader:
         )
         chosen = choose(config.version_policy, versions(directory))
         return Plan(found.name, directory, config, chosen, fingerprint(found.directory), override, kept)
+
+    def joins(self, plan: Plan, *, own_worker: bool) -> bool:
+        """Return whether `open` would load the model into a worker that runs already."""
+        alone = _own_worker(plan.config, own_worker) or MEMORY_PARAMETER in plan.config.parameters
+        return not alone and self._workers.runs(plan.config.backend)
 
     async def open(self, plan: Plan, version: int, *, own_worker: bool) -> Served:
         """Load one version in a worker and warm it up.

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from edge_serve.models.admission import Figures
+from edge_serve.messages.about import about
+from edge_serve.models.admission import Figures, Way, decide
+
+log = logging.getLogger(__name__)
 
 #: a worker process before it has loaded anything
 WORKER_BYTES = 40 << 20
+#: a model without its files in a worker that runs already
+SHARING_BYTES = 4 << 20
 #: a cgroup without a limit says "max", or (version 1) a number close to 2**63
 _NO_LIMIT = 1 << 60
 
 
 class Memory:
-    """Keeps the books of memory.
+    """Keeps the books of memory, and admits loads.
 
     Args:
         reserve: bytes that must stay available; 0 = a twentieth of all.
@@ -25,14 +34,51 @@ class Memory:
         self._root = root
         self._measured: dict[str, int] = {}
         self.promised = 0
+        self._promise_ended = asyncio.Event()  #: one for each promise that ends
 
-    def figures(self, name: str, files: int, replaced: int) -> Figures | None:
-        """What is known before a model is loaded whose files have so many bytes; None when the machine does not say."""
+    @asynccontextmanager
+    async def admit(self, name: str, files: int, replaced: int, *, joins: bool) -> AsyncIterator[Way]:
+        """Promise memory to one load while the context lasts.
+
+        Waits while only promises to other loads are in the way: what they really take is known when they end.
+
+        Args:
+            files, replaced, joins: as in `figures`.
+
+        Raises:
+            Unavailable: the model does not fit, with the figures.
+        """
+        way, needed = self._decide(name, files, replaced, joins)
+        if way is Way.LATER:
+            log.info("model %s waits for memory that is promised to loads under way", name, extra=about(name))
+        while way is Way.LATER:
+            await self._promise_ended.wait()
+            way, needed = self._decide(name, files, replaced, joins)
+        self.promised += needed
+        try:
+            yield way
+        finally:
+            self.promised -= needed
+            self._promise_ended.set()
+            self._promise_ended = asyncio.Event()
+
+    def _decide(self, name: str, files: int, replaced: int, joins: bool) -> tuple[Way, int]:
+        figures = self.figures(name, files, replaced, joins=joins)
+        return (decide(name, figures), figures.needed) if figures is not None else (Way.BESIDE, 0)
+
+    def figures(self, name: str, files: int, replaced: int, *, joins: bool = False) -> Figures | None:
+        """The figures of a load; None when the machine does not say how much memory it has.
+
+        Args:
+            files: bytes of the model's files.
+            replaced: bytes that come back when the versions that serve go first.
+            joins: the model goes into a worker that runs already.
+        """
         total, available = self.read()
         if not total:
             return None
         measured = self._measured.get(name, 0)
-        estimated = files + WORKER_BYTES
+        estimated = files + (SHARING_BYTES if joins else WORKER_BYTES)
         return Figures(
             max(measured, estimated),
             measured >= estimated,

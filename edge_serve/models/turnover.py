@@ -89,25 +89,27 @@ class Turnover:
     async def _open_all(
         self, record: ModelRecord, plan: Plan, wanted: list[int], own_worker: bool
     ) -> list[Served | EdgeServeError]:
-        """Open versions when there is memory for them; when there is not, after those that serve have gone."""
-        if self._memory is None or not wanted or members_of(plan.config):
-            return await asyncio.gather(*(self._open(plan, version, own_worker) for version in wanted))
-        going = [known for known in record.ready() if known.version in wanted or known.version not in plan.versions]
-        files = sum(row[2] for version in wanted for row in of_version(plan.print, version))
-        figures = self._memory.figures(plan.name, files, sum(_comes_back(known) for known in going))
-        needed = figures.needed if figures is not None else 0
-        try:
-            way = decide(plan.name, figures) if figures is not None else Way.BESIDE
-        except EdgeServeError as error:
-            log.error("failed to load '%s': %s", plan.name, error.message, extra=about(plan.name))
-            return [error for _ in wanted]
-        self._memory.promised += needed
-        try:
-            if way is Way.INSTEAD:
-                await self._send_away(record, going)
-            opened = await asyncio.gather(*(self._open(plan, version, own_worker) for version in wanted))
-        finally:
-            self._memory.promised -= needed
+        """Open versions when there is memory for them; when there is not, after those that serve have gone.
+
+        The model holds one load slot for all of this, so that memory is promised only to loads that are under way.
+        """
+        if not wanted:
+            return []
+        async with self._slots:
+            if self._memory is None or members_of(plan.config):
+                return await self._open_each(plan, wanted, own_worker)
+            going = [known for known in record.ready() if known.version in wanted or known.version not in plan.versions]
+            files = sum(row[2] for version in wanted for row in of_version(plan.print, version))
+            replaced = sum(_comes_back(known) for known in going)
+            joins = self._loader.joins(plan, own_worker=own_worker)
+            try:
+                async with self._memory.admit(plan.name, files, replaced, joins=joins) as way:
+                    if way is Way.INSTEAD:
+                        await self._send_away(record, going)
+                    opened = await self._open_each(plan, wanted, own_worker)
+            except EdgeServeError as error:
+                log.error("failed to load '%s': %s", plan.name, error.message, extra=about(plan.name))
+                return [error for _ in wanted]
         took = [one.opened.memory_bytes() for one in opened if isinstance(one, Served) and one.opened is not None]
         if took:
             self._memory.measured(plan.name, sum(took))
@@ -139,10 +141,16 @@ class Turnover:
                 record.plan = None
         self._refresh(record)
 
-    async def _open(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
-        async with self._slots:
-            with self.incidents.load(plan.name):
-                return await self._open_with_retries(plan, version, own_worker)
+    async def _open_each(self, plan: Plan, wanted: list[int], own_worker: bool) -> list[Served | EdgeServeError]:
+        """Open versions one after the other in the slot of their model, and in further slots while some are free."""
+        own_slot = asyncio.Lock()
+
+        async def open(version: int) -> Served | EdgeServeError:
+            async with self._slots if own_slot.locked() and not self._slots.locked() else own_slot:
+                with self.incidents.load(plan.name):
+                    return await self._open_with_retries(plan, version, own_worker)
+
+        return await asyncio.gather(*map(open, wanted))
 
     async def _open_with_retries(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
         for left in range(self._retries, -1, -1):

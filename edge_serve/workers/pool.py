@@ -191,6 +191,11 @@ class Workers:
         """Each of them, for the status document."""
         return sorted((worker.facts() for worker in self._all), key=lambda one: (one.label, one.pid))
 
+    def runs(self, backend: str) -> bool:
+        """Whether the worker that models of this backend share is running."""
+        worker = self._groups.get(backend)
+        return worker is not None and not worker.gone
+
     async def describe(self, spec: ModelSpec, backend: str, *, own_worker: bool = False) -> dict[str, Any]:
         """The configuration completed by the model itself, in the worker that `open` will then use.
 

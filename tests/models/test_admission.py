@@ -28,10 +28,23 @@ def test_beside_if_it_fits_else_instead(known: Figures, way: Way) -> None:
     assert decide("m", known) is way
 
 
-@pytest.mark.parametrize("known", [figures(100, 99), figures(100, 60, 20, 20, 79), figures(100, 10, reserve=50)])
+@pytest.mark.parametrize("known", [figures(100, 99), figures(100, 60, 20, 60, 79), figures(100, 10, reserve=50)])
 def test_what_does_not_fit_is_refused(known: Figures) -> None:
     with pytest.raises(Unavailable, match="'m' does not fit into memory: it needs 100 MiB"):
         decide("m", known)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        figures(100, 100, promised=1),
+        figures(100, 120, promised=20, reserve=20),
+        figures(100, 60, 20, 20, 79),
+        figures(100, 100, promised=50, replaced=50),  # loading it instead would cost its clients a wait
+    ],
+)
+def test_only_promises_are_in_the_way(known: Figures) -> None:
+    assert decide("m", known) is Way.LATER
 
 
 def test_the_figures_are_told() -> None:

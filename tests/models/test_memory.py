@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
-from edge_serve.models.memory import WORKER_BYTES, Memory
+import pytest
+
+from edge_serve.errors import Unavailable
+from edge_serve.models.admission import Way
+from edge_serve.models.memory import SHARING_BYTES, WORKER_BYTES, Memory
 
 MIB = 1 << 20
 
@@ -67,3 +72,67 @@ def test_figures_are_estimated_until_they_are_measured(tmp_path: Path) -> None:
     grown = memory.figures("m", 3 * WORKER_BYTES, 0)
     assert grown is not None
     assert (grown.needed, grown.measured) == (4 * WORKER_BYTES, False)  # its files have become larger since
+
+
+def test_a_worker_that_runs_already_is_not_counted_again(tmp_path: Path) -> None:
+    figures = Memory(0, machine(tmp_path)).figures("m", 1000, 0, joins=True)
+
+    assert figures is not None
+    assert figures.needed == 1000 + SHARING_BYTES
+
+
+class Bounded(Memory):
+    """Memory of a machine that has room for one and a half workers."""
+
+    available = WORKER_BYTES * 3 // 2
+
+    def read(self) -> tuple[int, int]:
+        return self.available, self.available
+
+
+async def admitted(memory: Memory, name: str, log: list[str], until: asyncio.Event) -> None:
+    async with memory.admit(name, 0, 0, joins=False) as way:
+        assert way is Way.BESIDE
+        log.append(name)
+        await until.wait()
+
+
+def test_loads_wait_while_only_promises_are_in_the_way() -> None:
+    async def story() -> None:
+        memory, log, ends = Bounded(1), list[str](), [asyncio.Event() for _ in range(3)]
+        tasks = [asyncio.create_task(admitted(memory, str(i), log, end)) for i, end in enumerate(ends)]
+        for number in range(3):
+            await asyncio.sleep(0.01)
+            assert log == [str(i) for i in range(number + 1)]
+            ends[number].set()
+        await asyncio.gather(*tasks)
+        assert memory.promised == 0
+
+    asyncio.run(story())
+
+
+def test_a_load_that_waited_is_refused_when_the_others_took_what_they_were_promised() -> None:
+    async def story() -> None:
+        memory, end = Bounded(1), asyncio.Event()
+        tasks = [asyncio.create_task(admitted(memory, name, [], end)) for name in ("first", "second")]
+        await asyncio.sleep(0.01)
+        memory.available = WORKER_BYTES // 2
+        end.set()
+        await tasks[0]
+        with pytest.raises(Unavailable, match="'second' does not fit into memory: it needs 40 MiB .* 0 MiB are prom"):
+            await tasks[1]
+
+    asyncio.run(story())
+
+
+def test_a_load_that_is_cancelled_while_it_waits_was_promised_nothing() -> None:
+    async def story() -> None:
+        memory, end = Bounded(1), asyncio.Event()
+        tasks = [asyncio.create_task(admitted(memory, name, [], end)) for name in ("first", "second")]
+        await asyncio.sleep(0.01)
+        tasks[1].cancel()
+        end.set()
+        await asyncio.wait(tasks)
+        assert (tasks[1].cancelled(), memory.promised) == (True, 0)
+
+    asyncio.run(story())

@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,10 +124,11 @@ class Running:
         return self.process.wait(PATIENCE)
 
 
-def start(*arguments: str, environment: dict[str, str] | None = None) -> Running:
-    """Start `edge-serve` on free ports; wait for nothing."""
+def start(*arguments: str, environment: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> Running:
+    """Start `edge-serve` on free ports, by a command like `setpriv` where there is a `prefix`; wait for nothing."""
     handle, path = tempfile.mkstemp(prefix="edge-serve-test-", suffix=".log")
     command = [
+        *prefix,
         sys.executable,
         "-m",
         "edge_serve",
@@ -144,9 +145,9 @@ def start(*arguments: str, environment: dict[str, str] | None = None) -> Running
 
 
 @contextlib.contextmanager
-def running(*arguments: str, ready: bool = True) -> Iterator[Running]:
+def running(*arguments: str, ready: bool = True, prefix: Sequence[str] = ()) -> Iterator[Running]:
     """A server that is ready (or whose doors are open), ended at the end."""
-    server = start(*arguments)
+    server = start(*arguments, prefix=prefix)
     try:
         server.http = int(server.wait_for_log(r"HTTP on 127\.0\.0\.1:(\d+)")[1])
         server.metrics = int(server.wait_for_log(r"metrics on 127\.0\.0\.1:(\d+)")[1])
