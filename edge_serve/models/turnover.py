@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.messages.about import about
-from edge_serve.models.admission import Way, decide
+from edge_serve.models.admission import Way
 from edge_serve.models.caching import CachedRunner
 from edge_serve.models.dependencies import LoadFailure, members_of
 from edge_serve.models.driver import Driver

@@ -119,7 +119,7 @@ def test_a_load_that_waited_is_refused_when_the_others_took_what_they_were_promi
         memory.available = WORKER_BYTES // 2
         end.set()
         await tasks[0]
-        with pytest.raises(Unavailable, match="'second' does not fit into memory: it needs 40 MiB .* 0 MiB are prom"):
+        with pytest.raises(Unavailable, match=r"'second' does not fit into memory: it needs 40 MiB .* 0 MiB are prom"):
             await tasks[1]
 
     asyncio.run(story())
