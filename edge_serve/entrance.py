@@ -197,6 +197,7 @@ class Entrance:
         counters = [door.counters for door in self._all()]
         refused = {
             "connections": sum(door.connections_refused for door in counters),
+            "idle_connections": sum(door.connections_evicted for door in counters),
             "tls_handshake": sum(door.handshakes_failed for door in counters),
             **self._guards.refused(),
         }

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from edge_serve.clock import Clock
 from edge_serve.messages.peer import Peer
 from edge_serve.transport.accepting import Acceptor
+from edge_serve.transport.eviction import candidates
 from edge_serve.transport.handshakes import Handshakes
 from edge_serve.transport.listeners import Listener, peer_of
 from edge_serve.transport.retiring import Leaving, retire
@@ -26,6 +27,9 @@ from edge_serve.transport.sharing import Sharing
 from edge_serve.transport.tls import TlsSocket
 
 log = logging.getLogger(__name__)
+
+#: of all connections, those that a full door closes at once when the next one comes: a look at all of them costs time
+_EVICTED_AT_ONCE = 1 / 64
 
 #: descriptors that connections leave to workers (five an instance), loads and logs
 _RESERVED_FILES = 128
@@ -37,6 +41,13 @@ class Connection(Leaving, Protocol):
     @property
     def owes(self) -> bool:
         """Something is unanswered, or its answer not sent."""
+
+    @property
+    def idle_since_ns(self) -> int | None:
+        """See `eviction.Idle`."""
+
+    def close_if_idle(self) -> bool:
+        """See `eviction.Idle`."""
 
     def drain(self) -> None:
         """Answer what has begun, then close."""
@@ -58,6 +69,7 @@ class DoorCounters:
     connections: int = 0
     connections_total: int = 0
     connections_refused: int = 0
+    connections_evicted: int = 0
     handshakes_failed: int = 0
 
 
@@ -66,7 +78,7 @@ class DoorLimits:
     """What a door gives to its clients, at most.
 
     Attributes:
-        connections: open at once, handshakes among them; a further one is turned away.
+        connections: open at once, handshakes among them; a further one takes the place of an idle one, or is refused.
         handshake_timeout: seconds from the start of a connection to the end of its TLS handshake.
         sweep_interval: seconds between looks at all connections.
     """
@@ -103,7 +115,7 @@ class Door(ABC, Generic[C]):
         self._door_counters = counters
         self._tls = tls
         self._plain_reply = plain_reply
-        #: what a connection is counted under, where they are
+        #: the address of each connection, in the order of their opening
         self._keys: dict[C, str] = {}
         self._acceptor = Acceptor(self._admit)
         self._handshakes: Handshakes | None = None
@@ -171,8 +183,7 @@ class Door(ABC, Generic[C]):
         """A connection is closed."""
         self.connections.discard(connection)
         self._door_counters.connections -= 1
-        if self._keys:
-            self._sharing.addresses.give(self._keys.pop(connection, ""))
+        self._sharing.addresses.give(self._keys.pop(connection, ""))
         if not self.connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
@@ -190,18 +201,29 @@ class Door(ABC, Generic[C]):
     def _admit(self, sock: socket.socket, listener: Listener, address: Any) -> None:
         counters, addresses, most = self._door_counters, self._sharing.addresses, self._door_limits.connections
         counters.connections_total += 1
-        if len(self.connections) + self._opening() >= most:
+        key = addresses.key(listener.sock, address)
+        if len(self.connections) + self._opening() >= most and not self._make_room(key):
             counters.connections_refused += 1
             self._turn_away(sock, f"the server has {most} connections open, which is its limit")
-            return
-        key = addresses.key(listener.sock, address)
-        if not addresses.take(key):
+        elif not addresses.take(key):
             self._turn_away(sock, f"your address has {addresses.limit} connections open, which is the limit")
         elif self._handshakes is None:
             self._open(sock, peer_of(listener, address), key)
         else:
-            opened, failed = partial(self._on_opened, listener, address, key), partial(self._on_failed, key)
-            self._handshakes.begin(sock, opened, failed)
+            opened = partial(self._on_opened, listener, address, key)
+            self._handshakes.begin(sock, opened, partial(self._on_failed, key), key)
+
+    def _make_room(self, key: str) -> bool:
+        """Close idle connections for one of the address `key`; False when none may be closed for it."""
+        handshakes = {} if self._handshakes is None else self._handshakes.addresses
+        count = max(1, int(self._door_limits.connections * _EVICTED_AT_ONCE))
+        closed = 0
+        for connection in candidates({**self._keys, **handshakes}, key):
+            closed += connection.close_if_idle()
+            if closed == count:
+                break
+        self._door_counters.connections_evicted += closed
+        return closed > 0
 
     def _turn_away(self, sock: socket.socket, reason: str) -> None:
         with sock:
@@ -224,8 +246,7 @@ class Door(ABC, Generic[C]):
             return
         self._door_counters.connections += 1
         self.connections.add(connection)
-        if key:
-            self._keys[connection] = key
+        self._keys[connection] = key
 
     def _on_failed(self, key: str) -> None:
         self._door_counters.handshakes_failed += 1

@@ -223,6 +223,19 @@ class GrpcConnection(Watched):
         """A call is unanswered, or its answer not sent."""
         return self._phase is Phase.OPEN and bool(self._http2.streams or self._out.pending)
 
+    @property
+    def idle_since_ns(self) -> int | None:
+        """See `eviction.Idle`."""
+        return None if self.owes else self._keepalive.heard_ns(self._http2.received)
+
+    def close_if_idle(self) -> bool:
+        """See `eviction.Idle`."""
+        if self._reading:
+            self._on_readable()
+        if self.idle_since_ns is not None:
+            self.close()
+        return self._phase is Phase.CLOSED
+
     def forget_heads(self) -> None:
         """What heads mean may be otherwise now."""
         self._http2.forget_heads()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
+import sys
 from dataclasses import dataclass
 
 #: how often a client without calls may ask, unless keepalive without calls is permitted
@@ -93,6 +94,10 @@ class Keepalive:
         self._pings += 1
         self._asked_ns = now_ns
         return Due.ASK
+
+    def heard_ns(self, received: int) -> int:
+        """When a look last found that the client had sent something; the latest time of all when it has since."""
+        return self._heard_ns if received == self._received else sys.maxsize
 
     def on_ping(self, now_ns: int, calls: int, sent: int) -> bool:
         """The client has asked; whether it did so too often."""

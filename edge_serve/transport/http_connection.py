@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -168,6 +169,22 @@ class HttpConnection(Watched):
     def owes(self) -> bool:
         """A request is unanswered, or its answer not sent."""
         return bool(self._exchanges) or self._out.pending > 0
+
+    @property
+    def idle_since_ns(self) -> int | None:
+        """See `eviction.Idle`. Sweeps tell the time; what began to wait since the last one is the youngest."""
+        wait = self._waiting()
+        if wait[0] not in (Wait.FRESH, Wait.IDLE, Wait.HEAD, Wait.LINGER):
+            return None
+        return self._since if wait == self._wait else sys.maxsize
+
+    def close_if_idle(self) -> bool:
+        """See `eviction.Idle`."""
+        if self._reading:
+            self._on_readable()
+        if self.idle_since_ns is not None:
+            self.close()
+        return self._phase is Phase.CLOSED
 
     def drain(self) -> None:
         """Answer what has begun, then close."""
@@ -393,7 +410,9 @@ class HttpConnection(Watched):
             return Wait.BODY, reader.received >> 10
         if self._exchanges:
             return Wait.ANSWER, 0
-        return (Wait.HEAD if reader.in_head else Wait.IDLE), reader.count
+        if reader.in_head:
+            return Wait.HEAD, reader.count
+        return (Wait.IDLE if reader.count else Wait.FRESH), reader.count
 
 
 class TlsHttpConnection(OverTls, HttpConnection):

@@ -12,13 +12,13 @@ class HttpLimits(MessageLimits):
     """Limits of messages (see `MessageLimits`) and of connections. Times are seconds.
 
     Attributes:
-        connections: open at once; a further one is told 503 and closed.
+        connections: open at once; a further one takes the place of an idle one, or is told 503 and closed.
         pipelined: requests of one connection that wait for their answers; beyond it nothing is read from it.
         unsent: bytes waiting for a slow reader; beyond it nothing is read from it and `Exchange.write` says False.
         receive_buffer: bytes of the buffer that all connections share. A large body is received straight into its
             place except for what came in this buffer together with the head.
-        idle_timeout: between requests, and before the first.
-        head_timeout: from the first byte of a head to its last.
+        idle_timeout: between requests.
+        head_timeout: from the first byte of a head to its last; and from the start of a connection to its first byte.
         body_timeout: in which at least 1 KiB more of a body must arrive.
         body_rate: bytes a second below which a sender loses its memory while others wait for it; 0 = none.
         memory_wait: for which a request may wait for memory.

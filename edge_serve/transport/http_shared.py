@@ -33,12 +33,13 @@ class Phase(enum.IntEnum):
 class Wait(enum.IntEnum):
     """What a connection is waiting for, each with its timeout."""
 
-    IDLE = 0
-    HEAD = 1
-    BODY = 2
-    ANSWER = 3
-    WRITE = 4
-    LINGER = 5
+    FRESH = 0
+    IDLE = 1
+    HEAD = 2
+    BODY = 3
+    ANSWER = 4
+    WRITE = 5
+    LINGER = 6
 
 
 @dataclass(slots=True)
@@ -76,6 +77,7 @@ class Shared:
         self.now_ns: Callable[[], int] | None = None
         self.parser = HeadParser(limits)
         self.timeouts = {
+            Wait.FRESH: limits.head_timeout,
             Wait.IDLE: limits.idle_timeout,
             Wait.HEAD: limits.head_timeout,
             Wait.BODY: limits.body_timeout,

@@ -46,11 +46,11 @@ class Addresses:
         self._open: Counter[str] = Counter()
 
     def key(self, sock: socket.socket, address: Any) -> str:
-        """What a connection is counted under; "" = it is not. `address` is what `accept` said.
+        """Return the name under which a connection is counted; "" for a UNIX socket. `address` is what `accept` said.
 
         An owner of one IPv6 address has all of its /64 (RFC 7421).
         """
-        if not self.limit or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        if sock.family not in (socket.AF_INET, socket.AF_INET6):
             return ""
         host = host_of(address)
         if ":" in host:
@@ -59,7 +59,7 @@ class Addresses:
 
     def take(self, key: str) -> bool:
         """Count one more; False, and nothing counted, when there are too many."""
-        if not key:
+        if not (key and self.limit):
             return True
         if self._open[key] >= self.limit:
             self.refused += 1
@@ -69,7 +69,7 @@ class Addresses:
 
     def give(self, key: str) -> None:
         """One less."""
-        if key:
+        if key and self.limit:
             self._open[key] -= 1
             if not self._open[key]:
                 del self._open[key]

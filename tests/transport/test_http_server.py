@@ -35,11 +35,12 @@ def open_descriptors() -> int:
 
 def test_one_connection_too_many() -> None:
     async def story() -> None:
-        async with scene(limits=HttpLimits(connections=2)) as here:
-            for _ in range(2):
+        recorder = Recorder(hold=True)
+        async with scene(recorder, limits=HttpLimits(connections=2)) as here:
+            for count in range(2):
                 client = await here.connect()
                 client.get("/")
-                await client.reply()
+                await until(lambda count=count: len(recorder.exchanges) > count)  # type: ignore[misc]
             third = await here.connect()
             reply = await third.reply()
 
@@ -47,11 +48,14 @@ def test_one_connection_too_many() -> None:
             assert b"2 connections open" in reply.body
             counters = here.server.counters
             assert (counters.connections, counters.connections_total, counters.connections_refused) == (2, 3, 1)
-            here.clients[0].abort()
-            await until(lambda: counters.connections == 1)
+            recorder.hold = False
+            recorder.answer(recorder.exchanges[0])  # it is idle from now on, and gives its place up
             fourth = await here.connect()
             fourth.get("/")
             assert (await fourth.reply()).status == 200
+            assert (await here.clients[0].reply()).status == 200
+            assert await here.clients[0].rest() == b""
+            assert (counters.connections, counters.connections_refused, counters.connections_evicted) == (2, 1, 1)
 
     play(story)
 

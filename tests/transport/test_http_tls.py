@@ -185,11 +185,12 @@ def test_handshakes_count_as_connections(authority: Authority) -> None:
     async def story() -> None:
         context = context_of(authority)
         async with scene(limits=HttpLimits(connections=1), tls=lambda: context) as here:
-            await here.connect()
+            first = await here.connect()
             await until(lambda: here.server.counters.connections_total == 1)
-            second = await here.connect()
-            await second.rest()
-            assert here.server.counters.connections_refused == 1
+            await here.connect()
+            assert await first.closed()
+            counters = here.server.counters
+            assert (counters.connections_refused, counters.connections_evicted, counters.handshakes_failed) == (0, 1, 1)
 
     play(story)
 

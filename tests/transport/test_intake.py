@@ -155,8 +155,10 @@ def test_one_that_waits_too_long_is_told_when_to_come_again() -> None:
 
 
 def test_a_slow_sender_loses_its_memory_only_when_others_wait() -> None:
+    limits = HttpLimits(body_rate=10_000, memory_wait=1000, head_timeout=1000, body_timeout=1000)
+
     async def story() -> None:
-        async with full(HttpLimits(body_rate=10_000, memory_wait=1000, body_timeout=1000)) as (here, memory, slow):
+        async with full(limits) as (here, memory, slow):
             other = await here.connect()
             for _ in range(3):
                 here.pass_time(20)

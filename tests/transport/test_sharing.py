@@ -33,9 +33,12 @@ def test_keys(family: socket.AddressFamily, one: str, other: str, same: bool) ->
 
 
 def test_what_is_not_counted() -> None:
-    with socket.socket(socket.AF_UNIX) as local, socket.socket() as tcp:
+    with socket.socket(socket.AF_UNIX) as local:
         assert Addresses(1).key(local, "") == ""
-        assert Addresses(0).key(tcp, ("10.0.0.1", 1)) == ""
+    unlimited = Addresses(0)
+    assert unlimited.take("10.0.0.1")
+    assert unlimited.take("10.0.0.1")
+    assert not unlimited._open
     addresses = Addresses(1)
     assert addresses.take("")
     assert addresses.take("")

@@ -1,0 +1,114 @@
+"""One host opens all the connections that a server has: others are still served (FINDINGS S7)."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.certificates import Authority
+from tests.server.running import PATIENCE, Running, python_model, running
+
+LIMIT = 64
+
+
+@contextlib.contextmanager
+def crowd(port: int, count: int, say: bytes = b"") -> Iterator[list[socket.socket]]:
+    """Connections from 127.0.0.2, which is not where the tests' other clients come from."""
+    with contextlib.ExitStack() as stack:
+        sockets = []
+        for _ in range(count):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE, ("127.0.0.2", 0)))
+            sock.sendall(say)
+            sockets.append(sock)
+        yield sockets
+
+
+def serving(models: Path, *flags: str) -> contextlib.AbstractContextManager[Running]:
+    """A server over these models."""
+    return running(f"--model-repository={models}", *flags)
+
+
+def ask(port: int, keep: int = 1) -> list[int]:
+    """The statuses of `keep` requests on one connection."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        statuses = []
+        for _ in range(keep):
+            connection.request("GET", "/v2/health/live")
+            answer = connection.getresponse()
+            answer.read()
+            statuses.append(answer.status)
+        return statuses
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("say", [b"", b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /v2/he"])
+def test_idle_connections_of_one_address_make_room_for_others(tmp_path: Path, say: bytes) -> None:
+    python_model(tmp_path, "m")
+    with serving(tmp_path, f"--http-max-connections={LIMIT}") as server, crowd(server.http, LIMIT + 10, say):
+        for _ in range(10):
+            assert ask(server.http, keep=3) == [200, 200, 200]
+
+
+def test_a_crowd_in_tls_handshakes_makes_room_for_others(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "m")
+    pair = Authority(tmp_path).issue()
+    flags = ["--http-use-ssl=true", f"--http-server-cert={pair.certificate}", f"--http-server-key={pair.key}"]
+    with (
+        serving(tmp_path / "models", f"--http-max-connections={LIMIT}", *flags) as server,
+        crowd(server.http, LIMIT + 10),
+        socket.create_connection(("127.0.0.1", server.http), PATIENCE) as plain,
+    ):
+        plain.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 400 " in plain.recv(1000).partition(b"\r\n")[0]  # it was let in: the answer is about TLS
+
+
+def test_a_request_under_way_is_never_given_up_for_a_newcomer(tmp_path: Path) -> None:
+    slow = (
+        "import time, triton_python_backend_utils as pb_utils, numpy\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        time.sleep(2)\n"
+        "        zeros = numpy.zeros((1, 16), numpy.int32)\n"
+        "        outputs = [pb_utils.Tensor('OUTPUT0', zeros), pb_utils.Tensor('OUTPUT1', zeros)]\n"
+        "        return [pb_utils.InferenceResponse(outputs) for _ in requests]\n"
+    )
+    python_model(tmp_path, "m", slow)
+    data = ",".join("1" * 16)
+    tensor = '{"name":"INPUT%d","datatype":"INT32","shape":[1,16],"data":[' + data + "]}"
+    body = ('{"inputs":[' + tensor % 0 + "," + tensor % 1 + "]}").encode()
+    infer = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    with (
+        serving(tmp_path, "--http-max-connections=4") as server,
+        crowd(server.http, 1, infer) as (busy,),
+        crowd(server.http, 12),
+    ):
+        assert ask(server.http) == [200]
+        assert busy.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_a_connection_that_never_says_anything_is_closed(tmp_path: Path) -> None:
+    python_model(tmp_path, "m")
+    flags = ["--http-head-timeout-secs=1", "--http-idle-timeout-secs=300"]
+    with serving(tmp_path, *flags) as server, crowd(server.http, 1) as (silent,):
+        began = time.monotonic()
+        assert silent.recv(100) == b""
+        assert time.monotonic() - began < PATIENCE / 2
+
+
+def test_idle_grpc_connections_of_one_address_make_room_for_others(tmp_path: Path) -> None:
+    grpc = pytest.importorskip("grpc")
+    python_model(tmp_path, "m")
+    greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+    with serving(tmp_path, f"--grpc-max-connections={LIMIT}", "--allow-grpc=true", "--grpc-port=0") as server:
+        port = int(server.wait_for_log(r"gRPC on \S+:(\d+)")[1])
+        with crowd(port, LIMIT + 10, greeting), grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            assert live(b"", timeout=PATIENCE) == b"\x08\x01"
