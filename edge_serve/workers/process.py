@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import logging
 import os
@@ -116,7 +117,8 @@ class Process:
         try:
             self._spawn()
         except OSError as error:
-            raise Unavailable(f"cannot start worker {label}: {error}") from error
+            hint = _SPAWN_HINTS.get(error.errno or 0, "")
+            raise Unavailable(f"cannot start worker {label}: {error}{hint}") from error
 
     @property
     def pid(self) -> int:
@@ -354,6 +356,11 @@ class Process:
             return 0.0
 
 
+_SPAWN_HINTS = {
+    errno.EAGAIN: " (too many processes or threads: see TasksMax= of the service)",
+    errno.EMFILE: " (too many files open: see LimitNOFILE= of the service)",
+    errno.ENOENT: " (put it back, or load the model again with another one)",
+}
 _HINTS = {
     "SIGKILL": " (the machine may be out of memory: see the kernel's log)",
     "SIGBUS": " (it read a mapped file that had been made smaller: if clients use shared memory, one did that)",

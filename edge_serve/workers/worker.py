@@ -71,6 +71,8 @@ class Worker:
         self._group = group
         #: when the last process was lost, and why; 0 = none was
         self._loss: tuple[int, str] = 0, ""
+        #: why no process can be started in its place; "" = one was, or none is due
+        self._refusal = ""
         self._limits = limits
         self._clock = clock
         self._hooks = hooks
@@ -103,7 +105,9 @@ class Worker:
         return self._process.memory_bytes()
 
     def trouble(self) -> str:
-        """How its last process ended, for as long as that is news; "" = it is not."""
+        """Why it has no process, or how its last one ended, for as long as that is news; "" = neither."""
+        if self._refusal:
+            return self._refusal
         lost_ns, reason = self._loss
         is_news = lost_ns and self._clock.now_ns() - lost_ns < _NEWS_SECONDS * 1e9
         return f"worker {self.label} {reason}" if is_news else ""
@@ -297,26 +301,32 @@ class Worker:
             self._loss = now_ns, _ = self._clock.now_ns(), reason
             delay = self._policy.crashed(now_ns) / 1e9
             self._lose(reason, delay)
-            if delay and not self._ending:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), delay)
-            if self._ending or not self._parts:
+            if delay:
+                await self._pause(delay)
+            if not await self._restart():
                 return
-            self.restarts += 1
-            await self._restart()
             await self._revive(self._process)
 
-    async def _restart(self) -> None:
-        """Start a new process; a machine that cannot now may be able to later."""
-        while True:
+    async def _restart(self) -> bool:
+        """Start a new process, however often the machine refuses. Return False when no model needs one any more."""
+        while self._parts and not self._ending:
             try:
                 self._process = self._new_process()
             except EdgeServeError as error:
-                log.error("worker %s: %s", self.label, error.message, extra=self._about)
+                if error.message != self._refusal:  # one line for each reason, not for each attempt
+                    self._refusal = error.message
+                    log.error("%s; next attempts every %g s", error.message, _REOPEN_LONGEST, extra=self._about)
+                await self._pause(_REOPEN_LONGEST)
             else:
-                return
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), _REOPEN_LONGEST)
+                self._refusal = ""
+                self.restarts += 1
+                return True
+        return False
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, at most until the worker is to end. A caller in a loop must then leave it: no pause follows."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
 
     def _lose(self, reason: str, delay: float) -> None:
         """Tell every listener; the process has been reaped, so its slots are free."""

@@ -1,0 +1,64 @@
+"""A worker over its processes: restarts that the machine refuses, and processes that break the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_serve.workers import worker as worker_module
+from tests.workers.harness import run, serving, survives
+
+
+def fail_to_fork(*arguments: Any, **options: Any) -> Any:
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+@pytest.fixture
+def no_forks(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A monkeypatch for `subprocess.Popen`; attempts to start a process follow each other quickly."""
+    monkeypatch.setattr(worker_module, "_REOPEN_LONGEST", 0.05)
+    return monkeypatch
+
+
+def test_a_worker_comes_back_once_the_machine_can_fork_again(
+    tmp_path: Path, no_forks: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            with no_forks.context() as patch:
+                patch.setattr(subprocess, "Popen", fail_to_fork)
+                os.kill(served.model.pids()[0], signal.SIGKILL)
+                await served.listener.lost()
+                await asyncio.sleep(0.5)
+                assert "cannot start worker echo" in served.model.trouble()
+                assert "TasksMax=" in served.model.trouble()
+                assert not await served.model.is_ready(5)
+            await survives(served)
+            assert "cannot start" not in served.model.trouble()
+
+    with caplog.at_level(logging.ERROR):
+        run(work())
+    assert len([line for line in caplog.messages if "cannot start" in line]) == 1
+
+
+def test_a_model_whose_worker_cannot_be_started_is_closed_at_once(tmp_path: Path, no_forks: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            no_forks.setattr(subprocess, "Popen", fail_to_fork)
+            no_forks.setattr(worker_module, "_REOPEN_LONGEST", 60.0)
+            os.kill(served.model.pids()[0], signal.SIGKILL)
+            await served.listener.lost()
+            await asyncio.sleep(0.1)
+            began = time.monotonic()
+        assert time.monotonic() - began < 10
+
+    run(work())
