@@ -47,7 +47,6 @@ _HINTS = {
 }
 
 onnxruntime.set_default_logger_severity(_ERRORS_ONLY)
-onnxruntime.disable_telemetry_events()
 
 Session: TypeAlias = onnxruntime.InferenceSession
 RunOptions: TypeAlias = onnxruntime.RunOptions

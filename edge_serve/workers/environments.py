@@ -20,6 +20,7 @@ from pathlib import Path
 
 import edge_serve
 from edge_serve.backends.base import ModelSpec
+from edge_serve.backends.privacy import private
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 
 PARAMETER = "EXECUTION_ENV_PATH"
@@ -71,7 +72,7 @@ class Environment:
 
 def own_interpreter(python: str = "") -> Interpreter:
     """The server's own, or `python` in its place; it finds this package also when that is not installed."""
-    variables = {name: value for name, value in os.environ.items() if name not in OURS}
+    variables = _inherited(OURS)
     home = Path(edge_serve.__file__).resolve().parent.parent
     if home.name not in ("site-packages", "dist-packages"):
         known = variables.get("PYTHONPATH")
@@ -90,7 +91,7 @@ def interpreter_of(root: Path) -> Interpreter:
         raise InvalidArgument(
             f"found no bin/python in '{root}', expected a virtual environment, a conda environment or an archive of one"
         )
-    variables = {name: value for name, value in os.environ.items() if name not in (*_FOREIGN, *OURS)}
+    variables = _inherited((*_FOREIGN, *OURS))
     variables |= {"PYTHONNOUSERSITE": "1", "PATH": f"{root / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     if (root / "conda-meta").is_dir():
         libraries = os.environ.get("LD_LIBRARY_PATH")
@@ -100,6 +101,10 @@ def interpreter_of(root: Path) -> Interpreter:
         variables["VIRTUAL_ENV"] = str(root)
     launcher = Path(__file__).with_name("launcher.py")
     return Interpreter((str(python), str(launcher)), variables)
+
+
+def _inherited(without: Sequence[str]) -> dict[str, str]:
+    return private({name: value for name, value in os.environ.items() if name not in without})
 
 
 def path_of(spec: ModelSpec) -> Path | None:
