@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import json
 import os
+import site
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,9 +33,11 @@ PROBE_SECONDS = 60.0
 #: how long an archive may take to be unpacked, seconds
 UNPACK_SECONDS = 600.0
 
-#: runs in any Python; its last line is for us
+#: runs in any Python, and imports nothing from the working directory; its last line is for us
 _PROBE = """
-import json, sys
+import sys
+del sys.path[0]
+import json
 try:
     import numpy
     found = [numpy.__version__, ""]
@@ -44,6 +47,8 @@ print(json.dumps([list(sys.version_info[:2])] + found))
 """
 #: what a virtual environment of the server's own would lead astray
 _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
+#: starts a module of this package without a place of its own on the module path
+_LAUNCHER = Path(__file__).with_name("launcher.py")
 #: the service manager's words to the front end alone (sd_notify(3), sd_listen_fds(3)); no child speaks in its name
 OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 
@@ -70,14 +75,19 @@ class Environment:
             os.close(fd)
 
 
-def own_interpreter(python: str = "") -> Interpreter:
-    """The server's own, or `python` in its place; it finds this package also when that is not installed."""
+def own_interpreter() -> Interpreter:
+    """The server's own; it finds this package also when that is not installed.
+
+    Nothing is imported from the working directory, where models may be able to write.
+    """
     variables = _inherited(OURS)
     home = Path(edge_serve.__file__).resolve().parent.parent
     if home.name not in ("site-packages", "dist-packages"):
         known = variables.get("PYTHONPATH")
         variables["PYTHONPATH"] = f"{home}{os.pathsep}{known}" if known else str(home)
-    return Interpreter((python or sys.executable, "-m"), variables)
+    user_site = () if site.ENABLE_USER_SITE else ("-s",)
+    start = ("-P", "-m") if sys.version_info >= (3, 11) else (str(_LAUNCHER),)
+    return Interpreter((sys.executable, *user_site, *start), variables)
 
 
 def interpreter_of(root: Path) -> Interpreter:
@@ -99,8 +109,7 @@ def interpreter_of(root: Path) -> Interpreter:
         variables["LD_LIBRARY_PATH"] = f"{root / 'lib'}{os.pathsep}{libraries}" if libraries else str(root / "lib")
     else:
         variables["VIRTUAL_ENV"] = str(root)
-    launcher = Path(__file__).with_name("launcher.py")
-    return Interpreter((str(python), str(launcher)), variables)
+    return Interpreter((str(python), str(_LAUNCHER)), variables)
 
 
 def _inherited(without: Sequence[str]) -> dict[str, str]:

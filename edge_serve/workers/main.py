@@ -329,7 +329,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.path and sys.path[0] == os.getcwd():  # put there by -m; models say themselves what is importable
-        del sys.path[0]
     given, sys.argv[:] = sys.argv[1:], [""]  # as in Triton's stub: a model may call what reads it (unittest.main)
     main(given)

@@ -47,7 +47,6 @@ class Limits:
         load: to describe or open a model (TensorRT builds take minutes).
         close: to finalize a model, and then to end.
         silence: without a heartbeat before the interpreter counts as stuck; not while a model loads.
-        python: interpreter of the workers; "" = this one.
         hang: without an answer or another response of a batch; 0 = for ever.
         memory: bytes that each may have, where it has a control group; 0 = no limit.
     """
@@ -56,7 +55,6 @@ class Limits:
     load: float = 600.0
     close: float = 30.0
     silence: float = 30.0
-    python: str = ""
     hang: float = 0.0
     memory: int = 0
 
@@ -99,7 +97,7 @@ class Process:
         self._group = group
         self._about = about
         self._module = module
-        self._interpreter = interpreter or own_interpreter(limits.python)
+        self._interpreter = interpreter or own_interpreter()
         self.exited: asyncio.Future[str] = loop.create_future()
         self._loop = loop
         self._limits = limits

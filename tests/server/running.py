@@ -124,14 +124,23 @@ class Running:
         return self.process.wait(PATIENCE)
 
 
-def start(*arguments: str, environment: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> Running:
-    """Start `edge-serve` on free ports, by a command like `setpriv` where there is a `prefix`; wait for nothing."""
+def start(
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    prefix: Sequence[str] = (),
+    cwd: Path | None = None,
+) -> Running:
+    """Start `edge-serve` on free ports; wait for nothing.
+
+    Args:
+        prefix: a command like `setpriv` that starts it.
+        cwd: starts the installed program there, whose module path does not begin with the working directory.
+    """
     handle, path = tempfile.mkstemp(prefix="edge-serve-test-", suffix=".log")
+    installed = str(Path(sys.executable).with_name("edge-serve"))
     command = [
         *prefix,
-        sys.executable,
-        "-m",
-        "edge_serve",
+        *([sys.executable, "-m", "edge_serve"] if cwd is None else [installed]),
         "--http-port=0",
         "--metrics-port=0",
         "--allow-grpc=false",
@@ -139,15 +148,22 @@ def start(*arguments: str, environment: dict[str, str] | None = None, prefix: Se
     ]
     with os.fdopen(handle, "wb") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **(environment or {})}
+            command,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **(environment or {})},
+            cwd=cwd,
         )
     return Running(process, Path(path))
 
 
 @contextlib.contextmanager
-def running(*arguments: str, ready: bool = True, prefix: Sequence[str] = ()) -> Iterator[Running]:
+def running(
+    *arguments: str, ready: bool = True, prefix: Sequence[str] = (), cwd: Path | None = None
+) -> Iterator[Running]:
     """A server that is ready (or whose doors are open), ended at the end."""
-    server = start(*arguments, prefix=prefix)
+    server = start(*arguments, prefix=prefix, cwd=cwd)
     try:
         server.http = int(server.wait_for_log(r"HTTP on 127\.0\.0\.1:(\d+)")[1])
         server.metrics = int(server.wait_for_log(r"metrics on 127\.0\.0\.1:(\d+)")[1])
