@@ -91,6 +91,13 @@ def _warn(config: ServerConfig) -> None:
     """Say what is open wider than it may be meant."""
     if config.admin_access == "anywhere" and not (config.token_file or config.certificate_role_file):
         log.warning("--admin-access=anywhere without tokens or certificates: whoever reaches a door may load models")
+    copies = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    if copies and config.token_file.startswith(copies + "/"):
+        log.warning(
+            "the token file %s is a copy that systemd made at the start: a token that is revoked works until a "
+            "restart; name the file itself (--token-file=/etc/edge-serve/tokens)",
+            config.token_file,
+        )
     if config.token_file:
         for door, on, address, tls in (
             ("HTTP", config.allow_http, config.http_address, config.http_use_ssl or config.http_use_ssl_mutual),

@@ -197,7 +197,7 @@ class ServerConfig(DoorSettings):
     ] = 0
 
     allow_http: Annotated[bool, _http(BOOLEAN, "Listen for HTTP requests.")] = True
-    http_address: Annotated[str, _http(FILLED, "Address to listen on; 0.0.0.0 = every interface.")] = "127.0.0.1"
+    http_address: Annotated[str, _http(FILLED, "Address to listen on; :: = every one of IPv4 and IPv6.")] = "127.0.0.1"
     http_port: Annotated[int, _http(PORT, "Port to listen on; 0 = any free one.")] = 8000
     reuse_http_port: Annotated[bool, _http(BOOLEAN, "Let several servers listen on the port (SO_REUSEPORT).")] = False
     http_unix_socket: Annotated[str, _http(PATH, "UNIX socket to listen on as well.")] = ""
@@ -222,7 +222,7 @@ class ServerConfig(DoorSettings):
     ] = ()
 
     allow_grpc: Annotated[bool, _grpc(BOOLEAN, "Listen for gRPC requests.")] = True
-    grpc_address: Annotated[str, _grpc(FILLED, "Address to listen on; 0.0.0.0 = every interface.")] = "127.0.0.1"
+    grpc_address: Annotated[str, _grpc(FILLED, "Address to listen on; :: = every one of IPv4 and IPv6.")] = "127.0.0.1"
     grpc_port: Annotated[int, _grpc(PORT, "Port to listen on; 0 = any free one.")] = 8001
     reuse_grpc_port: Annotated[bool, _grpc(BOOLEAN, "Let several servers listen on the port (SO_REUSEPORT).")] = False
     grpc_header_forward_pattern: Annotated[

@@ -59,6 +59,7 @@ def host_of(address: Any) -> str:
 
 def listen_tcp(host: str, port: int, *, reuse_port: bool = False, backlog: int = _BACKLOG) -> list[Listener]:
     """Listen on every address of `host` (a name or an address); with port 0 the kernel chooses one for all of them.
+    `::` takes IPv4 as well, as systemd's `ListenStream=<port>` does.
 
     Raises:
         OSError: unknown host, or the port is in use.
@@ -72,7 +73,7 @@ def listen_tcp(host: str, port: int, *, reuse_port: bool = False, backlog: int =
             if reuse_port:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "::")
             sock.bind((address[0], port, *address[2:]))
             port = sock.getsockname()[1]
             _listen(sock, backlog)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,7 @@ class Service:
             f" systemctl reset-failed; rm -rf {MODELS}/* /etc/systemd/system/edge-serve.service.d;"
             " find /var/lib/edge-serve -mindepth 1 -maxdepth 1 ! -name models -exec rm -rf {} +;"
             f" cp {KEPT}/edge-serve.conf /etc/edge-serve/edge-serve.conf; rm -f /etc/edge-serve/credentials/*;"
+            " : > /etc/edge-serve/tokens;"
             " systemctl daemon-reload",
             120,
         )
@@ -106,7 +108,15 @@ class Service:
 
     # ---- from outside -------------------------------------------------------------------------------------------
 
-    def ask(self, method: str, path: str, body: Any = None, port: int = HTTP, timeout: float = 10) -> tuple[int, str]:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        port: int = HTTP,
+        timeout: float = 10,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, str]:
         """(status, body) of one request, on a connection of its own.
 
         Raises:
@@ -114,7 +124,7 @@ class Service:
         """
         connection = http.client.HTTPConnection(*self.machine.boot.address(port), timeout=timeout * self.patience)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body))
+            connection.request(method, path, None if body is None else json.dumps(body), headers or {})
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
         finally:

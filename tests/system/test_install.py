@@ -38,11 +38,45 @@ def test_only_inference_and_metrics_are_open_to_the_network(service: Service) ->
     ports = {line.split()[3] for line in listening}
 
     assert {address for address in ports if address.endswith((":8000", ":8001", ":8002"))} == {
-        f"0.0.0.0:{HTTP}", "127.0.0.1:8001", f"0.0.0.0:{METRICS}",
+        f"*:{HTTP}", "127.0.0.1:8001", "[::1]:8001", f"*:{METRICS}",
     }  # fmt: skip
     status = service.status_of("POST", "/v2/repository/models/simple/unload", {})
     assert status == 403, "administration from outside"
     assert service.infer() == 200
+
+
+#: on the machine: the status of a POST to the HTTP door, over IPv4 and over IPv6
+_ASK = b"""
+import http.client, sys
+for host in ("127.0.0.1", "::1"):
+    connection = http.client.HTTPConnection(host, 8000, timeout=10)
+    connection.request("POST", sys.argv[1], "{}")
+    print(connection.getresponse().status)
+"""
+
+
+@pytest.mark.parametrize("user", ["root", "nobody"])
+def test_administration_is_for_the_admin_socket_alone(service: Service, user: str) -> None:
+    service.machine.put(f"{KEPT}/ask.py", _ASK)
+    asked = f"setpriv --reuid {user} --clear-groups python3 {KEPT}/ask.py /v2"
+    assert service.machine.run(f"{asked}/repository/models/simple/unload").split() == ["403", "403"]
+    assert service.machine.run(f"{asked}/logging").split() == ["403", "403"]
+    assert service.machine.run(f"{asked}/repository/index").split() == ["200", "200"]
+
+
+def test_a_token_that_is_revoked_stops_working(fresh: Service) -> None:
+    machine = fresh.machine
+    token = machine.run("edge-serve token /etc/edge-serve/tokens infer camera").strip()
+    assert machine.run("stat -c '%a %U %G' /etc/edge-serve/tokens") == "640 root edge-serve\n"
+    fresh.configure(token_file="/etc/edge-serve/tokens")
+    fresh.start()
+
+    def status() -> int:
+        return fresh.ask("GET", "/v2", headers={"Authorization": f"Bearer {token}"})[0]
+
+    assert status() == 200
+    machine.run("sed -i /camera/d /etc/edge-serve/tokens")
+    assert wait_until(lambda: status() == 401, 4 * fresh.patience)
 
 
 def test_units_are_clean_and_locked_down(installed: Service) -> None:

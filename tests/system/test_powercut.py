@@ -18,10 +18,12 @@ CUTS = 20
 
 #: on the machine: what an operator's program would do, without end; new files come too, and are not synced
 _CHURN = f"""\
-import http.client, itertools, json, shutil, time
+import http.client, itertools, json, shutil, socket, time
 
 def ask(path):
-    connection = http.client.HTTPConnection("127.0.0.1", 8000, timeout=60)
+    connection = http.client.HTTPConnection("localhost", timeout=60)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect("/run/edge-serve/admin.sock")
     connection.request("POST", path, "{{}}")
     connection.getresponse().read()
 

@@ -119,3 +119,15 @@ def test_an_inherited_descriptor_that_does_not_listen() -> None:
     left.send(b"x")  # it was left open
     left.close()
     right.close()
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")
+def test_every_address_of_ipv6_is_every_address_of_ipv4_too() -> None:
+    (listener,) = listen_tcp("::", 0)
+    port = listener.sock.getsockname()[1]
+    for host in ("127.0.0.1", "::1"):
+        with socket.create_connection((host, port)):
+            accepted, address = listener.sock.accept()
+            assert peer_of(listener, address).local
+            accepted.close()
+    listener.close()
