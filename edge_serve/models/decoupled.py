@@ -10,6 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 
+from edge_serve.aio.callbacks import notify
 from edge_serve.backends.base import Reply
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
@@ -209,7 +210,7 @@ class DecoupledDriver(Driver):
         if response.final and request.lease is not None:
             request.lease.release()
         if self._order is None:
-            job.on_response(response)
+            notify(job.on_response, response)
             return
         for on_response, ready in self._order.ready(job.place, (job.on_response, response), response.final):
-            on_response(ready)
+            notify(on_response, ready)

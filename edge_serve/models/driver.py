@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
+from edge_serve.aio.callbacks import notify
 from edge_serve.backends.base import Reply
 from edge_serve.clock import Clock
 from edge_serve.errors import Cancelled, EdgeServeError
@@ -18,7 +19,7 @@ from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models import statistics as record
 from edge_serve.models.absence import Absence
 from edge_serve.models.controls import Controls
-from edge_serve.models.shared_lease import SharedLease
+from edge_serve.models.shared_lease import shares
 from edge_serve.models.ticket import OnResponse
 from edge_serve.scheduling.core import Entry, Run, Scheduler, Wait
 from edge_serve.scheduling.direct import DirectScheduler
@@ -337,10 +338,8 @@ class Driver:
             self._pace((reply.end_ns - reply.compute_start_ns) // len(jobs))
         if reply.each:
             marks = _share(marks, len(jobs))
-        lease = reply.lease
-        if lease is not None and len(jobs) > 1:
-            lease = SharedLease(lease, len(jobs))
-        for job in jobs:
+        leases = shares(reply.lease, len(jobs))
+        for job, lease in zip(jobs, leases, strict=True):
             result = reply.replies[job.position]
             if job.request.compute is not None and (result.error is None or result.answered):
                 job.request.compute.add(*marks)
@@ -378,10 +377,10 @@ class Driver:
         if reply.personal:
             response.personal = True
         if self._order is None:
-            job.on_response(response)
+            notify(job.on_response, response)
             return
         for on_response, ready in self._order.ready(job.place, (job.on_response, response)):
-            on_response(ready)
+            notify(on_response, ready)
 
     def _fail(self, job: Job, error: EdgeServeError, reason: str) -> None:
         record.record_failure(self.statistics, reason, self._clock.now_ns() - job.arrival_ns)

@@ -5,14 +5,16 @@ Rules and texts: triton-inference-server/core src/ensemble_scheduler/ensemble_sc
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from edge_serve.aio.callbacks import notify
 from edge_serve.clock import Clock
-from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
+from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parameter, RequestedOutput
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes, ModelStatistics
@@ -24,6 +26,8 @@ from edge_serve.models.ticket import OnResponse, Ticket
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble import Call, Deadlock, EnsemblePlan, Failed, Finished, Next
 from edge_serve.tensors import Handle, Shape, Tensor
+
+log = logging.getLogger(__name__)
 
 
 class Lookup(Protocol):
@@ -208,12 +212,13 @@ class Flight:
             member.fill(request, self._tensors, self._rows)
             if top.shared:
                 share(request, top, step)
-        except EdgeServeError as error:
-            self._fail(error)
+            self._rows[index] = request.rows if member.batching else 0
+            self._tickets[index] = None
+            ticket = served.submit(request, partial(self._on_member, index))
+        except Exception as error:
+            self._tickets.pop(index, None)
+            self._fail(known(error, ensemble.signature.model_name))
             return
-        self._rows[index] = request.rows if member.batching else 0
-        self._tickets[index] = None
-        ticket = served.submit(request, partial(self._on_member, index))
         if index in self._tickets:
             self._tickets[index] = ticket
             if self._run.failing:
@@ -273,7 +278,7 @@ class Flight:
 
     def _deliver(self, response: InferResponse) -> None:
         self._answered = True
-        self._on_response(response)
+        notify(self._on_response, response)
         self._ensemble.landed()
 
     def _outputs(self) -> list[Tensor]:
@@ -320,6 +325,14 @@ class Flight:
         if len(kept) < 2:
             return kept[0] if kept else None
         return Leases(kept)
+
+
+def known(error: Exception, ensemble: str) -> EdgeServeError:
+    """Return the error that the client receives. An unexpected one is logged."""
+    if isinstance(error, EdgeServeError):
+        return error
+    log.error("a step of ensemble %s failed unexpectedly", ensemble, exc_info=error)
+    return Internal(f"a step failed unexpectedly, see the server's log: {type(error).__name__}")
 
 
 class Leases:

@@ -11,13 +11,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
+from edge_serve.aio.callbacks import notify
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ComputeTimes
-from edge_serve.models.ensemble_flight import DEADLOCK, Callee, Ensemble, Leases, record_answer, record_refusal
+from edge_serve.models.ensemble_flight import DEADLOCK, Callee, Ensemble, Leases, known, record_answer, record_refusal
 from edge_serve.models.ensemble_member import fitted, mark_parameters, member_input, override
 from edge_serve.models.ensemble_shared import share
-from edge_serve.models.shared_lease import SharedLease
+from edge_serve.models.shared_lease import shares
 from edge_serve.models.ticket import OnResponse, Ticket
 from edge_serve.protocol.validate import validate
 from edge_serve.scheduling.core import label
@@ -32,14 +33,14 @@ class _Outputs:
     Attributes:
         rows, mark: of the request that it answers.
         users: steps that have yet to read it, and the answer that it will be in.
-        lease: with a share for each of the users.
+        leases: one for each of the users; empty when no output lies in a slot.
     """
 
     tensors: dict[str, Tensor]
     rows: int
     mark: tuple[int | str, int]
     users: int
-    lease: Lease | None
+    leases: list[Lease]
 
 
 @dataclass(slots=True)
@@ -124,12 +125,13 @@ class StreamFlight:
             if self._request.shared:
                 share(request, self._request, step)
             validate(request, served.signature)
-        except EdgeServeError as error:
-            self._stop(error)
+            call = self._calls[cell] = _Call(request.rows if served.signature.max_batch_size else 0, mark)
+            call.ticket = served.submit(request, partial(self._on_member, cell))
+        except Exception as error:
+            self._stop(known(error, self._ensemble.signature.model_name))
+            self._calls.pop(cell, None)
             self._ended(cell)
             return
-        call = self._calls[cell] = _Call(request.rows if served.signature.max_batch_size else 0, mark)
-        call.ticket = served.submit(request, partial(self._on_member, cell))
         if self._error is not None and cell in self._calls:
             call.ticket.cancel()
 
@@ -180,12 +182,10 @@ class StreamFlight:
             self._stop(error)
         written, ready = self._run.wrote(cell)
         users = len(self._run.route.readers[cell[0]]) + (cell[0] in self._run.route.kept)
-        arena = None
-        if lease is not None:
-            arena = lease.arena
-            lease = SharedLease(lease, users)
+        arena = lease.arena if lease is not None else None
+        leases = [one for one in shares(lease, users) if one is not None]
         tensors = {names[t.name]: Handle.of(t, arena) for t in response.outputs if t.name in names}
-        self._outputs[written] = _Outputs(tensors, call.rows, mark, users, lease)
+        self._outputs[written] = _Outputs(tensors, call.rows, mark, users, leases)
         for following in ready:
             self._call(following)
 
@@ -221,7 +221,7 @@ class StreamFlight:
         outputs.users -= 1
         if not outputs.users:
             del self._outputs[cell]
-        return outputs.lease
+        return outputs.leases.pop() if outputs.leases else None
 
     # ---- answering ------------------------------------------------------------------------------------------------
 
@@ -232,19 +232,19 @@ class StreamFlight:
         if self._error is None:
             for iteration in self._run.answers():
                 if self._last is not None:
-                    self._on_response(self._last)
+                    notify(self._on_response, self._last)
                 self._last = self._response(iteration)
         if self._run.running == 0:
             self._finish()
         elif self._last is not None and self._error is None:
             last, self._last = self._last, None
-            self._on_response(last)
+            notify(self._on_response, last)
 
     def _finish(self) -> None:
         last, self._last = self._last, None
         if self._error is not None:
             if last is not None:
-                self._on_response(last)
+                notify(self._on_response, last)
             self.refuse(self._error)
             return
         record_answer(self._ensemble, self._request, self._start_ns, self._compute)
@@ -263,13 +263,12 @@ class StreamFlight:
     def _deliver(self, response: InferResponse) -> None:
         self._answered = True
         for outputs in self._outputs.values():
-            if outputs.lease is not None:
-                for _ in range(outputs.users):
-                    outputs.lease.release()
+            for lease in outputs.leases:
+                lease.release()
         self._outputs.clear()
         if self._request.lease is not None:
             self._request.lease.release()
-        self._on_response(response)
+        notify(self._on_response, response)
         self._ensemble.landed()
 
     def _empty(self) -> InferResponse:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from edge_serve.aio.offload import offload
 from edge_serve.config.model_config_pb2 import ModelConfig, ModelWarmup
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
 from edge_serve.messages.about import about
@@ -61,7 +62,10 @@ class SelfInference:
     async def run(self) -> None:
         """Ask until cancelled."""
         while True:
-            await self.round()
+            try:
+                await self.round()
+            except Exception:
+                log.exception("self-inference: a round failed; the next one follows in %g s", self._interval)
             await asyncio.sleep(self._interval)
 
     async def round(self) -> None:
@@ -71,7 +75,13 @@ class SelfInference:
         await asyncio.gather(*(self._visit(one, patient) for one, patient in self._patients.items()))
 
     async def _visit(self, served: Served, patient: _Patient) -> None:
-        """Never raises."""
+        """Ask one version. An unexpected error is logged, so that the other versions are asked all the same."""
+        try:
+            await self._ask_if_idle(served, patient)
+        except Exception:
+            log.exception("self-inference of model %s failed", served.name, extra=about(served.name, served.version))
+
+    async def _ask_if_idle(self, served: Served, patient: _Patient) -> None:
         busy = _answers(served) > patient.answered
         patient.answered = _answers(served)
         if busy:
@@ -79,7 +89,7 @@ class SelfInference:
         if busy or patient.excused or served.leaving or served.opened is None or not served.opened.complete:
             return
         try:
-            question = _question(served)
+            question = await offload(_question, served)
         except EdgeServeError as bad:
             self._excuse(served, patient, bad.message)
             return

@@ -1,32 +1,45 @@
-"""One place for the answers of several requests."""
+"""One output slot that holds the answers of several requests."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from edge_serve.messages.infer import Lease
 
 
+class _Shared:
+    """The slot, and the number of its holders that have not released it."""
+
+    __slots__ = ("holders", "lease")
+
+    def __init__(self, lease: Lease, holders: int) -> None:
+        self.lease = lease
+        self.holders = holders
+
+
 class SharedLease:
-    """One output slot that holds the answers of several requests: given back when the last of them is sent."""
+    """The lease of one holder. The slot is released when all holders have released theirs."""
 
-    __slots__ = ("_lease", "_shares")
+    __slots__ = ("_shared", "arena", "offset", "view")
 
-    def __init__(self, lease: Lease, shares: int) -> None:
-        self._lease = lease
-        self._shares = shares
-
-    @property
-    def view(self) -> memoryview:
-        return self._lease.view
-
-    @property
-    def offset(self) -> int:
-        return self._lease.offset
-
-    @property
-    def arena(self) -> object:
-        return self._lease.arena
+    def __init__(self, shared: _Shared) -> None:
+        self._shared: _Shared | None = shared
+        self.view = shared.lease.view
+        self.offset = shared.lease.offset
+        self.arena = shared.lease.arena
 
     def release(self) -> None:
-        self._shares -= 1
-        if self._shares == 0:
-            self._lease.release()
+        """See Lease."""
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.holders -= 1
+            if not shared.holders:
+                shared.lease.release()
+
+
+def shares(lease: Lease | None, holders: int) -> Sequence[Lease | None]:
+    """Return a lease for each of `holders` requests whose outputs lie in one slot, or None for each."""
+    if lease is None or holders == 1:
+        return [lease] * holders
+    shared = _Shared(lease, holders)
+    return [SharedLease(shared) for _ in range(holders)]

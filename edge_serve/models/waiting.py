@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
+from edge_serve.aio.callbacks import notify
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.models.served import Served
@@ -107,4 +108,5 @@ class WaitingRoom:
         request = waiter.request
         if request.lease is not None:
             request.lease.release()
-        waiter.on_response(InferResponse(request.model_name, request.model_version, request.id, error=error))
+        response = InferResponse(request.model_name, request.model_version, request.id, error=error)
+        notify(waiter.on_response, response)

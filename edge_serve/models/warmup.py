@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edge_serve.aio.offload import offload
 from edge_serve.backends.base import Reply
 from edge_serve.config.model import read_file
 from edge_serve.config.model_config_pb2 import ModelConfig, ModelWarmup
@@ -69,7 +70,7 @@ async def warm_up(
         EdgeServeError: the model failed on a sample.
     """
     for sample in config.model_warmup:
-        requests = make_requests(config, sample, model_directory, np.random.default_rng(seed))
+        requests = await offload(make_requests, config, sample, model_directory, np.random.default_rng(seed))
         if not requests:
             continue
         try:

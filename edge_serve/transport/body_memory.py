@@ -114,8 +114,25 @@ class ClaimedLease:
         self._claim.release()
 
 
+class ClaimOnly:
+    """The lease of a body that lies in ordinary memory: it releases the body's claim, and has no tensor memory."""
+
+    __slots__ = ("_claim",)
+
+    view = memoryview(b"")
+    offset = -1
+    arena = None
+
+    def __init__(self, claim: Claim) -> None:
+        self._claim = claim
+
+    def release(self) -> None:
+        """See Lease."""
+        self._claim.release()
+
+
 class BodyMemory:
-    """All of it.
+    """The memory budget that all request bodies share.
 
     Args:
         limit: bytes for all bodies together.

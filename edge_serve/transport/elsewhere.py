@@ -24,7 +24,10 @@ class Held(Protocol):
 def elsewhere(
     served: Held, start: Callable[[Callable[[Outcome], None]], Ticket], then: Callable[[Outcome], None]
 ) -> Ticket | None:
-    """Hold the version, start a job, and go on with its outcome; the job, unless it is done already."""
+    """Hold the version, start a job, and call `then` with its outcome. Return the job, or None if it is done already.
+
+    When `start` raises, the version is not held any more, and `then` is not called.
+    """
     is_done = False
 
     def done(outcome: Outcome) -> None:
@@ -36,5 +39,9 @@ def elsewhere(
             served.let_go()
 
     served.hold()
-    ticket = start(done)
+    try:
+        ticket = start(done)
+    except BaseException:
+        served.let_go()
+        raise
     return None if is_done else ticket

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from edge_serve.aio.offload import offload
+from edge_serve.aio.tasks import start_task
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.protocol import grpc_wire
 from edge_serve.protocol.grpc_wire import PREFIX, MessageTooLarge
@@ -82,7 +84,7 @@ class GrpcCall(MessageStream):
         self._started = False
         self._deflater: Deflater | None = None
         self._timer: asyncio.TimerHandle | None = None
-        #: the only message of a unary call
+        #: the only message of a unary call; released with the call, unless a request takes its lease
         self._message: Message | None = None
         #: what waits for a message that is being inflated; None = none is
         self._steps: deque[Callable[[], None]] | None = None
@@ -108,7 +110,7 @@ class GrpcCall(MessageStream):
 
     def take(self, message: Message, compressed: int) -> None:
         if compressed and not self.closed:
-            self._in_turn(partial(self._inflate, message.data))
+            self._in_turn(partial(self._inflate, message))
         elif self._conversation is not None:
             self._in_turn(partial(self._hand_on, message))
         elif self.finished:
@@ -181,7 +183,7 @@ class GrpcCall(MessageStream):
             line = self._line
             whole = size + grpc_wire.WHOLE_OVERHEAD
             line.add((grpc_wire.before(self.id, size), *parts, grpc_wire.ok(self.id)), whole, on_sent)
-            if self._timer is not None or self._claim is not None:
+            if self._timer is not None or self._message is not None:
                 self._drop()
             connection.done(self)
             line.answered()
@@ -293,12 +295,13 @@ class GrpcCall(MessageStream):
     # ---- the request ---------------------------------------------------------------------------------------------
 
     def _answer(self) -> None:
-        message, self._message = self._message, None
+        message, method = self._message, self.asked.method
         if message is None:
             self.fail(Internal("a unary call has one message, none came"))
             return
-        method = self.asked.method
         assert type(method) is Unary, "others have a conversation"
+        if method.place is not None:
+            self._message = None
         try:
             method.answer(self, message)
         except EdgeServeError as error:
@@ -339,41 +342,46 @@ class GrpcCall(MessageStream):
         else:
             self._steps.append(step)
 
-    def _inflate(self, data: Buffer) -> None:
-        encoding = self.asked.encoding
-        if self.closed or self.finished:
-            return
-        if not encoding:
+    def _inflate(self, message: Message) -> None:
+        data, encoding = message.data, self.asked.encoding
+        if not (self.closed or self.finished or encoding):
             self.fail(Internal("a compressed message, but no grpc-encoding says how"))
+        if self.closed or self.finished:
+            message.release()
             return
         if len(data) <= SMALL:
             try:
-                message = grpc_wire.inflate(data, encoding, min(_SMALL_INFLATED, self.max_message))
+                inflated = grpc_wire.inflate(data, encoding, min(_SMALL_INFLATED, self.max_message))
             except MessageTooLarge:
                 pass
             except EdgeServeError as error:
+                message.release()
                 self.fail(error)
                 return
             else:
-                self.take(Message(message), 0)
+                message.release()
+                self.take(Message(inflated), 0)
                 return
         self._steps = self._steps or deque()
-        self._line.loop.create_task(self._inflate_elsewhere(data, encoding))
+        start_task(self._inflate_elsewhere(message, encoding), "inflate")
 
-    async def _inflate_elsewhere(self, data: Buffer, encoding: str) -> None:
-        message = b""
+    async def _inflate_elsewhere(self, compressed: Message, encoding: str) -> None:
+        message: Message | None = None
         try:
             async with self._line.inflating:  # one after the other: nobody knows how large they become
-                message = await asyncio.to_thread(grpc_wire.inflate, data, encoding, self.max_message)
-                if not self.finished:
-                    self.charge(len(message))
+                data = await offload(grpc_wire.inflate, compressed.data, encoding, self.max_message)
+                compressed.release()
+                if not self.closed and not self.finished:
+                    message = self.charged(data)
         except EdgeServeError as error:
             self.fail(error)
         except Exception:
             self._fail_by_us()
+        finally:
+            compressed.release()
         steps, self._steps = self._steps or deque(), None
-        if not self.closed and not self.finished:
-            self.take(Message(message), 0)
+        if message is not None:
+            self.take(message, 0)
         while steps:
             self._guarded(steps.popleft())
             if self._steps is not None:

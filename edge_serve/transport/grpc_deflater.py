@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from edge_serve.aio.offload import offload
 from edge_serve.protocol import grpc_wire
 from edge_serve.protocol.grpc_wire import PREFIX
 from edge_serve.tensors import Buffer
@@ -80,7 +81,7 @@ class Deflater:
             flag, message = 0, b""
             if not self._dropped:
                 try:
-                    flag, message = await asyncio.to_thread(_deflate, job.parts, self._encoding)
+                    flag, message = await offload(_deflate, job.parts, self._encoding)
                 except Exception:
                     self._dropped = True
                     self._on_fault()

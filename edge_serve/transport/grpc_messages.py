@@ -13,7 +13,7 @@ from edge_serve.protocol.grpc_wire import PREFIX
 from edge_serve.protocol.http2 import Http2
 from edge_serve.protocol.http2_stream import INITIAL_WINDOW, Stream
 from edge_serve.tensors import Buffer
-from edge_serve.transport.body_memory import BodyMemory, Claim, ClaimedLease
+from edge_serve.transport.body_memory import BodyMemory, Claim, ClaimedLease, ClaimOnly
 
 #: messages from here on are offered to `find_place`
 PLACED_FROM = 32 * 1024
@@ -29,7 +29,8 @@ class Message:
     """A complete message.
 
     Attributes:
-        lease: the memory that `data` is a view of, the taker's from now on; `offset`: where it starts in its arena.
+        lease: releases the message's memory, or only its claim when `data` is ordinary memory; the taker's from now on.
+        offset: where `data` starts in the lease's arena; -1 = it is ordinary memory.
     """
 
     data: Buffer
@@ -59,7 +60,7 @@ class MessageStream(Stream):
         finished: the end of the answer is handed over, though it may wait to be sent: nobody reads what still comes.
     """
 
-    __slots__ = ("_beginning", "_charged", "_claim", "_flag", "_length", "_placed", "_prefix", "_store", "filled",
+    __slots__ = ("_beginning", "_claim", "_flag", "_length", "_placed", "_prefix", "_store", "filled",
                  "finished", "max_message")  # fmt: skip
 
     def __init__(self, connection: Http2, stream_id: int, due: int, max_message: int) -> None:
@@ -73,10 +74,8 @@ class MessageStream(Stream):
         self._store: bytearray | memoryview | None = None
         self._placed: Place | None = None
         self.filled = 0
-        #: on memory for the message that is coming, or for the last one if nobody placed it
+        #: on memory for the message that is coming; a complete message takes it along
         self._claim: Claim | None = None
-        #: the same for one that is there and was charged while the next one came
-        self._charged: Claim | None = None
         #: what `find_place` will be shown when there is memory
         self._beginning = b""
 
@@ -136,7 +135,6 @@ class MessageStream(Stream):
         if placed is not None:
             placed.lease.release()
         self._release()
-        self._release_charged()
 
     @property
     def waits(self) -> bool:
@@ -206,7 +204,6 @@ class MessageStream(Stream):
             self.widen(length - here)
 
     def _claim_for(self, length: int) -> None:
-        self._release()
         if length > INITIAL_WINDOW:
             self._claim = self.memory.claim(length, self._on_admitted, INITIAL_WINDOW)
         else:  # all of it may come before the client can be told to wait
@@ -236,31 +233,23 @@ class MessageStream(Stream):
         self._beginning = b""
         self.widen(self._length - self.filled)
 
-    def charge(self, size: int) -> None:
-        """Count a message of `size` bytes that is there already, in place of the one that it was made from.
+    def charged(self, data: bytes) -> Message:
+        """Return a message of bytes that were made here, with a claim on memory for them.
 
         Raises:
             EdgeServeError: there is no memory for it.
         """
-        if self.closed:
-            return
         claim = self.memory.growing(self.fail)
-        if self._store is None:
-            self._release()
-            self._claim = claim
-        else:  # the next one is coming, and has a claim of its own
-            self._release_charged()
-            self._charged = claim
-        claim.grow(size, 1)
+        try:
+            claim.grow(len(data), 1)
+        except EdgeServeError:
+            claim.release()
+            raise
         claim.settle()
+        return Message(data, ClaimOnly(claim))
 
     def _release(self) -> None:
         claim, self._claim = self._claim, None
-        if claim is not None:
-            claim.release()
-
-    def _release_charged(self) -> None:
-        claim, self._charged = self._charged, None
         if claim is not None:
             claim.release()
 
@@ -281,13 +270,12 @@ class MessageStream(Stream):
     def _complete(self) -> None:
         store, self._store = self._store, None
         placed, self._placed = self._placed, None
+        claim, self._claim = self._claim, None
         self._length = -1
         assert store is not None, "something was put there"
-        if self._claim is not None:
-            self._claim.settle()
-            if placed is not None:  # its lease has it
-                self._claim = None
-        if placed is None:
-            self.take(Message(store), self._flag)
-        else:
+        if claim is not None:
+            claim.settle()
+        if placed is not None:
             self.take(Message(store, placed.lease, placed.lease.offset + placed.shift), self._flag)
+        else:
+            self.take(Message(store, ClaimOnly(claim) if claim is not None else None), self._flag)

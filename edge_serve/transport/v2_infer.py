@@ -216,19 +216,8 @@ class Inference:
         try:
             if response.error is not None:
                 refuse(exchange, response.error, error_type)
-            else:
-                buffers, length = self._encoder.encode(response, request, served.signature)
-                if asked.accept != "identity":
-                    if sum(map(len, buffers)) > self._most_deflated:
-                        raise TooMuch
-                    buffers = [compression.compress(buffers, asked.accept)]
-                in_lease = length is not None and asked.accept == "identity"
-                _send(exchange, asked, buffers, length, lease if in_lease else None)
-                if in_lease:
-                    return  # `on_sent` gives the lease back
-        except TooMuch:
-            self._write_elsewhere(exchange, asked, request, served, response)
-            return
+            elif self._write(exchange, asked, request, served, response):
+                return  # the lease is released when the answer is sent
         except EdgeServeError as error:
             refuse(exchange, error, PLAIN)
         except Exception:
@@ -237,6 +226,23 @@ class Inference:
             refuse(exchange, Internal("the server failed to encode the response, its log says why"), PLAIN)
         if lease is not None:
             lease.release()
+
+    def _write(
+        self, exchange: Exchange, asked: Request, request: InferRequest, served: Served, response: InferResponse
+    ) -> bool:
+        """Send the response, encoded here or by a codec process. Return whether that takes care of its lease."""
+        try:
+            buffers, length = self._encoder.encode(response, request, served.signature)
+            if asked.accept != "identity":
+                if sum(map(len, buffers)) > self._most_deflated:
+                    raise TooMuch
+                buffers = [compression.compress(buffers, asked.accept)]
+        except TooMuch:
+            self._write_elsewhere(exchange, asked, request, served, response)
+            return True
+        in_lease = length is not None and asked.accept == "identity"
+        _send(exchange, asked, buffers, length, response.lease if in_lease else None)
+        return in_lease
 
     # ---- in a codec process -------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
+from edge_serve.aio.callbacks import notify
 from edge_serve.errors import Unavailable
 
 PAGE = mmap.PAGESIZE
@@ -270,7 +271,7 @@ class Arena:
         """No new slots; the mapping goes when the last view of it does."""
         if self.fd >= 0:
             for tell in list(self.on_close):
-                tell(self)
+                notify(tell, self)
             self.on_close.clear()
             os.close(self.fd)
             self.fd = -1

@@ -12,9 +12,10 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
-from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.arena import Arena, Budget
@@ -102,6 +103,27 @@ class _Member:
         self.process.send(frame(Kind.OUTPUT_SLOT, 0, answer))
 
 
+class Job(Protocol):
+    """A job that was accepted or refused."""
+
+    def cancel(self) -> None:
+        """The caller does not need the result any more."""
+
+
+class _Refusal:
+    """A job that was refused at once."""
+
+    def cancel(self) -> None:
+        """See Job."""
+
+
+def _refused(error: Unavailable, lease: Lease | None, done: Callable[[Refused], None]) -> Job:
+    if lease is not None:
+        lease.release()
+    done(Refused(error))
+    return _Refusal()
+
+
 class Codec:
     """All codec processes of the server; lives on one event loop.
 
@@ -138,9 +160,16 @@ class Codec:
 
     # ---- jobs -----------------------------------------------------------------------------------------------------
 
-    def decode(self, body: Body, done: Callable[[InferRequest | Refused], None]) -> CodecJob:
-        """Make a validated request of a body. The body's lease is the codec's from now on, and the request's then."""
-        return self._add(DecodeJob(body, self._text_of(body.signature), body.arena or self._scratch(), done))
+    def decode(self, body: Body, done: Callable[[InferRequest | Refused], None]) -> Job:
+        """Make a validated request of a body. The body's lease is the codec's from now on, and the request's then.
+
+        Never raises: `done` is called with what went wrong.
+        """
+        try:
+            arena = body.arena or self._scratch()
+        except Unavailable as error:
+            return _refused(error, body.lease, done)
+        return self._add(DecodeJob(body, self._text_of(body.signature), arena, done))
 
     def encode(
         self,
@@ -149,13 +178,13 @@ class Codec:
         signature: Signature,
         accept: str,
         done: Callable[[Encoded | Refused], None],
-    ) -> CodecJob:
-        """Make the body of a reply. The response's lease is the codec's from now on."""
+    ) -> Job:
+        """Make the body of a reply. The response's lease is the codec's from now on. Never raises, as `decode`."""
         return self._encode(response, request, signature, accept, done)
 
     def encode_generated(
         self, response: InferResponse, signature: Signature, done: Callable[[Encoded | Refused], None]
-    ) -> CodecJob:
+    ) -> Job:
         """The same for a response to `generate`."""
         return self._encode(response, InferRequest(response.model_name), signature, "identity", done, generate=True)
 
@@ -167,12 +196,16 @@ class Codec:
         accept: str,
         done: Callable[[Encoded | Refused], None],
         generate: bool = False,
-    ) -> CodecJob:
+    ) -> Job:
         lease = response.lease
         arena = lease.arena if lease is not None else None
         in_arena = isinstance(arena, Arena)
+        try:
+            target = arena if isinstance(arena, Arena) else self._scratch()
+        except Unavailable as error:
+            return _refused(error, lease, done)
         value = response_value(response, request, signature, accept, in_arena, generate)
-        return self._add(EncodeJob(arena if isinstance(arena, Arena) else self._scratch(), value, lease, done))
+        return self._add(EncodeJob(target, value, lease, done))
 
     def pids(self) -> list[int]:
         """Of the processes that there are, for logs and tests."""

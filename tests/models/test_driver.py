@@ -386,3 +386,46 @@ def test_giving_up_answers_everything() -> None:
         here.check()
 
     play(story)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_callback_that_fails_leaves_the_rest_of_its_batch_answered(
+    ordered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        here = Scene(batcher(2), ordered=ordered)
+
+        def fail(response: InferResponse) -> None:
+            raise OSError("no descriptors")
+
+        here.submit("before")
+        here.driver.submit(InferRequest("m", id="a"), 1, None, fail)
+        here.submit("b")
+        here.reply()
+        here.reply(1, Slot())
+        assert here.answers() == [("before", ""), ("b", "")]
+        assert here.driver.in_flight() == 0
+        assert here.statistics.success.count == 3
+
+    play(story)
+    assert "no descriptors" in caplog.text
+
+
+def test_a_shared_slot_is_released_with_its_last_holder_however_often_one_releases() -> None:
+    async def story() -> None:
+        here = Scene(batcher(2))
+        for id in ("before", "a", "b"):
+            here.submit(id)
+        here.reply()
+        outputs = Slot()
+        here.reply(1, outputs)
+        first, second = (one.lease for one in here.responses[1:])
+        assert first is not None
+        assert second is not None
+        first.release()
+        first.release()
+        assert outputs.released == 0, "the other answer is still in it"
+        second.release()
+        assert outputs.released == 1
+
+    play(story)

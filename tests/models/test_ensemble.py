@@ -591,3 +591,27 @@ def test_an_ensemble_without_requests_stops_at_once() -> None:
     Scene(CHAIN).runner.stop(lambda: idle.append(True))
 
     assert idle == [True]
+
+
+@pytest.mark.parametrize("at", ["lookup", "submit"])
+def test_an_unexpected_error_of_a_step_fails_the_request_and_does_not_count_for_ever(
+    at: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = Scene(DIAMOND)
+
+    def fail(*arguments: object, **more: object) -> Served:
+        raise RuntimeError("boom")
+
+    if at == "lookup":
+        scene.models["q"].signature = None  # type: ignore[assignment]
+    else:
+        scene.models["q"].submit = fail  # type: ignore[assignment]
+    scene.send()
+    assert scene.runner.in_flight() == 1, "the step beside it still reads the tensors"
+    scene.job("p").answer(int32("C", 1))
+    assert "failed unexpectedly" in scene.error.message
+    idle: list[bool] = []
+    scene.runner.stop(lambda: idle.append(True))
+    assert idle == [True], "an unload would wait for ever"
+    assert scene.runner.in_flight() == 0
+    assert "Traceback" in caplog.text

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
 from pathlib import Path
 
+import pytest
+
+from edge_serve.models.self_inference import SelfInference
+from edge_serve.models.served import Served
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, Running, python_model, running
 
 #: dead for the rest of its process once a file was there, as a CUDA context after an error
@@ -85,3 +90,26 @@ def test_a_model_that_has_traffic_is_not_asked(tmp_path: Path) -> None:
         for _ in range(5):
             assert server.add_sub("busy")[0] == 200
         assert counter(server, "nv_inference_request_success", "busy") == 6
+
+
+def test_an_unexpected_error_ends_neither_the_round_nor_those_after_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        rounds = 0
+
+        def served() -> list[Served]:
+            nonlocal rounds
+            rounds += 1
+            if rounds == 1:
+                raise RuntimeError("boom")
+            return []
+
+        asking = asyncio.ensure_future(SelfInference(served, 0.001).run())
+        while rounds < 3:
+            await asyncio.sleep(0.001)
+            assert not asking.done(), "it asks nobody any more"
+        asking.cancel()
+
+    asyncio.run(asyncio.wait_for(story(), 10))
+    assert "boom" in caplog.text

@@ -10,7 +10,7 @@ from edge_serve.errors import InvalidArgument
 from edge_serve.transport.body_memory import BodyMemory
 from edge_serve.transport.grpc_shared import GrpcLimits
 from edge_serve.transport.sharing import InFlight, Sharing
-from tests.transport.grpc_scene import Caller, GrpcFakeService, door, infer_request, with_door
+from tests.transport.grpc_scene import INFERENCE, Caller, GrpcFakeService, door, infer_request, with_door
 from tests.transport.http_scene import StandingClock, until
 from tests.transport.v2_scene import FakeService
 
@@ -166,5 +166,20 @@ def test_what_messages_are_inflated_to_counts_too() -> None:
         service.waiting[0]()
         assert (await asyncio.gather(first, return_exceptions=True))[0]
         await until(lambda: memory.used == 0)
+
+    with_door(test, sharing=Sharing(memory=memory))
+
+
+def test_an_idle_stream_claims_no_memory_for_messages_that_were_answered() -> None:
+    """Messages that lie in ordinary memory: with typed contents, compressed, or for an unknown model."""
+    memory = BodyMemory(4 * MIB)
+
+    async def test(service: FakeService, call: Caller) -> None:
+        stream = call.channel.stream_stream(INFERENCE + "ModelStreamInfer")()
+        await stream.write(infer_request("none", bytes(3 * MIB)).SerializeToString())
+        assert b"not found" in await stream.read()
+        assert memory.used == 0  # the stream is still open
+        await call("ModelInfer", LARGE)
+        await stream.done_writing()
 
     with_door(test, sharing=Sharing(memory=memory))

@@ -255,6 +255,7 @@ def test_a_message_that_comes_while_one_is_inflated_keeps_its_claim() -> None:
     async def main() -> None:
         async with raw_scene() as scene:
             memory = scene.server._sharing.memory
+            scene.service.later = True  # a request keeps its message
             raw = await scene.connect(limit=1 << 26)
             raw.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]), frames.window_update(0, 2**30))
             raw.begin(1, block(STREAM, grpc_encoding="gzip"))
@@ -265,6 +266,10 @@ def test_a_message_that_comes_while_one_is_inflated_keeps_its_claim() -> None:
                 await asyncio.sleep(0.001)
             assert memory.used == len(first) + len(second) - 5
             raw.data(1, second[50_000:], end=True)
+            while len(scene.service.requests) < 2:
+                await asyncio.sleep(0.001)
+            for answer in scene.service.waiting:
+                answer()
             assert await raw.status(1) == (0, "")
             await until(lambda: memory.used == 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import mmap
 import os
 import signal
 import time
@@ -22,9 +23,10 @@ from edge_serve.protocol import generate
 from edge_serve.protocol.infer import InferDecoder
 from edge_serve.protocol.infer_response import InferEncoder
 from edge_serve.tensors import Buffer, DataType, Tensor
+from edge_serve.workers import arena as arena_module
 from edge_serve.workers.arena import Arena, Budget
-from edge_serve.workers.codec import Codec
-from edge_serve.workers.codec_job import Body, CodecJob, Encoded, Refused
+from edge_serve.workers.codec import Codec, Job
+from edge_serve.workers.codec_job import Body, Encoded, Refused
 from tests.workers.harness import PATIENCE, run
 
 SIGNATURE = Signature(
@@ -82,7 +84,7 @@ class Scene:
         encoded: Encoded = await _outcome(lambda done: self.codec.encode(response, request, SIGNATURE, accept, done))
         return encoded
 
-    def start(self, body: Body) -> CodecJob:
+    def start(self, body: Body) -> Job:
         """A job whose outcome is kept in `told`."""
         return self.codec.decode(body, self.told.append)
 
@@ -532,3 +534,20 @@ def test_stop_answers_everything() -> None:
         assert [refused.error.message for refused in here.told].count("Server exiting") == 2
 
     play(story, most=1)
+
+
+def test_a_codec_without_memory_of_its_own_refuses_the_job_and_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str, size: int) -> tuple[int, mmap.mmap]:
+        raise Unavailable("no descriptors")
+
+    async def story() -> list[Encoded | Refused]:
+        codec, told = Codec(Budget(1 << 30)), []
+        monkeypatch.setattr(arena_module, "_made", none)
+        response = InferResponse("m", "1", "", [Tensor("Y", DataType.INT32, (1,), bytes(4))])
+        codec.encode(response, InferRequest("m"), SIGNATURE, "identity", told.append)
+        await codec.stop()
+        return told
+
+    (outcome,) = asyncio.run(story())
+    assert isinstance(outcome, Refused)
+    assert outcome.error.message == "no descriptors"
