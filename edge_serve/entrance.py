@@ -203,6 +203,11 @@ class Entrance:
         }
         return HttpSeries(sum(door.counters.connections for door in self._http), requests, refused)
 
+    def announce_end(self) -> None:
+        """This process ends: HTTP clients hear with each answer that it is the last one of its connection."""
+        for door in self._http:
+            door.announce_end()
+
     def leave(self) -> None:
         """Another process takes the sockets over: accept nothing more, and tell clients with their next answers."""
         for door in self._all():

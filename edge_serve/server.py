@@ -188,7 +188,7 @@ class Server:
 
     async def stop(self) -> list[str]:
         """Refuse what is new, answer what was accepted, unload everything; what was still busy at the end."""
-        self.service.stop()
+        self._refuse_requests()
         self._stop.set()
         return await self._drain(float(self._config.exit_timeout_secs))
 
@@ -231,7 +231,7 @@ class Server:
             if self._entrance.inherited:
                 self._entrance.leave()
             else:
-                self.service.stop()
+                self._refuse_requests()
             self._supervisor.stop_begins(self._config.exit_timeout_secs)
             self._stop.set()
 
@@ -317,12 +317,17 @@ class Server:
         log.info("all requests answered, all models unloaded")
         return status
 
+    def _refuse_requests(self) -> None:
+        """Answer new requests with 503 from now on."""
+        self.service.stop()
+        self._entrance.announce_end()
+
     async def _drain(self, timeout: float) -> list[str]:
         """End in order, within `timeout` seconds; what was left."""
         end = time.monotonic() + timeout
         if self._entrance.inherited:  # who comes now waits for the next process; who is here need not notice
             await self._entrance.retire(timeout / 2)
-        self.service.stop()
+        self._refuse_requests()
         self._end_background()
         unfinished = []
         if self._loading is not None and not self._loading.done():

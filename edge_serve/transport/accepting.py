@@ -41,8 +41,10 @@ class Acceptor:
         self._accept_from(listener)
 
     def stop(self) -> None:
-        """Accept nothing more, and close the listeners."""
+        """Accept those that wait already, and nothing more; close the listeners."""
         loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            self._on_acceptable(listener)
         for timer in self._timers.values():
             timer.cancel()
         for listener in self._listeners:

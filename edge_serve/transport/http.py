@@ -60,6 +60,7 @@ class HttpServer(Door[HttpConnection]):
         self._choose = choose or (lambda peer: application)
         self._limits = limits = limits or HttpLimits()
         self._shared: Shared | None = None
+        self._ends = False
         of_door = DoorLimits(limits.connections, limits.handshake_timeout, limits.sweep_interval())
         super().__init__(clock or MonotonicClock(), of_door, sharing or Sharing(), self.counters, tls, _PLAIN_REPLY)
 
@@ -69,6 +70,12 @@ class HttpServer(Door[HttpConnection]):
             loop = asyncio.get_running_loop()
             self._shared = Shared(loop, self._limits, self._sharing, self.counters, self.gone)
         await super().start(listeners)
+
+    def announce_end(self) -> None:
+        """Put `Connection: close` into each answer from now on; new clients are still accepted, and told the same."""
+        self._ends = True
+        for connection in list(self.connections):
+            connection.retire(0.0)
 
     def trace(self, on: bool) -> None:
         """Note when requests begin, or no longer."""
@@ -81,7 +88,10 @@ class HttpServer(Door[HttpConnection]):
     def _connect(self, sock: socket.socket | TlsSocket, peer: Peer) -> HttpConnection:
         assert self._shared is not None, "listeners come after it"
         kind = TlsHttpConnection if isinstance(sock, TlsSocket) else HttpConnection
-        return kind(sock, self._shared, self._choose(peer))
+        connection = kind(sock, self._shared, self._choose(peer))
+        if self._ends:
+            connection.retire(0.0)
+        return connection
 
     def _refusal(self, reason: str) -> bytes:
         return _closing_reply(Overloaded(f"{reason}; try again later"))

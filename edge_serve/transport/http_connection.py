@@ -187,18 +187,18 @@ class HttpConnection(Watched):
         return self._phase is Phase.CLOSED
 
     def drain(self) -> None:
-        """Answer what has begun, then close."""
+        """Answer what has begun, and a request that lies in the socket, then close."""
         self._draining = True
+        if self._reading and not self._exchanges:
+            self._on_readable()
         if self._phase is Phase.OPEN and not self._reader.in_body and not self._reader.unread:
             self._phase = Phase.LAST
             self._resume()
 
     def retire(self, waited: float) -> None:
-        """See `retiring.Leaving`. A request that lies in the socket is read before an idle connection goes."""
+        """See `retiring.Leaving`."""
         self._draining = True
         goes = waited > (GRACE if self._reader.count else FRESH_GRACE)
-        if goes and not self._exchanges and self._reading:
-            self._on_readable()
         if goes or self._exchanges:
             self.drain()
 
