@@ -88,7 +88,7 @@ class Server:
         custom = CustomMetrics()
         silence, memory = config.worker_heartbeat_timeout_secs, config.worker_memory_max_bytes
         limits = WorkerLimits(silence=silence, hang=config.hang_timeout_secs, memory=memory)
-        hooks = Hooks(metric=custom.apply)
+        hooks = Hooks(metric=custom.apply, gone=custom.gone)
         self._workers = Workers(limits, self._clock, hooks, _environments(config), awake or _awake(config))
         self._codec = Codec(self._budget, limits)
         loader = Loader(
@@ -377,7 +377,7 @@ def _environments(config: ServerConfig) -> Environments:
 def _trace_settings(config: ServerConfig) -> TraceSettings:
     trace = config.trace_config
     level = tuple(level for level in trace.level if level in TRACE_LEVELS)
-    return TraceSettings(level, trace.rate, trace.count, trace.log_frequency, trace.file, trace.mode)
+    return TraceSettings(level, trace.rate, trace.count, trace.log_frequency, trace.file)
 
 
 def _awake(config: ServerConfig) -> Awake:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from edge_serve.config.setting_kinds import BOOLEAN, COUNT, FILLED, NAME, PATH, POSITIVE, Kind, choice, number
+from edge_serve.config.setting_kinds import BOOLEAN, COUNT, FILLED, NAME, PATH, POSITIVE, Kind, choice, number, shown
 from edge_serve.config.settings import Setting
 
 _http = partial(Setting, "HTTP")
@@ -19,7 +19,7 @@ _limits = partial(Setting, "Limits")
 def _parse_origin(text: str) -> str:
     scheme, colon, host = text.partition("://")
     if text != "*" and (scheme not in ("http", "https") or not colon or not host or "/" in host or " " in host):
-        raise ValueError(f"found '{text}', expected an origin as https://dashboard.example:8443, or *")
+        raise ValueError(f"found '{shown(text)}', expected an origin as https://dashboard.example:8443, or *")
     return text
 
 

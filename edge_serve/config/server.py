@@ -20,6 +20,7 @@ from edge_serve.config.setting_kinds import (
     COUNT,
     FILLED,
     FLAG,
+    LEVEL,
     NAME,
     PATH,
     PATTERN,
@@ -54,6 +55,10 @@ _NO_THREADS = "one event loop serves all connections"
 _NO_RESPONSE_POOL = "the sender of a stream waits when 1 MiB of it is unread"
 _NO_POOL = "there is no such pool"
 _NO_LIBRARIES = "backends are Python packages, not shared libraries"
+_NO_EXPORT = (
+    "--trace-config=mode=opentelemetry is accepted and ignored: edge-serve exports no traces, and OTEL_* variables "
+    "have no effect; for traces in a file use --trace-config=mode=triton and --trace-config=triton,file=<path>"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class ServerConfig(DoorSettings):
         int, _server(COUNT, "Seconds that requests in flight have to finish when the server stops.")
     ] = 30
 
-    log_verbose: Annotated[int, _log(integer(0), "Level of verbose logging; 0 = none.")] = 0
+    log_verbose: Annotated[int, _log(LEVEL, "Level of verbose logging; 0 or false = none, true = 1.")] = 0
     log_info: Annotated[bool, _log(BOOLEAN, "Log at info level.")] = True
     log_warning: Annotated[bool, _log(BOOLEAN, "Log at warning level.")] = True
     log_error: Annotated[bool, _log(BOOLEAN, "Log at error level.")] = True
@@ -198,14 +203,21 @@ class ServerConfig(DoorSettings):
 
     allow_http: Annotated[bool, _http(BOOLEAN, "Listen for HTTP requests.")] = True
     http_address: Annotated[str, _http(FILLED, "Address to listen on; :: = every one of IPv4 and IPv6.")] = "127.0.0.1"
-    http_port: Annotated[int, _http(PORT, "Port to listen on; 0 = any free one.")] = 8000
+    http_port: Annotated[int, _http(PORT, "Port to listen on; 0 = any free one.", door="allow_http")] = 8000
     reuse_http_port: Annotated[bool, _http(BOOLEAN, "Let several servers listen on the port (SO_REUSEPORT).")] = False
     http_unix_socket: Annotated[str, _http(PATH, "UNIX socket to listen on as well.")] = ""
     http_header_forward_pattern: Annotated[
         re.Pattern[str] | None, _http(PATTERN, "Headers that become parameters of the inference request.")
     ] = None
     http_thread_count: Annotated[int, _http(POSITIVE, "Threads for HTTP.", ignored=_NO_THREADS)] = 8
-    http_max_input_size: Annotated[int, _http(POSITIVE, "Bytes that a request's body may have, inflated too.")] = 2**26
+    http_max_input_size: Annotated[
+        int,
+        _http(
+            POSITIVE,
+            "Bytes that a JSON part, a tensor in JSON, a raw body, or a decompressed body may have, as in Triton. "
+            "Binary tensors do not count: --request-memory-bytes limits all bodies together.",
+        ),
+    ] = 2**26
     http_max_connections: Annotated[int, _http(POSITIVE, "Connections open at once; further ones get 503.")] = 4096
     http_idle_timeout_secs: Annotated[
         float, _http(SECONDS, "Seconds that a connection may stay open without a request; 0 = for ever.")
@@ -223,7 +235,7 @@ class ServerConfig(DoorSettings):
 
     allow_grpc: Annotated[bool, _grpc(BOOLEAN, "Listen for gRPC requests.")] = True
     grpc_address: Annotated[str, _grpc(FILLED, "Address to listen on; :: = every one of IPv4 and IPv6.")] = "127.0.0.1"
-    grpc_port: Annotated[int, _grpc(PORT, "Port to listen on; 0 = any free one.")] = 8001
+    grpc_port: Annotated[int, _grpc(PORT, "Port to listen on; 0 = any free one.", door="allow_grpc")] = 8001
     reuse_grpc_port: Annotated[bool, _grpc(BOOLEAN, "Let several servers listen on the port (SO_REUSEPORT).")] = False
     grpc_header_forward_pattern: Annotated[
         re.Pattern[str] | None, _grpc(PATTERN, "Metadata that becomes parameters of the inference request.")
@@ -275,7 +287,7 @@ class ServerConfig(DoorSettings):
     allow_gpu_metrics: Annotated[bool, _metrics(BOOLEAN, "Serve metrics of the GPU.")] = True
     allow_cpu_metrics: Annotated[bool, _metrics(BOOLEAN, "Serve metrics of the CPU and the memory.")] = True
     metrics_address: Annotated[str, _metrics(FILLED, "Address to listen on. Not given: --http-address.")] = ""
-    metrics_port: Annotated[int, _metrics(PORT, "Port to listen on; 0 = any free one.")] = 8002
+    metrics_port: Annotated[int, _metrics(PORT, "Port to listen on; 0 = any free one.", door="allow_metrics")] = 8002
     metrics_interval_ms: Annotated[int, _metrics(POSITIVE, "Age in milliseconds a GPU or CPU reading may have.")] = 2000
     metrics_config: Annotated[
         tuple[str, ...],
@@ -292,7 +304,7 @@ class ServerConfig(DoorSettings):
         _trace(
             values.TRACE_SETTING,
             "rate=<n>, level=OFF|TIMESTAMPS|TENSORS, count=<n>, mode=triton, triton,file=<path>, "
-            "triton,log-frequency=<n>; settings of the mode opentelemetry have no effect.",
+            "triton,log-frequency=<n>. Mode opentelemetry is accepted and ignored: traces go to files only.",
             values.combine_trace,
         ),
     ] = values.NO_TRACE
@@ -402,15 +414,30 @@ def parse_argv(argv: Sequence[str], environ: Mapping[str, str]) -> ServerConfig:
     found, notes = read_settings(SETTINGS, ALIASES, argv, environ)
     config = ServerConfig(**found, notes=tuple(notes), given=frozenset(found))
     if not config.metrics_address:
-        config = replace(config, metrics_address=config.http_address)
-    _check_repository(config)
+        config = replace(config, metrics_address=_address_of_metrics(config))
+    if config.trace_config.mode == values.OPENTELEMETRY:
+        config = replace(config, trace_config=config.trace_config.without_export(), notes=(*config.notes, _NO_EXPORT))
+    _check_repository(config, environ)
     _check_addresses(config)
     return config
 
 
-def _check_repository(config: ServerConfig) -> None:
+def _address_of_metrics(config: ServerConfig) -> str:
+    """Return the address of HTTP, as in Triton; that of a closed door may be none (`--http-address=-47`)."""
+    usable = config.allow_http or not config.http_address.startswith("-")
+    return config.http_address if usable else str(ServerConfig.__dataclass_fields__["http_address"].default)
+
+
+def _check_repository(config: ServerConfig, environ: Mapping[str, str]) -> None:
     if not config.model_repository:
-        raise BadSetting("--model-repository must be specified: the directory that holds the models")
+        text = "--model-repository must be specified: the directory that holds the models"
+        if "INVOCATION_ID" in environ:  # systemd sets it (systemd.exec(5))
+            text += (
+                "; systemd reads EDGE_SERVE_MODEL_REPOSITORY from /usr/lib/edge-serve/edge-serve.conf, "
+                "/etc/edge-serve/edge-serve.conf and /etc/edge-serve/conf.d/*.conf: are they readable and quoted "
+                "right? `edge-serve check-config` says where"
+            )
+        raise BadSetting(text)
     if config.load_model and config.model_control_mode != "explicit":
         raise BadSetting("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
     if "*" in config.load_model and set(config.load_model) != {"*"}:

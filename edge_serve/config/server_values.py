@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from edge_serve.config.setting_kinds import Kind
+from edge_serve.config.setting_kinds import Kind, shown
 
 #: what `--http-restricted-api` and `--grpc-restricted-protocol` may name
 RESTRICTABLE = (
@@ -23,6 +23,7 @@ RESTRICTABLE = (
     "logging",
 )
 GRPC_HEADER_PREFIX = "triton-grpc-protocol-"
+OPENTELEMETRY = "opentelemetry"
 _METRICS_SETTINGS = ("counter_latencies", "summary_latencies", "summary_quantiles", "histogram_latencies")
 
 
@@ -87,6 +88,10 @@ class TraceConfig:
     file: str = ""
     mode: str = "triton"
 
+    def without_export(self) -> TraceConfig:
+        """Return what is done of mode opentelemetry: nothing is traced, and the mode in force is triton."""
+        return replace(self, mode="triton", level=("OFF",))
+
 
 NO_TRACE = TraceConfig()
 
@@ -101,14 +106,16 @@ def _scoped(text: str, form: str) -> tuple[str, str, str]:
     left, equals, value = text.partition("=")
     scope, comma, key = left.rpartition(",")
     if not (equals and key and value) or (comma and not scope):
-        raise ValueError(f"found '{text}', expected {form}")
+        raise ValueError(f"found '{shown(text)}', expected {form}")
     return scope, key, value
 
 
 def _parse_metrics_setting(text: str) -> str:
     scope, key, _ = _scoped(text, "<setting>=<value>")
     if scope or key not in _METRICS_SETTINGS:
-        raise ValueError(f"found '{text}', expected <setting>=<value> with one of {', '.join(_METRICS_SETTINGS)}")
+        raise ValueError(
+            f"found '{shown(text)}', expected <setting>=<value> with one of {', '.join(_METRICS_SETTINGS)}"
+        )
     return text
 
 
@@ -119,7 +126,7 @@ def _parse_rate_limit_resource(text: str) -> RateLimitResource:
     except ValueError:
         count, device = -1, []
     if not name or count < 0 or len(device) > 1:
-        raise ValueError(f"found '{text}', expected <resource_name>:<count> or <resource_name>:<count>:<device>")
+        raise ValueError(f"found '{shown(text)}', expected <resource_name>:<count> or <resource_name>:<count>:<device>")
     return RateLimitResource(name, count, device[0] if device else None)
 
 
@@ -130,7 +137,7 @@ def _parse_gpu_share(text: str) -> GpuShare:
     except ValueError:
         share = GpuShare(-1, 0.0)
     if share.device < 0 or not 0.0 < share.fraction <= 1.0:
-        raise ValueError(f"found '{text}', expected <device_id>:<fraction>, the fraction above 0 and at most 1")
+        raise ValueError(f"found '{shown(text)}', expected <device_id>:<fraction>, the fraction above 0 and at most 1")
     return share
 
 
@@ -139,10 +146,10 @@ def _restriction(header_prefix: str) -> Kind:
         apis, colon, pair = text.partition(":")
         key, equals, value = pair.partition("=")
         if not (apis and colon and key and equals and value):
-            raise ValueError(f"found '{text}', expected <apis>:<header>=<value>")
+            raise ValueError(f"found '{shown(text)}', expected <apis>:<header>=<value>")
         for api in apis.split(","):
             if api not in RESTRICTABLE:
-                raise ValueError(f"unknown restricted api '{api}', expected one of {', '.join(RESTRICTABLE)}")
+                raise ValueError(f"unknown restricted api '{shown(api)}', expected one of {', '.join(RESTRICTABLE)}")
         return Restriction(tuple(apis.split(",")), header_prefix + key, value)
 
     return Kind("apis:header=value", parse)
@@ -161,11 +168,11 @@ def combine_restrictions(parts: Sequence[Restriction]) -> tuple[Restriction, ...
 def _parse_cache_setting(text: str) -> tuple[str, str, str]:
     name, key, value = _scoped(text, "<cache name>,<setting>=<value>")
     if not name:
-        raise ValueError(f"No cache specified: found '{text}', expected <cache name>,<setting>=<value>")
+        raise ValueError(f"No cache specified: found '{shown(text)}', expected <cache name>,<setting>=<value>")
     if name != "local":
-        raise ValueError(f"unknown cache '{name}', expected local")
+        raise ValueError(f"unknown cache '{shown(name)}', expected local")
     if key != "size":
-        raise ValueError(f"unknown setting '{key}' of cache '{name}', expected size")
+        raise ValueError(f"unknown setting '{shown(key)}' of cache '{name}', expected size")
     return name, key, value
 
 
@@ -175,19 +182,19 @@ def combine_cache(parts: Sequence[tuple[str, str, str]]) -> CacheConfig | None:
         return None
     name, _, size = parts[-1]
     if not size.isascii() or not size.isdigit() or not int(size):
-        raise ValueError(f"cache size: found '{size}', expected a positive number of bytes")
+        raise ValueError(f"cache size: found '{shown(size)}', expected a positive number of bytes")
     return CacheConfig(name, int(size))
 
 
 def _parse_trace_setting(text: str) -> tuple[str, str, str]:
     mode, key, value = _scoped(text, "[<mode>,]<setting>=<value>")
     known = {"": ("rate", "level", "count", "mode"), "triton": ("file", "log-frequency")}
-    if mode.lower() == "opentelemetry":
-        return "opentelemetry", key, value
+    if mode.lower() == OPENTELEMETRY:
+        return OPENTELEMETRY, key, value
     if mode.lower() not in known:
-        raise ValueError(f"unknown trace mode '{mode}', expected triton or opentelemetry")
+        raise ValueError(f"unknown trace mode '{shown(mode)}', expected triton or opentelemetry")
     if key not in known[mode.lower()]:
-        raise ValueError(f"unknown trace setting '{key}', expected one of {', '.join(known[mode.lower()])}")
+        raise ValueError(f"unknown trace setting '{shown(key)}', expected one of {', '.join(known[mode.lower()])}")
     return mode.lower(), key, value
 
 
@@ -195,7 +202,7 @@ def combine_trace(parts: Sequence[tuple[str, str, str]]) -> TraceConfig:
     """The settings one after the other; levels add up, and OFF wins over all of them."""
     trace, levels = NO_TRACE, []
     for mode, key, value in parts:
-        if mode == "opentelemetry":
+        if mode == OPENTELEMETRY:
             continue
         if key == "level":
             levels.append(_trace_level(value))
@@ -217,7 +224,7 @@ def _with_number(trace: TraceConfig, key: str, value: str) -> TraceConfig:
     except ValueError:
         found = least - 1
     if found < least:
-        raise ValueError(f"trace {key}: found '{value}', expected an integer of at least {least}")
+        raise ValueError(f"trace {key}: found '{shown(value)}', expected an integer of at least {least}")
     match key:
         case "rate":
             return replace(trace, rate=found)
@@ -234,12 +241,12 @@ def _trace_level(word: str) -> str:
             return "TIMESTAMPS"
         case "tensors":
             return "TENSORS"
-    raise ValueError(f"trace level: found '{word}', expected OFF, TIMESTAMPS or TENSORS")
+    raise ValueError(f"trace level: found '{shown(word)}', expected OFF, TIMESTAMPS or TENSORS")
 
 
 def _trace_mode(word: str) -> str:
-    if word.lower() not in ("triton", "opentelemetry"):
-        raise ValueError(f"trace mode: found '{word}', expected triton or opentelemetry")
+    if word.lower() not in ("triton", OPENTELEMETRY):
+        raise ValueError(f"trace mode: found '{shown(word)}', expected triton or opentelemetry")
     return word.lower()
 
 

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from edge_serve.messages.line import one_line
+
+#: characters of a value that a message repeats
+_SHOWN = 120
+#: characters of a number, and of a regular expression, which takes a second to compile at a million
+_LONGEST_NUMBER, _LONGEST_PATTERN = 400, 10_000
+#: bytes of a path or an address (PATH_MAX)
+_LONGEST_PATH = 4095
+
+
+def shown(text: str) -> str:
+    """Return `text` as a message repeats it: one line, and the end of a long one left out."""
+    if len(text) > _SHOWN:
+        return one_line(f"{text[:_SHOWN]}... ({len(text)} characters)")
+    return one_line(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +47,7 @@ def parse_boolean(text: str) -> bool:
             return True
         case "false" | "off" | "0":
             return False
-    raise ValueError(f"found '{text}', expected true or false")
+    raise ValueError(f"found '{shown(text)}', expected true or false")
 
 
 def integer(low: int = -(2**63), high: int = 2**63 - 1) -> Kind:
@@ -38,7 +55,7 @@ def integer(low: int = -(2**63), high: int = 2**63 - 1) -> Kind:
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"[+-]?[0-9]{1,20}", text):
-            raise ValueError(f"found '{text}', expected an integer")
+            raise ValueError(f"found '{shown(text)}', expected an integer")
         value = int(text)
         _check_range(value, low, high)
         return value
@@ -46,14 +63,20 @@ def integer(low: int = -(2**63), high: int = 2**63 - 1) -> Kind:
     return Kind("integer", parse)
 
 
+def level() -> Kind:
+    """Triton's ParseIntBoolOption: a number from 0, or `true` for 1 and `false` for 0."""
+    number = integer(0)
+    return Kind("integer", lambda text: number.parse({"true": "1", "false": "0"}.get(text.lower(), text)))
+
+
 def number(low: float = 0.0, high: float = 1e18) -> Kind:
     """A decimal number from `low` to `high`, both included."""
 
     def parse(text: str) -> float:
         try:
-            value = float(text)
+            value = float(text if len(text) <= _LONGEST_NUMBER else "")
         except ValueError as error:
-            raise ValueError(f"found '{text}', expected a number") from error
+            raise ValueError(f"found '{shown(text)}', expected a number") from error
         _check_range(value, low, high)
         return value
 
@@ -66,7 +89,7 @@ def choice(*words: str) -> Kind:
 
     def parse(text: str) -> str:
         if text.lower() not in known:
-            raise ValueError(f"found '{text}', expected one of {', '.join(words)}")
+            raise ValueError(f"found '{shown(text)}', expected one of {', '.join(words)}")
         return known[text.lower()]
 
     return Kind("|".join(words), parse)
@@ -81,30 +104,40 @@ def _check_range(value: float, low: float, high: float) -> None:
 
 
 def _parse_pattern(text: str) -> re.Pattern[str]:
+    if len(text) > _LONGEST_PATTERN:
+        raise ValueError(
+            f"found '{shown(text)}', expected a regular expression of at most {_LONGEST_PATTERN} characters"
+        )
     exact = text.removeprefix("(?-i)")
     try:
         # header names are case-insensitive; Triton puts (?i) in front, which Python takes once, and (?-i) never
         return re.compile(text if exact == text else f"(?-i:{exact})", re.IGNORECASE)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"found '{text}', expected a regular expression: {error}") from error
+        raise ValueError(f"found '{shown(text)}', expected a regular expression: {error}") from error
 
 
 def _parse_name(text: str) -> str:
-    if not text or any(character.isspace() or character == "/" for character in text):
-        raise ValueError(f"found '{text}', expected a name without spaces and slashes")
+    if not 0 < len(text) <= _LONGEST_PATH or any(character.isspace() or character == "/" for character in text):
+        raise ValueError(f"found '{shown(text)}', expected a name without spaces and slashes")
     return text
 
 
-def _parse_filled(text: str) -> str:
-    if not text:
-        raise ValueError("found nothing, expected a value")
-    return text
+def _filled(what: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if not text:
+            raise ValueError(f"found nothing, expected {what}")
+        if len(os.fsencode(text)) > _LONGEST_PATH or "\0" in text:
+            raise ValueError(f"found '{shown(text)}', expected {what} of at most {_LONGEST_PATH} bytes without NUL")
+        return text
+
+    return parse
 
 
+LEVEL = level()
 TEXT = Kind("string", str)
-FILLED = Kind("string", _parse_filled)
+FILLED = Kind("string", _filled("a value"))
 NAME = Kind("name", _parse_name)
-PATH = Kind("path", _parse_filled)
+PATH = Kind("path", _filled("a path"))
 BOOLEAN = Kind("boolean", parse_boolean)
 FLAG = Kind("", parse_boolean, bare=True)
 PORT = integer(0, 65535)

@@ -1,22 +1,32 @@
 """Reading settings from argv and environment by a table, and printing the table as `--help`.
 
 Triton's syntax: `--name=value` or `--name value`; `--name` alone only for flags. argv goes before the environment
-variable EDGE_SERVE_<NAME>, and that before the default.
+variable EDGE_SERVE_<NAME>, and that before the default. An unknown option is an error, as in Triton. An unknown
+variable is a warning, because an older program that reads a newer configuration should serve.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge_serve.config.setting_kinds import Kind
+from edge_serve.config.setting_kinds import Kind, shown
 from edge_serve.errors import InvalidArgument
 
 #: between the values of a repeatable setting in its environment variable
 SEPARATOR = ";"
 _WIDTH = 100
+_PREFIX = "EDGE_SERVE_"
+#: characters that a value may have: what the kernel takes as one argument (MAX_ARG_STRLEN)
+_LONGEST = 128 * 1024
+#: unknown variables that are named
+_MOST_UNKNOWN = 20
+#: variables with that prefix that are no settings (systemd/faults.py)
+_NO_SETTINGS = ("FAULTS",)
+#: parameters of config.pbtxt that no setting is named like
+_PARAMETERS = ("MEMORY_MAX", "WORKER")
 
 
 class BadSetting(InvalidArgument):
@@ -38,6 +48,7 @@ class Setting:
     Attributes:
         many: makes one value from all that were given; None = the setting is given once (a later one wins).
         ignored: why it is accepted without effect; "" = it has one.
+        door: the setting that, when it is false, leaves this one without effect: a bad value is then a warning.
     """
 
     group: str
@@ -45,6 +56,7 @@ class Setting:
     help: str
     many: Callable[[Sequence[Any]], Any] | None = None
     ignored: str = ""
+    door: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +94,7 @@ def flag_of(name: str) -> str:
 
 def variable_of(name: str) -> str:
     """`http_port` -> `EDGE_SERVE_HTTP_PORT`."""
-    return "EDGE_SERVE_" + name.upper()
+    return _PREFIX + name.upper()
 
 
 def read_settings(
@@ -102,11 +114,45 @@ def read_settings(
         if name not in found.values and text is not None:
             found.values[name] = [part for part in text.split(SEPARATOR) if part] if setting.many else [text]
             found.origins[name] = f'environment variable "{variable_of(name)}"'
-    values = {name: _value(table[name], raw, found.origins[name]) for name, raw in found.values.items()}
+    values: dict[str, Any] = {}
+    for name, raw in sorted(found.values.items(), key=lambda one: bool(table[one[0]].door)):  # what opens doors first
+        door = table[name].door
+        try:
+            values[name] = _value(table[name], raw, found.origins[name])
+        except BadSetting as error:
+            if not door or values.get(door, True):
+                raise
+            found.notes.append(f"{error.message}; it has no effect, because {flag_of(door)}=false")
     for name in values:
         if table[name].ignored:
             found.notes.append(f"{flag_of(name)} is accepted and ignored: {table[name].ignored}")
-    return values, found.notes
+    return values, found.notes + _unknown_variables(table, environ)
+
+
+def _unknown_variables(table: Table, environ: Mapping[str, str]) -> list[str]:
+    """Return a warning for each variable that looks like a setting and is none."""
+    known = {name.upper() for name in table}
+    found = [name.removeprefix(_PREFIX) for name in sorted(environ) if name.startswith(_PREFIX)]
+    unknown = [name for name in found if name not in known and name not in _NO_SETTINGS]
+    notes = [_unknown_variable(name, known) for name in unknown[:_MOST_UNKNOWN]]
+    if len(unknown) > _MOST_UNKNOWN:
+        notes.append(f"{len(unknown) - _MOST_UNKNOWN} more environment variables {_PREFIX}* are unknown")
+    return notes
+
+
+def _unknown_variable(name: str, known: Iterable[str]) -> str:
+    close = nearest(name, known)
+    advice = f"did you mean {_PREFIX}{close}?" if close else "correct or remove it"
+    if name in _PARAMETERS:
+        advice = "it is a parameter of a model's config.pbtxt"
+    return f"environment variable {_PREFIX}{shown(name)} is unknown and has no effect: {advice}"
+
+
+def nearest(found: str, known: Iterable[str]) -> str:
+    """Return the known name that is most like the one that was found; "" when none is."""
+    import difflib  # only mistakes need it
+
+    return next(iter(difflib.get_close_matches(found[:100], list(known), n=1)), "")
 
 
 def _from_argv(table: Table, aliases: Mapping[str, Alias], argv: Sequence[str]) -> Found:
@@ -128,7 +174,7 @@ def _from_argv(table: Table, aliases: Mapping[str, Alias], argv: Sequence[str]) 
         target = aliased if alias.deprecated else found.values
         target.setdefault(name, []).append(alias.form.format(text))
         if alias.deprecated:
-            found.notes.append(f"{flag} is deprecated, use {flag_of(name)}={alias.form.format(text)}")
+            found.notes.append(f"{flag} is deprecated, use {flag_of(name)}={shown(alias.form.format(text))}")
     # a setting's own name wins over its deprecated spellings, wherever they stand
     for name, early in aliased.items():
         exclusive = [flag for flag, alias in aliases.items() if alias.name == name and alias.exclusive]
@@ -144,15 +190,12 @@ def _split(argument: str, table: Table, aliases: Mapping[str, Alias]) -> tuple[s
     flag, equals, text = argument.partition("=")
     flag = _whole(flag, table, aliases)
     if not flag.startswith("--") or flag == "--":
-        raise BadSetting(f"Unexpected argument: {argument}", show_usage=True)
+        raise BadSetting(f"Unexpected argument: {shown(argument)}", show_usage=True)
     name = aliases[flag].name if flag in aliases else flag[2:].replace("-", "_")
     if name not in table or "_" in flag:
-        import difflib  # only mistakes need it
-
-        known = [flag_of(known) for known in table]
-        close = difflib.get_close_matches(flag, known, n=1)
-        hint = f", did you mean '{close[0]}'?" if close else ""
-        raise BadSetting(f"unrecognized option '{flag}'{hint}", show_usage=True)
+        close = nearest(flag, map(flag_of, table))
+        hint = f", did you mean '{close}'?" if close else ""
+        raise BadSetting(f"unrecognized option '{shown(flag)}'{hint}", show_usage=True)
     return flag, name, text if equals else None
 
 
@@ -165,6 +208,9 @@ def _whole(flag: str, table: Table, aliases: Mapping[str, Alias]) -> str:
 
 def _value(setting: Setting, raw: Sequence[str], origin: str) -> Any:
     try:
+        for text in raw:
+            if len(text) > _LONGEST:
+                raise ValueError(f"found '{shown(text)}', expected at most {_LONGEST} characters")
         parsed = [setting.kind.parse(text) for text in raw]
         return setting.many(parsed) if setting.many else parsed[-1]
     except ValueError as error:

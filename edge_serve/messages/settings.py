@@ -47,7 +47,6 @@ class TraceSettings:
         rate: one request in this many is traced.
         count: traces still to be made; -1 = no end.
         log_frequency: traces a file, whose name then ends in a number; 0 = all in one.
-        mode: triton or opentelemetry.
     """
 
     level: tuple[str, ...] = ()
@@ -55,7 +54,6 @@ class TraceSettings:
     count: int = -1
     log_frequency: int = 0
     file: str = ""
-    mode: str = "triton"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,30 @@
 """Metrics that Python models make themselves (`pb_utils.MetricFamily`), gathered from all workers.
 
 Updates are the plain mappings of the worker channel (backends/host.py, MetricUpdate). What a model sends is checked
-here: a strange update is ignored, never shown.
+here: a strange update is ignored, never shown. A series goes with the last worker that had it.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from edge_serve.metrics.source import CustomFamily, CustomSample
 
+log = logging.getLogger(__name__)
+
 _Labels = tuple[tuple[str, str], ...]
 
 #: series that one server keeps at most; further ones are ignored
 MAX_SERIES = 10_000
+#: share of them below which the log says that there is room again
+_ROOM_AGAIN = 0.95
 _KINDS = ("counter", "gauge", "histogram")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
@@ -29,6 +34,7 @@ class _Series:
     value: float = 0.0
     bounds: tuple[float, ...] = ()
     counts: list[int] = field(default_factory=list)
+    owners: set[Hashable] = field(default_factory=set)
 
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
@@ -55,9 +61,15 @@ class CustomMetrics:
     def __init__(self) -> None:
         self._families: dict[str, _Family] = {}
         self._count = 0
+        #: updates of series that were refused since there was room
+        self._refused = 0
 
-    def apply(self, update: Mapping[str, Any]) -> None:
-        """One change; what does not make sense is ignored."""
+    def apply(self, update: Mapping[str, Any], owner: Hashable = None) -> None:
+        """Apply one change; what does not make sense is ignored.
+
+        Args:
+            owner: the worker that sends it.
+        """
         try:
             name = str(update["name"])
             family = self._families.get(name) or _Family(str(update["description"]), str(update["kind"]))
@@ -67,28 +79,53 @@ class CustomMetrics:
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             return
         if operation == "remove":
-            self._remove(name, labels)
+            self._release(name, labels, owner)
         elif _readable(family.kind, labels, bounds):
-            self._change(name, family, labels, operation, value, bounds)
+            series = self._series(name, family, labels, bounds)
+            if series is not None:
+                series.owners.add(owner)
+                self._change(series, operation, value)
 
-    def _remove(self, name: str, labels: _Labels) -> None:
+    def gone(self, owner: Hashable) -> None:
+        """Remove what this worker alone had: its models are unloaded."""
+        for name, family in list(self._families.items()):
+            for labels, series in list(family.series.items()):
+                if owner in series.owners:
+                    self._release(name, labels, owner)
+
+    def _release(self, name: str, labels: _Labels, owner: Hashable) -> None:
         family = self._families.get(name)
-        if family is not None and family.series.pop(labels, None) is not None:
-            self._count -= 1
-            if not family.series:
-                del self._families[name]
+        series = family.series.get(labels) if family is not None else None
+        if family is None or series is None:
+            return
+        series.owners.discard(owner)
+        if series.owners:
+            return
+        del family.series[labels]
+        self._count -= 1
+        if not family.series:
+            del self._families[name]
+        if self._refused and self._count < _ROOM_AGAIN * MAX_SERIES:
+            log.warning("custom metrics have room again; %d updates of new series were ignored", self._refused)
+            self._refused = 0
 
-    def _change(
-        self, name: str, family: _Family, labels: _Labels, operation: str, value: float, bounds: tuple[float, ...]
-    ) -> None:
+    def _series(self, name: str, family: _Family, labels: _Labels, bounds: tuple[float, ...]) -> _Series | None:
+        """Return the series, a new one if there is none; None when there are too many."""
         series = family.series.get(labels)
-        if series is None:
-            if self._count >= MAX_SERIES:
-                return
+        if series is None and self._count >= MAX_SERIES:
+            if not self._refused:
+                text = "custom metrics: %d series are the most; new ones are ignored, first of '%s': use fewer labels"
+                log.warning(text, MAX_SERIES, name)
+            self._refused += 1
+        elif series is None:
             counts = [0] * (len(bounds) + 1) if family.kind == "histogram" else []
             series = family.series[labels] = _Series(bounds=bounds, counts=counts)
             self._families[name] = family
             self._count += 1
+        return series
+
+    @staticmethod
+    def _change(series: _Series, operation: str, value: float) -> None:
         match operation:
             case "increment":
                 series.value += value

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edge_serve.errors import InvalidArgument
+
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|nan|inf")
 
 DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 _KEYS = ("counter_latencies", "summary_latencies", "histogram_latencies", "summary_quantiles")
@@ -68,11 +71,23 @@ def _boolean(values: dict[str, str], key: str, default: bool) -> bool:
     return value == "true"
 
 
+def _leading_number(text: str) -> float:
+    """Return the number that `text` begins with: Triton reads with std::stod, and `0.0.1` is 0.0.
+
+    Raises:
+        ValueError: it begins with none.
+    """
+    found = _NUMBER.match(text)
+    if found is None:
+        raise ValueError(text)
+    return float(found[0])
+
+
 def _quantiles(text: str) -> tuple[float, ...]:
     quantiles = []
     for pair in text.split(","):
         try:
-            quantile, error = (float(part) for part in pair.split(":"))
+            quantile, error = (_leading_number(part) for part in pair.split(":"))
         except ValueError:
             raise InvalidArgument(
                 f"--metrics-config: summary_quantiles expects <quantile>:<error>, found '{pair}'"

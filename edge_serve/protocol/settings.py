@@ -67,10 +67,11 @@ def trace_settings(settings: TraceSettings) -> bytes:
         "trace_level": list(settings.level) or ["OFF"],
         "trace_rate": str(settings.rate),
         "trace_count": str(settings.count),
+        "log_frequency": str(settings.log_frequency),
+        "trace_file": settings.file,
+        "trace_mode": "triton",
     }
-    if settings.mode == "triton":
-        members |= {"log_frequency": str(settings.log_frequency), "trace_file": settings.file}
-    return orjson.dumps(members | {"trace_mode": settings.mode})
+    return orjson.dumps(members)
 
 
 def read_trace_changes(body: Buffer) -> TraceChanges:

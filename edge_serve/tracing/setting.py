@@ -66,6 +66,6 @@ def why_not(values: TraceSettings) -> str:
         return "tracing is disabled"
     if values.rate == 0:
         return "sample rate must be non-zero"
-    if values.mode == "triton" and not values.file:
+    if not values.file:
         return "trace file name is not given"
     return ""

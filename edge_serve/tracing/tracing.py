@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edge_serve.clock import Clock, MonotonicClock
-from edge_serve.errors import Unsupported
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.settings import TraceChanges, TraceSettings
 from edge_serve.messages.trace import Arrival, Trace
@@ -51,13 +50,7 @@ class Tracing:
 
         Raises:
             InvalidArgument: a setting would trace and cannot; nothing has changed.
-            Unsupported: traces of this mode are not made here.
         """
-        if changes.level and self._start.mode != "triton":
-            raise Unsupported(
-                f"traces of mode '{self._start.mode}' are not supported, start the server with "
-                "--trace-config=mode=triton --trace-config=triton,file=<path>"
-            )
         if model:
             made = self._models.get(model, Setting(self._server.values)).changed(self._server.values, changes)
             self._put({**self._models, model: made}, self._server)
@@ -74,7 +67,7 @@ class Tracing:
     def sample(self, model: str) -> Trace | None:
         """A trace for a request that has come, when it is its turn; it is written when all have left it."""
         setting = self._models.get(model, self._server)
-        if setting.values.mode != "triton" or not setting.take():
+        if not setting.take():
             return None
         recorder, level = _Recorder(self, setting), setting.values.level
         trace = Trace(self.next_id(), recorder, timestamps="TIMESTAMPS" in level, tensors="TENSORS" in level)

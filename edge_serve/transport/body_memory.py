@@ -219,7 +219,8 @@ class BodyMemory:
     def _too_large(self, size: int) -> ContentTooLarge:
         self.refused["too_large"] += 1
         return ContentTooLarge(
-            f"a body of {size} bytes is larger than the {self.limit} bytes that all bodies may have together"
+            f"a body of {size} bytes is larger than the {self.limit} bytes that all bodies may have together "
+            "(--request-memory-bytes)"
         )
 
     def _grow(self, claim: Claim, size: int, total: int) -> int:

@@ -38,12 +38,15 @@ class Hooks:
     """Who hears what models say besides replies; None: nobody.
 
     Attributes:
+        metric: is given an update of a model's own metrics, and the worker that sends it.
+        gone: is told of a worker that has ended for good.
         control: is given the question of a CALL (load, unload, is it ready) and what takes its answer.
         infer: runs a call of another model.
         rests: is told which calls an instance waits for, when it does nothing else.
     """
 
-    metric: Callable[[dict[str, Any]], None] = lambda update: None
+    metric: Callable[[dict[str, Any], object], None] = lambda update, worker: None
+    gone: Callable[[object], None] = lambda worker: None
     control: Callable[[dict[str, Any], Answer], None] | None = None
     infer: Callable[[Asked], None] | None = None
     rests: Callable[[Sequence[Asked]], None] = lambda calls: None

@@ -292,6 +292,7 @@ class Worker:
         for task in list(self._reopening):
             task.cancel()
         await asyncio.wait([self._supervisor])
+        self._hooks.gone(self)
 
     # ---- restarts -------------------------------------------------------------------------------------------------
 
@@ -389,7 +390,7 @@ class Worker:
         if received.kind == Kind.LOG:
             self._on_log(received.json())
         elif received.kind == Kind.METRIC:
-            self._hooks.metric(received.json())
+            self._hooks.metric(received.json(), self)
         elif not self._desk.on_frame(received) and received.kind not in _ANSWERS:
             raise FrameError(f"found kind {received.kind} on a control channel")
 

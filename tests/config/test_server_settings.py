@@ -102,8 +102,8 @@ def test_values(argv: list[str], name: str, value: object) -> None:
         ),
         (["--trace-config=triton,log-frequency=3"], TraceConfig(log_frequency=3)),
         (
-            ["--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,url=x"],
-            TraceConfig(mode="opentelemetry"),
+            ["--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,url=x", "--trace-config=level=TENSORS"],
+            TraceConfig(),
         ),
         (["--trace-rate=3", "--trace-config=rate=9"], TraceConfig(rate=9)),
         (["--trace-config=rate=9", "--trace-rate=3"], TraceConfig(rate=9)),
@@ -154,7 +154,59 @@ def test_argv_before_environment_before_default() -> None:
 
 
 def test_environment_of_others_is_none_of_our_business() -> None:
-    assert _parse(HTTP_PORT="1", EDGE_SERVE_NO_SUCH="2") == _parse()
+    assert _parse(HTTP_PORT="1", EDGESERVE_HTTP_PORT="2", EDGE_SERVE_FAULTS="3") == _parse()
+
+
+def test_unknown_variables_are_told_with_the_nearest_name() -> None:
+    config = _parse(EDGE_SERVE_HTPP_PORT="9000", EDGE_SERVE_QQQ="1", EDGE_SERVE_MEMORY_MAX="1")
+
+    assert config.http_port == 8000
+    assert config.notes == (
+        "environment variable EDGE_SERVE_HTPP_PORT is unknown and has no effect: did you mean EDGE_SERVE_HTTP_PORT?",
+        "environment variable EDGE_SERVE_MEMORY_MAX is unknown and has no effect: it is a parameter of a model's "
+        "config.pbtxt",
+        "environment variable EDGE_SERVE_QQQ is unknown and has no effect: correct or remove it",
+    )
+
+
+def test_many_unknown_variables_are_counted() -> None:
+    notes = _parse(**{f"EDGE_SERVE_Q{number}": "" for number in range(50)}).notes
+
+    assert len(notes) == 21
+    assert notes[-1] == "30 more environment variables EDGE_SERVE_* are unknown"
+
+
+@pytest.mark.parametrize("argv", [["--log-verbose=true"], ["--log-verbose", "TRUE"], ["--log-verbose=1"]])
+def test_log_verbose_takes_a_boolean_as_triton_does(argv: list[str]) -> None:
+    assert _parse(*argv).log_verbose == 1
+    assert _parse("--log-verbose=false").log_verbose == 0
+
+
+@pytest.mark.parametrize("door", ["http", "grpc", "metrics"])
+@pytest.mark.parametrize("port", ["-47", "70000"])
+def test_the_port_of_a_closed_door_is_not_checked(door: str, port: str) -> None:
+    config = _parse(f"--{door}-port", port, f"--allow-{door}", "0")
+
+    assert getattr(config, f"{door}_port") == getattr(_parse(), f"{door}_port")
+    (note,) = config.notes
+    assert note.startswith(f'Bad option "--{door}-port": found {port}')
+    assert note.endswith(f"it has no effect, because --allow-{door}=false")
+    assert f"found {port}" in _refusal(f"--{door}-port={port}").message
+
+
+def test_metrics_do_not_take_an_address_that_is_none() -> None:
+    config = _parse("--http-address", "-47", "--allow-http", "0")
+
+    assert config.metrics_address == "127.0.0.1"
+    assert _parse("--http-address", "0.0.0.0", "--allow-http", "0").metrics_address == "0.0.0.0"
+
+
+def test_traces_of_opentelemetry_are_told_to_be_lost() -> None:
+    (note,) = _parse("--trace-config=mode=opentelemetry").notes
+
+    assert "mode=opentelemetry is accepted and ignored: edge-serve exports no traces" in note
+    assert "--trace-config=triton,file=<path>" in note
+    assert _parse("--trace-config=opentelemetry,url=x").notes == ()
 
 
 @pytest.mark.parametrize(
@@ -254,8 +306,14 @@ def test_unknown_options_ask_for_the_usage(argv: list[str], said: str) -> None:
 
 
 def test_repository_is_required() -> None:
-    with pytest.raises(BadSetting, match="--model-repository must be specified"):
+    with pytest.raises(BadSetting, match="--model-repository must be specified") as caught:
         parse_argv([], {})
+    assert "/etc" not in caught.value.message
+
+
+def test_under_systemd_a_missing_repository_names_the_files_that_should_set_it() -> None:
+    with pytest.raises(BadSetting, match=r"/etc/edge-serve/edge-serve\.conf .* readable and quoted right\?"):
+        parse_argv([], {"INVOCATION_ID": "0123"})
 
 
 def test_one_port_is_enough_for_each() -> None:

@@ -102,17 +102,6 @@ def test_the_trace_settings_as_triton_names_them() -> None:
     }
 
 
-def test_no_level_is_off_and_another_mode_has_no_file() -> None:
-    shown = json.loads(settings.trace_settings(TraceSettings(mode="opentelemetry")))
-
-    assert shown == {
-        "trace_level": ["OFF"],
-        "trace_rate": "1000",
-        "trace_count": "-1",
-        "trace_mode": "opentelemetry",
-    }
-
-
 @pytest.mark.parametrize(
     ("text", "changes"),
     [

@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,9 +96,12 @@ class Running:
         """Status and body of a POST of a JSON document."""
         return self.request("POST", path, json.dumps(body).encode() if body is not None else b"")
 
-    def request(self, method: str, path: str, body: bytes | None, port: int = 0) -> tuple[int, bytes]:
+    def request(
+        self, method: str, path: str, body: bytes | None, port: int = 0, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
         """Status and body."""
-        asked = urllib.request.Request(f"http://127.0.0.1:{port or self.http}{path}", body, method=method)
+        url = f"http://127.0.0.1:{port or self.http}{path}"
+        asked = urllib.request.Request(url, body, dict(headers or {}), method=method)
         try:
             with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
                 return answer.status, answer.read()

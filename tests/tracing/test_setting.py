@@ -21,7 +21,6 @@ def taken(setting: Setting, requests: int) -> list[int]:
     [
         (ON, ""),
         (TraceSettings(("TENSORS",), file="t"), ""),
-        (TraceSettings(("TIMESTAMPS",), mode="opentelemetry"), ""),
         (TraceSettings(file="t"), "tracing is disabled"),
         (TraceSettings(("TIMESTAMPS",), rate=0, file="t"), "sample rate must be non-zero"),
         (TraceSettings(("TIMESTAMPS",)), "trace file name is not given"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge_serve.errors import InvalidArgument, Unsupported
+from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.settings import TraceChanges, TraceSettings
 from edge_serve.messages.trace import Arrival, Trace
@@ -88,14 +88,6 @@ def test_a_server_setting_that_would_break_a_models_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="sample rate must be non-zero"):
         here.update("", TraceChanges(rate=0))
     assert here.settings("m").rate == 1000
-
-
-def test_another_mode_is_shown_and_not_traced() -> None:
-    here = Tracing(TraceSettings(("TIMESTAMPS",), rate=1, mode="opentelemetry"))
-    assert here.sample("m") is None
-
-    with pytest.raises(Unsupported, match="--trace-config=mode=triton"):
-        here.update("", TraceChanges(level=("TIMESTAMPS",)))
 
 
 def test_traces_are_numbered_and_keep_what_their_level_asks_for() -> None:

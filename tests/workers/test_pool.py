@@ -183,7 +183,7 @@ def test_a_model_that_prints_without_end_does_not_wait(tmp_path: Path, caplog: p
 
 def test_metrics_and_calls_reach_the_front_end(tmp_path: Path) -> None:
     updates: list[dict[str, object]] = []
-    hooks = Hooks(metric=updates.append)
+    hooks = Hooks(metric=lambda update, worker: updates.append(update))
 
     async def work() -> None:
         async with serving(tmp_path, hooks=hooks) as served:
