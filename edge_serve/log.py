@@ -6,6 +6,7 @@ takes the place of the text (journal/handler.py).
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import sys
@@ -153,4 +154,10 @@ def configure(
     settings = LogSettings(file, levels.info, levels.warning, levels.error, levels.verbose, format_name)
     if journal is not None:
         return LogControl(settings, journal, journal.tick)
-    return LogControl(settings, LogFile(file) if file else logging.StreamHandler(stream or sys.stderr))
+    from edge_serve.journal.like_lines import LikeLines  # not for commands without a log of their own
+
+    handler = LogFile(file) if file else logging.StreamHandler(stream or sys.stderr)
+    control = LogControl(settings, handler, (like := LikeLines(handler)).tick)
+    handler.addFilter(like)  # behind the levels: what they keep out does not count
+    atexit.register(like.tick, all=True)
+    return control

@@ -6,20 +6,15 @@ import contextlib
 import importlib
 import logging
 import os
-import re
 import sys
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from edge_serve.journal.fields import Fields, fields_of
-from edge_serve.journal.limit import Limiter
+from edge_serve.journal.limit import Limiter, kind_of
 from edge_serve.journal.native import NativeSender
-from edge_serve.messages.about import CHATTER, DISPLAY, FIELDS
-
-_NUMBER = re.compile(r"[0-9]+")
-#: characters that tell one kind of a model's lines from another
-_TELLING = 120
+from edge_serve.messages.about import DISPLAY
 
 
 class Sender(Protocol):
@@ -97,15 +92,6 @@ class JournalHandler(logging.Handler):
     def _send(self, fields: Fields) -> None:
         if not self._sender.send(fields):  # no journald: standard error may still lead somewhere
             sys.stderr.write(f"<{fields['PRIORITY']}>{fields['MESSAGE']}\n")
-
-
-def kind_of(record: logging.LogRecord) -> Hashable:
-    """What makes records alike: the same line of our code, about the same model, equally severe. What a model prints or
-    logs is alike when it reads alike, numbers aside: how much it may say in all, the worker's own limit decides."""
-    place = (record.pathname, record.lineno, record.levelno)
-    of = tuple(getattr(record, name, "") for name in FIELDS[:2])
-    said = _NUMBER.sub("0", record.getMessage())[:_TELLING] if record.name in CHATTER else ""
-    return (place, of, said)
 
 
 def is_journal(fd: int, journal_stream: str) -> bool:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from edge_serve.messages.about import CHATTER, FIELDS
 from edge_serve.workers.output import Rate
 
 Line = TypeVar("Line")
+
+_NUMBER = re.compile(r"[0-9]+")
+#: characters that tell one kind of a model's lines from another
+_TELLING = 120
 
 
 @dataclass(slots=True)
@@ -66,3 +73,12 @@ class Limiter(Generic[Line]):
         if group.suppressed and group.last is not None:
             self._evicted.append((group.suppressed, group.last))
         group.suppressed, group.last = 0, None
+
+
+def kind_of(record: logging.LogRecord) -> Hashable:
+    """What makes records alike: the same line of our code, about the same model, equally severe. What a model prints or
+    logs is alike when it reads alike, numbers aside: how much it may say in all, the worker's own limit decides."""
+    place = (record.pathname, record.lineno, record.levelno)
+    of = tuple(getattr(record, name, "") for name in FIELDS[:2])
+    said = _NUMBER.sub("0", record.getMessage())[:_TELLING] if record.name in CHATTER else ""
+    return (place, of, said)

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.statistics import ComputeTimes
-from edge_serve.tensors import Shape, Tensor, is_unseen, to_array
+from edge_serve.tensors import DataType, Shape, Tensor, is_unseen, to_array
 
 #: name and time
 Timestamp = tuple[str, int]
 
 
+#: about what a trace with its timestamps takes
+_BYTES = 2048
+#: values that become text at once: other threads run in between
+_VALUES_AT_ONCE = 16_384
+
+
 class TensorRecord(NamedTuple):
-    """A tensor as text, because its memory is used again."""
+    """A copy of a tensor, because its memory is used again."""
 
     activity: str
     name: str
-    data: str
+    data: bytes
     shape: Shape
-    datatype: str
+    datatype: DataType
+
+    def text(self) -> str:
+        """Return the values with commas between them, as C++ streams print them: six digits of floats, strings in
+        quotes. This takes about a microsecond for each value, so the event loop leaves it to another thread.
+
+        Raises:
+            EdgeServeError: the bytes do not make up the shape.
+        """
+        values = to_array(self.data, self.datatype, self.shape).reshape(-1)
+        starts = range(0, len(values), _VALUES_AT_ONCE)
+        return ",".join(",".join(map(_value, values[at : at + _VALUES_AT_ONCE].tolist())) for at in starts)
 
 
 class Recorder(Protocol):
@@ -156,12 +171,16 @@ class Trace(ComputeTimes):
         """Tensors as they are now: TENSOR_QUEUE_INPUT or TENSOR_BACKEND_OUTPUT."""
         if self.tensors is None or self.root.closed:
             return
-        with contextlib.suppress(EdgeServeError, ValueError):  # whoever encodes it says what is wrong with it
-            self.tensors += [
-                TensorRecord(activity, tensor.name, _text(tensor), tensor.shape, tensor.datatype.name)
-                for tensor in tensors
-                if not is_unseen(tensor.data)
-            ]
+        self.tensors += [
+            TensorRecord(activity, tensor.name, bytes(tensor.data), tensor.shape, tensor.datatype)
+            for tensor in tensors
+            if not is_unseen(tensor.data)
+        ]
+
+    def memory(self) -> int:
+        """Return about how many bytes the traces of the group take."""
+        traces = self.group or [self]
+        return sum(_BYTES + sum(len(record.data) for record in trace.tensors or ()) for trace in traces)
 
 
 class Arrival:
@@ -213,12 +232,6 @@ class Arrival:
             self._trace.mark(name, ns)
         else:
             self._late.append((name, ns))
-
-
-def _text(tensor: Tensor) -> str:
-    """The values with commas between them, as C++ streams print them: six digits of floats, strings in quotes."""
-    values = to_array(tensor.data, tensor.datatype, tensor.shape).reshape(-1).tolist()
-    return ",".join([_value(value) for value in values])
 
 
 def _value(value: object) -> str:

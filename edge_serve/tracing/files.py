@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
 import os
+import stat
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
+from edge_serve.errors import EdgeServeError
 from edge_serve.messages.settings import TraceSettings
 from edge_serve.messages.trace import Trace
 
 log = logging.getLogger(__name__)
+
+#: bytes of traces in memory; when the file takes them more slowly than they come, further ones are lost
+MOST_MEMORY = 64 << 20
+#: bytes of traces that wait for others of their file; beyond, they are written early
+MOST_WAITING = 8 << 20
+#: bytes written in one system call
+_AT_ONCE = 1 << 20
 
 
 def entries(trace: Trace) -> list[dict[str, Any]]:
@@ -25,14 +39,34 @@ def entries(trace: Trace) -> list[dict[str, Any]]:
     made = [{"id": trace.id, "timestamps": [{"name": name, "ns": ns}]} for name, ns in marks]
     made.insert(next((place for place, mark in enumerate(marks) if mark[0] == "REQUEST_START"), 0), about)
     for record in trace.tensors or ():
-        tensor = {
-            "name": record.name,
-            "data": record.data,
-            "shape": ",".join(map(str, record.shape)),
-            "dtype": record.datatype,
-        }
-        made.append({"id": trace.id, "activity": record.activity, "tensor": tensor})
+        with contextlib.suppress(EdgeServeError):  # its request fails with the reason
+            tensor = {
+                "name": record.name,
+                "data": record.text(),
+                "shape": ",".join(map(str, record.shape)),
+                "dtype": record.datatype.name,
+            }
+            made.append({"id": trace.id, "activity": record.activity, "tensor": tensor})
     return made
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Traces that wait for others of the same numbered file.
+
+    Attributes:
+        count: how many there were; `traces` are those that are not written yet.
+        memory: bytes of `traces`.
+    """
+
+    traces: list[Trace] = field(default_factory=list)
+    count: int = 0
+    memory: int = 0
+
+    @property
+    def is_spilled(self) -> bool:
+        """Whether some are in the numbered file already."""
+        return self.count > len(self.traces)
 
 
 class TraceFiles:
@@ -41,40 +75,58 @@ class TraceFiles:
     Where neither `log_frequency` nor `count` is set, all go to one file, each as it comes. With a frequency, files are
     numbered and hold that many. Those of a limited count are kept until it is used up, and go to a numbered file then
     (server src/tracer.cc, `WriteTrace`); what is left when the setting changes goes to the one file without a
-    frequency, and to a numbered one with it.
+    frequency, and to a numbered one with it. Traces of more than `MOST_WAITING` bytes do not wait in memory: they go
+    to their numbered file early, and those that follow are appended.
     """
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
         #: by the file, and whether what is left of it is for a numbered one
-        self._waiting: dict[tuple[str, bool], list[Trace]] = {}
+        self._waiting: dict[tuple[str, bool], _Batch] = {}
         self._next_number: dict[str, int] = {}
         self._begun: set[str] = set()
+        #: of what follows, which the thread changes too
+        self._lock = threading.Lock()
+        self._memory = 0
+        #: traces lost by file, since the last one that was written
+        self._lost: dict[str, int] = {}
 
     def add(self, trace: Trace, values: TraceSettings) -> None:
         """Write a trace, or keep it until enough are together. Never blocks."""
+        memory = trace.memory()
+        with self._lock:
+            fits = self._memory + memory <= MOST_MEMORY
+            self._memory += memory * fits
+        if not fits:
+            self._lose(values.file, 1, f"they come faster than they are written, {MOST_MEMORY} bytes of them wait")
+            return
         if not values.log_frequency and values.count < 0:
             self._write(values.file, [trace])
             return
-        waiting = self._waiting.setdefault((values.file, values.log_frequency > 0), [])
-        waiting.append(trace)
-        if len(waiting) == values.log_frequency:
+        batch = self._waiting.setdefault((values.file, values.log_frequency > 0), _Batch())
+        batch.traces.append(trace)
+        batch.count += 1
+        batch.memory += memory
+        if batch.count == values.log_frequency:
             self.flush(values.file)
+        elif batch.memory > MOST_WAITING:
+            self._write_numbered(values.file, batch)
 
     def flush(self, file: str) -> None:
         """Write what is kept for `file`: the setting changes."""
-        numbered, others = self._waiting.pop((file, True), None), self._waiting.pop((file, False), None)
-        if numbered:
-            self._write_numbered(file, numbered)
-        if others:
-            self._write(file, others)
+        for numbered in (True, False):
+            batch = self._waiting.pop((file, numbered), None)
+            if batch is not None and (numbered or batch.is_spilled):
+                self._write_numbered(file, batch, last=True)
+            elif batch is not None:
+                self._write(file, batch.traces)
 
     def complete(self, file: str) -> None:
         """Write what is kept for `file` to a numbered one: the count is used up."""
         for numbered in (True, False):
-            waiting = self._waiting.pop((file, numbered), None)
-            if waiting:
-                self._write_numbered(file, waiting)
+            batch = self._waiting.pop((file, numbered), None)
+            if batch is not None:
+                self._write_numbered(file, batch, last=True)
 
     def close(self) -> None:
         """Write everything; blocks until it is written."""
@@ -83,36 +135,97 @@ class TraceFiles:
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
+        for file, count in self._lost.items():
+            log.error("%d traces were lost: '%s' could not be written", count, file)
+        self._lost.clear()
 
     def _write(self, file: str, traces: list[Trace]) -> None:
         first = file not in self._begun
         self._begun.add(file)
-        self._do(_append, file, traces, first)
+        self._hand_over(file, file, traces, first)
 
-    def _write_numbered(self, file: str, traces: list[Trace]) -> None:
+    def _write_numbered(self, file: str, batch: _Batch, *, last: bool = False) -> None:
         number = self._next_number.get(file, 0)
-        self._next_number[file] = number + 1
-        self._do(_append, f"{file}.{number}", traces, True)
+        self._hand_over(file, f"{file}.{number}", batch.traces, not batch.is_spilled)
+        batch.traces, batch.memory = [], 0
+        self._next_number[file] = number + last
 
-    def _do(self, write: Any, *arguments: Any) -> None:
+    def _hand_over(self, file: str, path: str, traces: list[Trace], first: bool) -> None:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "trace files")
-        self._thread.submit(write, *arguments)
+        self._thread.submit(self._append, file, path, traces, first)
+
+    # ---- in the thread --------------------------------------------------------------------------------------------
+
+    def _append(self, file: str, path: str, traces: list[Trace], first: bool) -> None:
+        reason = ""
+        try:
+            append(path, traces, first)
+        except OSError as error:
+            reason = error.strerror or str(error)
+        finally:
+            with self._lock:
+                self._memory -= sum(trace.memory() for trace in traces)
+                works = not reason and not self._memory
+                lost = self._lost.pop(file, 0) if works else 0
+        if reason:
+            self._lose(file, len(traces), f"{reason}; mend that, or choose another file")
+        elif lost:
+            log.warning("traces are written to '%s' again; %d were lost", file, lost)
+
+    def _lose(self, file: str, count: int, reason: str) -> None:
+        """Count lost traces, and say so of the first."""
+        with self._lock:
+            before = self._lost.get(file, 0)
+            self._lost[file] = before + count
+        if not before:
+            text = "traces are lost, '%s' cannot be written: %s; the log says when it works and how many are lost"
+            log.error(text, file, reason)
 
 
-def _append(path: str, traces: list[Trace], first: bool) -> None:
-    """Put traces, and those that belong to them, into the array in file `path`, a new one when `first`."""
-    items = [
-        json.dumps(entry, separators=(",", ":")) for trace in traces for one in trace.group for entry in entries(one)
-    ]
+def append(path: str, traces: list[Trace], first: bool) -> None:
+    """Put traces, and those that belong to them, into the array in file `path`, a new one when `first`.
+
+    Raises:
+        OSError: it cannot be written; what was there before is a whole array again.
+    """
+    # a FIFO without a reader would block
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
-        first = first or not os.path.exists(path)  # somebody took it away
-        with open(path, "wb" if first else "r+b") as file:
-            if first:
-                file.write(b"[")
-            else:
-                file.seek(-1, 2)  # before the closing bracket
-                file.write(b",")
-            file.write(",".join(items).encode() + b"]")
-    except OSError as error:
-        log.error("traces are lost, '%s' cannot be written: %s", path, error.strerror)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        if first:
+            os.ftruncate(descriptor, 0)
+        end = max(0, os.lseek(descriptor, 0, os.SEEK_END) - 1)  # before the closing bracket
+        os.lseek(descriptor, end, os.SEEK_SET)
+        try:
+            for data in _blocks(traces, b"," if end else b"["):
+                _write_all(descriptor, data)
+        except OSError:
+            os.ftruncate(descriptor, end)
+            if end:
+                os.pwrite(descriptor, b"]", end)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _blocks(traces: list[Trace], before: bytes) -> Iterator[bytearray]:
+    """Yield the entries as JSON with commas between them, behind `before` and with the closing bracket."""
+    block = bytearray()
+    for trace in traces:
+        for one in trace.group:
+            for entry in entries(one):
+                block += before + json.dumps(entry, separators=(",", ":")).encode()
+                before = b","
+                if len(block) >= _AT_ONCE:
+                    yield block
+                    block = bytearray()
+    block += b"]"
+    yield block
+
+
+def _write_all(descriptor: int, data: bytearray) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

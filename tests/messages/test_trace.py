@@ -34,8 +34,9 @@ def test_values_as_text(datatype: DataType, values: list[Any], text: str) -> Non
     trace.keep("TENSOR_BACKEND_OUTPUT", [Tensor("x", datatype, array.shape, from_array(array, datatype))])
 
     assert trace.tensors is not None
-    ((activity, name, data, shape, kind),) = trace.tensors
-    assert (activity, name, data, shape, kind) == ("TENSOR_BACKEND_OUTPUT", "x", text, array.shape, datatype.name)
+    (record,) = trace.tensors
+    assert (record.activity, record.name, record.text()) == ("TENSOR_BACKEND_OUTPUT", "x", text)
+    assert (record.shape, record.datatype) == (array.shape, datatype)
 
 
 def test_only_what_was_asked_for_is_kept() -> None:

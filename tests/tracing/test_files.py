@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import resource
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +15,10 @@ import pytest
 
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.settings import TraceSettings
-from edge_serve.messages.trace import Trace
+from edge_serve.messages.trace import TensorRecord, Trace
 from edge_serve.tensors import DataType, Tensor, join_bytes
-from edge_serve.tracing.files import TraceFiles, entries
+from edge_serve.tracing import files as trace_files
+from edge_serve.tracing.files import MOST_MEMORY, MOST_WAITING, TraceFiles, append, entries
 from tests.tracing.recorder import Collected
 
 
@@ -32,6 +38,12 @@ def told(number: int) -> list[dict[str, Any]]:
 
 def settings(path: Path, frequency: int = 0, count: int = -1) -> TraceSettings:
     return TraceSettings(("TIMESTAMPS",), log_frequency=frequency, file=str(path), count=count)
+
+
+def wait_until_written(files: TraceFiles) -> None:
+    """Until the thread has done what it was given."""
+    if files._thread is not None:
+        files._thread.submit(int).result(10)
 
 
 def read(path: Path) -> Any:
@@ -165,17 +177,126 @@ def test_with_a_frequency_what_is_left_of_a_count_is_a_file_too(tmp_path: Path) 
     assert not path.exists()
 
 
-def test_a_file_that_cannot_be_written_is_told_and_the_next_is_written(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    files = TraceFiles()
-    files.add(trace(1), settings(tmp_path / "no/such/place"))
-    files.add(trace(2), settings(tmp_path / "t.json"))
+def test_lost_traces_are_told_once_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files, path = TraceFiles(), tmp_path / "later" / "t.json"
+    for number in range(1, 101):
+        files.add(trace(number), settings(path))
+    wait_until_written(files)
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith(f"traces are lost, '{path}' cannot be written: No such file or directory")
+
+    path.parent.mkdir()
+    files.add(trace(101), settings(path))
+    files.add(trace(102), settings(path))
     files.close()
 
-    assert "traces are lost" in caplog.text
-    assert "No such file or directory" in caplog.text
-    assert read(tmp_path / "t.json") == told(2)
+    assert caplog.messages[1:] == [f"traces are written to '{path}' again; 100 were lost"]
+    assert read(path) == told(101) + told(102)
+
+
+def test_traces_that_are_lost_at_the_end_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files, path = TraceFiles(), tmp_path / "no" / "t.json"
+    for number in range(1, 4):
+        files.add(trace(number), settings(path, frequency=2))
+    files.close()
+
+    assert caplog.messages[1:] == [f"3 traces were lost: '{path}' could not be written"]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "device"])
+def test_what_is_no_file_is_told_and_hangs_nothing(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "t.json"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path = Path("/dev/full")
+    files = TraceFiles()
+    files.add(trace(1), settings(path))
+    files.close()
+
+    reason = "Is a directory" if kind == "directory" else "it is no regular file"
+    assert f"'{path}' cannot be written: {reason}" in caplog.text
+
+
+def test_a_full_disk_leaves_an_array_behind(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    append(str(path), [trace(1)], first=True)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            append(str(path), [trace(2)], first=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+    assert read(path) == told(1)
+    append(str(path), [trace(3)], first=False)
+    assert read(path) == told(1) + told(3)
+
+
+def large(number: int) -> Trace:
+    """A trace with a tensor of 1 MiB."""
+    made = Trace(number, Collected(), timestamps=False, tensors=True)
+    made.model_name, made.model_version = "m", "3"
+    made.keep("TENSOR_QUEUE_INPUT", [Tensor("t", DataType.BYTES, (1,), join_bytes([b"x" * (1 << 20)]))])
+    return made
+
+
+@pytest.mark.parametrize("frequency", [0, 1000])
+def test_traces_that_wait_take_bounded_memory(frequency: int, tmp_path: Path) -> None:
+    """A limited count, or a high frequency, keeps no more than `MOST_WAITING` bytes of traces."""
+    path, files = tmp_path / "t.json", TraceFiles()
+    most = 0
+    for number in range(1, 41):
+        files.add(large(number), settings(path, frequency, count=-1 if frequency else 1000))
+        wait_until_written(files)
+        most = max(most, files._memory)
+    files.complete(str(path))
+    files.close()
+
+    assert most < MOST_WAITING + (2 << 20)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["t.json.0"]
+    assert [entry["id"] for entry in read(tmp_path / "t.json.0") if "model_name" in entry] == list(range(1, 41))
+
+
+def test_traces_that_come_faster_than_they_are_written_are_lost_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = threading.Event()
+    monkeypatch.setattr(trace_files, "append", lambda *_: disk.wait(10))
+    files, path = TraceFiles(), tmp_path / "t.json"
+    for number in range(100):
+        files.add(large(number), settings(path))
+    held = files._memory
+    disk.set()
+    wait_until_written(files)
+    files.add(large(100), settings(path))
+    files.close()
+
+    assert held <= MOST_MEMORY
+    assert len(caplog.messages) == 2
+    assert "they come faster than they are written" in caplog.messages[0]
+    assert re.search(r"again; 3[0-9] were lost", caplog.messages[1])
+
+
+def test_tensors_become_text_in_the_thread_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[str] = set()
+    text = TensorRecord.text
+
+    def watched(record: TensorRecord) -> str:
+        threads.add(threading.current_thread().name)
+        return text(record)
+
+    monkeypatch.setattr(TensorRecord, "text", watched)
+    files, path = TraceFiles(), tmp_path / "t.json"
+    files.add(large(1), settings(path))
+    files.close()
+
+    assert threads == {"trace files_0"}
 
 
 def test_without_traces_there_is_no_thread() -> None:
