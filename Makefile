@@ -69,6 +69,8 @@ DEB ?=
 # more arguments for pytest on booted machines, e.g. make test-system SYSTEM='--release trixie -k restarts'
 SYSTEM ?=
 UNITDIR := $(DESTDIR)/usr/lib/systemd/system
+# the systemd package of Debian 12 and Ubuntu 22.04 has this folder as /lib/...; dpkg knows a folder of two packages by its name only
+PRESETDIR := $(DESTDIR)$(shell [ $(SYSTEMD) -ge 255 ] && echo /usr)/lib/systemd/system-preset
 
 install: .venv/serve install-system  ## install the service and its program into DESTDIR (default: this system)
 	$(BIN)/python -m deploy.program '$(DESTDIR)/'
@@ -84,7 +86,7 @@ install-system:
 	  if [ $${version%.conf} -le $(SYSTEMD) ]; then install -m 644 $$file '$(UNITDIR)/edge-serve.service.d'; fi; done
 	install -D -m 644 systemd/edge-serve.sysusers '$(DESTDIR)/usr/lib/sysusers.d/edge-serve.conf'
 	install -D -m 644 systemd/edge-serve.tmpfiles '$(DESTDIR)/usr/lib/tmpfiles.d/edge-serve.conf'
-	install -D -m 644 systemd/edge-serve.preset '$(DESTDIR)/usr/lib/systemd/system-preset/80-edge-serve.preset'
+	install -D -m 644 systemd/edge-serve.preset '$(PRESETDIR)/80-edge-serve.preset'
 	test -e '$(DESTDIR)/etc/edge-serve/edge-serve.conf' || install -m 644 systemd/edge-serve.conf '$(DESTDIR)/etc/edge-serve'
 	install -d -m 700 '$(DESTDIR)/etc/edge-serve/credentials'
 	install -m 644 docs/*.md '$(DESTDIR)/usr/share/doc/edge-serve'

@@ -90,14 +90,14 @@ def readable_by_all() -> Iterator[None]:
 
 
 @readable_by_all()
-def install(root: Path, target: Target) -> None:
-    """Write /opt/edge-serve below `root`, in place of what is there, which stays until all is ready.
+def install(root: Path, target: Target, place: str = HOME) -> None:
+    """Write the program to `place` below `root`. An older one there stays until the new one is complete.
 
     Raises:
         subprocess.CalledProcessError: pip failed; it has said why.
         OSError: it cannot be written there.
     """
-    home = root / HOME
+    home = root / place
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".edge-serve-", dir=home.parent) as folder:
         fresh, old = Path(folder, "fresh"), Path(folder, "old")

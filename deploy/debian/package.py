@@ -11,9 +11,12 @@ import tempfile
 from pathlib import Path
 
 from deploy.debian.releases import MACHINES, RELEASES, Release, target
-from deploy.program import CHECKOUT, install, readable_by_all
+from deploy.program import CHECKOUT, HOME, install, readable_by_all
 
-SCRIPTS = ("postinst", "prerm", "postrm")
+SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
+
+#: where dpkg unpacks the program; postinst makes the tree that runs of it
+PACKED = f"{HOME}/package"
 
 
 def version() -> str:
@@ -60,7 +63,9 @@ def build(name: str, arch: str, out: Path) -> Path:
         root = Path(folder) / "root"
         root.mkdir(mode=0o755)
         _system(root, release, arch)
-        install(root, target(release, arch))
+        install(root, target(release, arch), PACKED)
+        (root / HOME / "bin").mkdir()
+        (root / HOME / "bin/edge-serve").symlink_to("../current/bin/edge-serve")
         _control_files(root, release, arch)
         path = out / f"edge-serve_{version()}-1+{release.tag}_{arch}.deb"
         command = ["dpkg-deb", "--root-owner-group", "-Zzstd", "-z9", "--build", str(root), str(path)]

@@ -160,14 +160,19 @@ def test_installing_again_neither_stops_the_service_nor_its_settings(service: Se
 
 
 def test_a_program_that_cannot_start_is_not_started(service: Service) -> None:
-    """An upgrade that went wrong: what runs is left alone."""
+    """A failed upgrade leaves the running server alone, and dpkg does not count the new one as installed."""
     before = service.main_pid()
-    service.machine.run("chmod -x /opt/edge-serve/bin/edge-serve")
+    start = "/opt/edge-serve/package/bin/edge-serve"
+    service.machine.run(
+        f"cp -p {start} {KEPT}/start; echo 'raise SystemExit(3)' >> {start}; sed -i '/main()/d' {start}"
+    )
     try:
-        output = service.machine.run("/var/lib/dpkg/info/edge-serve.postinst configure 0.0.1")
+        done = service.machine.try_run("/var/lib/dpkg/info/edge-serve.postinst configure 0.0.1")
     finally:
-        service.machine.run("chmod +x /opt/edge-serve/bin/edge-serve")
+        service.machine.run(f"cp -p {KEPT}/start {start}")
 
-    assert "the old one was left running" in output
+    assert done.status == 1
+    assert "the old one was left running" in done.output
+    assert service.machine.run("ls /opt/edge-serve/versions | wc -l").strip() == "1", "nothing is left of the new one"
     assert service.main_pid() == before
     assert service.infer() == 200
