@@ -121,10 +121,10 @@ class Service:
         """GET /v2"""
         return ServerMetadata(self.options.server_id, TRITON_VERSION, EXTENSIONS)
 
-    def lookup(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served:
+    def lookup(self, name: str, version: str) -> Served:
         """The version that a request means; errors as in `Registry.lookup`, and Unavailable while starting."""
         self._check_running()
-        return self.registry.lookup(name, version, correlation_id, flags)
+        return self.registry.lookup(name, version)
 
     def model_ready(self, name: str, version: str) -> bool:
         """A version can answer.
@@ -352,25 +352,25 @@ class Service:
     def infer(self, request: InferRequest, on_response: OnResponse) -> Ticket:
         """Run one request. `on_response` is called exactly once for an ordinary model; never raises."""
         try:
-            served = self.lookup(request.model_name, request.model_version, request.correlation_id, request.flags)
-            if request.validated is not served.signature:
-                validate(request, served.signature)
+            served = self.lookup(request.model_name, request.model_version)
         except EdgeServeError as error:
             return _refuse(request, error, on_response)
-        if self.tracing.on:
-            on_response = self.tracing.watch(request, served.name, served.version, on_response)
-        return served.submit(request, on_response)
+        return self.infer_held(served, request, on_response)
 
     def infer_held(self, served: Served, request: InferRequest, on_response: OnResponse) -> Ticket:
         """As `infer`, on a version that was looked up and held when the request arrived: it was accepted then, whatever
         has been swapped, unloaded or stopped since. A request of a sequence still goes to where that began."""
+        if request.correlation_id:
+            served = self.registry.sequence_version(
+                served, request.model_version, request.correlation_id, request.flags
+            )
+        if request.validated is not served.signature:
+            try:
+                validate(request, served.signature)
+            except EdgeServeError as error:
+                return _refuse(request, error, on_response)
         if self.tracing.on:
             on_response = self.tracing.watch(request, served.name, served.version, on_response)
-        if request.correlation_id and self.registry.elders:
-            name, version = request.model_name, request.model_version
-            elder = self.registry.elders.find(name, version, request.correlation_id, request.flags, served)
-            if elder is not None:
-                return _submit(elder, request, on_response)
         return served.submit(request, on_response)
 
     def _check_running(self) -> None:
@@ -378,15 +378,6 @@ class Service:
             raise Unavailable("Server exiting")
         if not self.started:
             raise Unavailable("Server not ready")
-
-
-def _submit(served: Served, request: InferRequest, on_response: OnResponse) -> Ticket:
-    """Hand over a request that may have been validated for another version."""
-    try:
-        validate(request, served.signature)
-    except EdgeServeError as error:
-        return _refuse(request, error, on_response)
-    return served.submit(request, on_response)
 
 
 def _refuse(request: InferRequest, error: EdgeServeError, on_response: OnResponse) -> Ticket:

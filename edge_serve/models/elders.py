@@ -43,7 +43,7 @@ class Elders:
         """The youngest of that version."""
         return next((one for one in reversed(self._versions.get(name, ())) if one.version == version), None)
 
-    def find(self, name: str, version: str, correlation_id: int | str, flags: int, now: Served | None) -> Served | None:
+    def find(self, name: str, version: str, correlation_id: int | str, flags: int, now: Served) -> Served | None:
         """Where the request of a sequence belongs, when that is not `now`, which serves new ones.
 
         A START belongs to `now`, and ends an older sequence of that id.
@@ -54,7 +54,7 @@ class Elders:
                 if one is not now and isinstance(one.runner, Driver):
                     one.runner.end_sequence(correlation_id)
             return None
-        if now is None or not _has(now, correlation_id):
+        if not _has(now, correlation_id):
             return next((one for one in reversed(elders) if one is not now and _has(one, correlation_id)), None)
         return None
 

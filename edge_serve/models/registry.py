@@ -100,12 +100,22 @@ class Registry:
             NotFound: the model or version was never loaded.
             Unavailable: it was, and is not ready.
         """
+        served = self._serving(name, version)
+        return self.sequence_version(served, version, correlation_id, flags) if correlation_id else served
+
+    def sequence_version(self, served: Served, version: str, correlation_id: int | str, flags: int) -> Served:
+        """Return the version in which the sequence of a request began; `served`, unless a replaced version has it.
+
+        Args:
+            version: the version that the request names; "" = none.
+        """
+        if not self.elders:
+            return served
+        return self.elders.find(served.identity, version, correlation_id, flags, served) or served
+
+    def _serving(self, name: str, version: str) -> Served:
         if self._repository.namespaced:
             name = self._identity(name)
-        if self.elders and correlation_id:
-            elder = self.elders.find(name, version, correlation_id, flags, self._serving(name, version))
-            if elder is not None:
-                return elder
         if not version:
             served = self._turnover.highest.get(name)
             if served is not None:
@@ -124,13 +134,6 @@ class Registry:
                 return elder
             raise Unavailable(f"Request for unknown model: '{name}' version {int(version)} is not at ready state")
         return known.served
-
-    def _serving(self, name: str, version: str) -> Served | None:
-        if not version:
-            return self._turnover.highest.get(name)
-        record = self._models.get(name)
-        known = record.versions.get(parse_version(version)) if record is not None else None
-        return known.served if known is not None else None
 
     def _identity(self, name: str) -> str:
         """The one model that `name` means, among those that serve.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.load import ADDS_UP, ADDS_UP_CONFIG, Client, adds_up_body, touch
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, Running, python_model, running
 
 SUB_ADD = ADD_SUB.replace("a + b", "SUM").replace("a - b", "a + b").replace("SUM", "a - b")
@@ -136,3 +137,18 @@ def test_a_directory_with_colons_keeps_its_name(tmp_path: Path, flag: str) -> No
         assert [entry["state"] for entry in index] == ["READY"]
         if flag.endswith("false"):
             assert sums(server, "a::b") == 2
+
+
+def test_a_sequence_ends_in_the_version_in_which_it_began(tmp_path: Path) -> None:
+    touched = python_model(tmp_path / "a", "adds_up", ADDS_UP, ADDS_UP_CONFIG)
+    python_model(tmp_path / "b", "m")
+    flags = (*(f"--model-repository={tmp_path / name}" for name in "ab"), "--model-namespacing=true")
+    with running(*flags, "--model-control-mode=explicit", "--load-model=adds_up") as server:
+        client = Client(server.http)
+        client.infer("adds_up", adds_up_body(7, 1, start=True))
+        touch(touched)
+        assert server.post("/v2/repository/models/adds_up/load")[0] == 200
+        status, answer = client.infer("adds_up", adds_up_body(7, 1, end=True))
+        assert status == 200, answer
+        assert answer["outputs"][0]["data"] == [2]
+        client.close()
