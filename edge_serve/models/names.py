@@ -6,20 +6,22 @@ from edge_serve.errors import InvalidArgument
 
 
 def parse_version(text: str) -> int:
-    """The version number of an URL.
+    """Return the version number that a request names. No model has the version 0, but it is a number.
 
     Raises:
-        InvalidArgument: not a number.
+        InvalidArgument: not a number, or not one of 63 bits.
     """
     try:
         version = int(text)
-        if version <= 0 or version >= 1 << 63:
+        if version >= 1 << 63:
             raise ValueError("out of range")
     except ValueError:
         raise InvalidArgument(
-            f"failed to get model version from specified version string '{text}' (details: stoll), version should be "
+            f"failed to get model version from specified version string '{text}' (details: stol), version should be "
             "an integral value > 0"
         ) from None
+    if version < 0:
+        raise InvalidArgument(f"invalid model version specified '{text}' , version should be an integral value > 0")
     return version
 
 

@@ -7,6 +7,7 @@ Raw contents are not part of the message here: `grpc_infer` hands them over as v
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -59,10 +60,7 @@ def read(message: ModelInferRequest, raw: Sequence[Buffer], regions: Regions) ->
             f"expected {taken} entries of raw_input_contents for model '{request.model_name}', one for each input that "
             f"is not in shared memory, got {len(raw)}"
         )
-    for item_out in message.outputs:
-        output = _read_output(item_out, regions)
-        request.shared |= output.place is not None
-        request.outputs.append(output)
+    _read_outputs(message, request, regions)
     return request, wants_final
 
 
@@ -154,7 +152,7 @@ def _read_input(
                 f"unexpected 'content' provided when using shared memory for input tensor '{item.name}' for model "
                 f"'{model}'"
             )
-        place = _place(item.parameters, regions)
+        place = _place(item.parameters, regions, item.name)
         known = _known(datatype, item.name)
         return Shared(item.name, known, shape, Unseen.buffer(place.size), -1, place.region, place.offset), taken
     if item.HasField("contents") and raw:
@@ -198,15 +196,21 @@ def _typed(
     return np.array(values, dtype=_CONTENTS[given[0]][1]).astype(datatype.numpy, copy=False).tobytes()
 
 
-def _place(parameters: Mapping[str, InferParameter], regions: Regions, label: str = "") -> Place:
-    """The part of a region that `parameters` name.
+def _place(parameters: Mapping[str, InferParameter], regions: Regions, tensor: str, label: str = "") -> Place:
+    """The part of a region that `parameters` of a tensor name.
 
     Raises:
         NotFound, InvalidArgument: there is no such part.
     """
     region = parameters["shared_memory_region"]
     if region.WhichOneof("parameter_choice") != "string_param":
-        raise _wrong_kind("shared_memory_region", "string_param.")
+        text = f"invalid value type for 'shared_memory_region' parameter for tensor '{tensor}', expected string_param."
+        raise InvalidArgument(text)
+    if "shared_memory_byte_size" not in parameters:
+        raise InvalidArgument(
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor "
+            f"'{tensor}'"
+        )
     offset, size = (
         _integer(name, parameters[name], parameters[name].WhichOneof("parameter_choice"), "int64_param.")
         if name in parameters
@@ -217,6 +221,17 @@ def _place(parameters: Mapping[str, InferParameter], regions: Regions, label: st
 
 
 # ---- outputs ----------------------------------------------------------------------------------------------------
+
+
+def _read_outputs(message: ModelInferRequest, request: InferRequest, regions: Regions) -> None:
+    outputs: dict[str, RequestedOutput] = {}
+    for item in message.outputs:
+        output = _read_output(item, regions)
+        first = outputs.setdefault(output.name, output)
+        if output.classification:  # as in Triton, the first of a name counts, but the last that asks for classes
+            outputs[output.name] = replace(first, classification=output.classification)
+    request.outputs += outputs.values()
+    request.shared |= any(output.place is not None for output in request.outputs)
 
 
 def _read_output(output: ModelInferRequest.InferRequestedOutputTensor, regions: Regions) -> RequestedOutput:
@@ -231,5 +246,5 @@ def _read_output(output: ModelInferRequest.InferRequestedOutputTensor, regions: 
             raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
         if shared:
             raise InvalidArgument("output can't set both 'shared_memory_region' and 'classification'")
-    place = _place(output.parameters, regions, output.name) if shared else None
+    place = _place(output.parameters, regions, output.name, output.name) if shared else None
     return RequestedOutput(output.name, True, classes, place)

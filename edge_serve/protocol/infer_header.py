@@ -243,15 +243,12 @@ def _too_big(name: str, size: int, limit: int) -> InvalidArgument:
 
 
 def _read_outputs(items: list[Any], request: InferRequest, regions: Regions | None) -> None:
-    names: set[str] = set()
+    outputs: dict[str, RequestedOutput] = {}
     for item in items:
         output = _read_output(item, regions)
-        if output.place is not None:
-            request.shared = True
-        if output.name in names:
-            raise InvalidArgument(f"{prefix(request.id)}output '{output.name}' already exists in request")
-        names.add(output.name)
-        request.outputs.append(output)
+        outputs.setdefault(output.name, output)  # as in Triton, the first of a name counts
+    request.outputs += outputs.values()
+    request.shared |= any(output.place is not None for output in request.outputs)
 
 
 def _read_output(item: Any, regions: Regions | None) -> RequestedOutput:

@@ -61,7 +61,7 @@ def read(data: Any, datatype: DataType, shape: Shape, name: str) -> bytes:
     _check(kinds, datatype)
     packed = _pack(values, datatype, name)
     if len(values) < expected:
-        raise Internal("Failed to parse 'data' field: shape does not match true shape")
+        raise Internal("Unable to parse 'data': Shape does not match true shape of 'data' field")
     return packed
 
 

@@ -197,7 +197,7 @@ def _version(text: str | None) -> str:
     number = text.lstrip("0") or "0"
     if len(number) > 19 or int(number) > _INT64_MAX:
         raise InvalidArgument(
-            f"failed to get model version from specified version string '{text}' (details: out of range), "
+            f"failed to get model version from specified version string '{text}' (details: stol), "
             "version should be an integral value > 0"
         )
     return number

@@ -31,7 +31,7 @@ def prefix(request_id: str) -> str:
 
 
 def validate(request: InferRequest, signature: Signature) -> int:
-    """Check `request` and give its batch size (1 when the model has no batch dimension; a leading 0 is legal).
+    """Check `request` and give its batch size (1 when the model has no batch dimension).
 
     Sets `request.rows` and `request.validated`. Shapes stay the client's: `reshape` is models/reshape.py's job.
 
@@ -123,7 +123,9 @@ def _check_input(request: InferRequest, tensor: Tensor, signature: Signature) ->
     dims = tensor.shape[1:] if batched else tensor.shape
     if (dims != spec.dims or -1 in dims) and not _fits(dims, spec.dims):
         raise _wrong_shape(request, tensor, signature, spec)
-    check_size(tensor, signature.model_name, request.id)
+    if batched and not tensor.shape[0]:  # Triton compares with the bytes of one row, which an empty batch lacks
+        check_size(tensor, dims, signature.model_name, request.id)
+    check_size(tensor, tensor.shape, signature.model_name, request.id)
 
 
 def _fits(dims: Shape, expected: Shape) -> bool:
@@ -152,13 +154,13 @@ def shape_text(shape: Iterable[int]) -> str:
     return "[" + ",".join(map(str, shape)) + "]"
 
 
-def check_size(tensor: Tensor, model: str, request_id: str) -> None:
-    """The bytes make up the shape; BYTES elements are looked at one by one.
+def check_size(tensor: Tensor, shape: Shape, model: str, request_id: str) -> None:
+    """The bytes make up `shape`; BYTES elements are looked at one by one.
 
     Raises:
         InvalidArgument: with Triton's text.
     """
-    count = element_count(tensor.shape)
+    count = element_count(shape)
     if tensor.datatype is DataType.BYTES:
         if is_unseen(tensor.data):  # the worker looks at each of them
             if 4 * count > len(tensor.data):

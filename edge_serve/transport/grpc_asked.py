@@ -77,7 +77,7 @@ class Asked:
         encoding: of compressed messages of the request; "" = none may come.
         deflate: the encoding of the answer's messages; "" = none.
         forwarded: metadata that becomes parameters.
-        strict: `triton_grpc_error`: the first error ends a stream.
+        strict: `triton_grpc_error`: the first error of a model ends a stream.
         denied: `refusal` is that this client may not do this.
         unchangeable: what the client is told if its message changes something, where that is more than to ask.
     """

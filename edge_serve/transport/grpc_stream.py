@@ -1,7 +1,7 @@
 """One ModelStreamInfer call: many requests and their responses (server src/grpc/stream_infer_handler.cc).
 
-Responses of ordinary models leave in the order of their requests; those of decoupled models when they come. What went
-wrong is said in the stream, unless the client wants the first error to end it.
+Responses of ordinary models leave in the order of their requests; those of decoupled models when they come. Errors are
+messages of the stream. The client may ask for the first error of a model to end the stream (`triton_grpc_error`).
 
 Nothing more is read from a client that has much under way, or much unread. The senders of decoupled models are then
 made to wait; where that is not possible, responses are kept up to `backlog.MAX_UNREAD` bytes, beyond which the stream
@@ -268,10 +268,8 @@ class InferStream:
         self._push(_whole(grpc_response.stream_error(error, one.request, final=response.final)), one.turn)
 
     def _refuse(self, error: EdgeServeError, request_id: str, turn: _Turn) -> None:
-        """A request that did not get to its model."""
-        if self._call.asked.strict:
-            self._fail(error)
-            return
+        """A request that did not get to its model. As in Triton, it does not end the stream, whatever the client's
+        metadata ask for."""
         self._push(_whole(grpc_response.stream_refusal(error, request_id)), turn)
 
     def _fail(self, error: EdgeServeError) -> None:

@@ -92,8 +92,12 @@ def test_an_input_has_exactly_one_source(members: dict[str, Any], ending: str) -
 def test_duplicates() -> None:
     twice = {"id": "r", "inputs": [INPUT, INPUT]}
     assert refusal(twice).message == "[request id: r] input 'X' already exists in request"
-    outputs = {"inputs": [INPUT], "outputs": [{"name": "Y"}, {"name": "Y"}]}
-    assert refusal(outputs).message == "[request id: <id_unknown>] output 'Y' already exists in request"
+
+
+def test_of_outputs_of_one_name_the_first_counts() -> None:
+    first = {"name": "Y", "parameters": {"classification": 2}}
+    request = decode({"inputs": [INPUT], "outputs": [first, {"name": "Z"}, {"name": "Y"}]})
+    assert [(output.name, output.classification) for output in request.outputs] == [("Y", 2), ("Z", 0)]
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_half_floats_cannot_be_json(datatype: DataType) -> None:
 def test_wrong_numbers_of_elements() -> None:
     with pytest.raises(Internal) as few:
         read([1], DataType.INT32, (2,), "X")
-    assert few.value.message == "Failed to parse 'data' field: shape does not match true shape"
+    assert few.value.message == "Unable to parse 'data': Shape does not match true shape of 'data' field"
     with pytest.raises(Internal) as many:
         read([1, 2, 3], DataType.INT32, (2,), "X")
     assert many.value.message == "Unable to parse 'data': Shape does not match true shape of 'data' field"

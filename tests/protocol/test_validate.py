@@ -44,8 +44,12 @@ def test_rows_are_the_batch_dimension() -> None:
     good = request(tensor("A", (3, 4)), tensor("B", (3, 4)))
     assert validate(good, model) == 3
     assert (good.rows, good.validated) == (3, model)
-    assert validate(request(tensor("A", (0, 4)), tensor("B", (0, 4))), model) == 0
     assert validate(request(tensor("A", (4,)), tensor("B", (4,))), signature(max_batch_size=0)) == 1
+
+
+def test_a_batch_of_no_rows_lacks_the_bytes_of_one() -> None:
+    text = refusal(request(tensor("A", (0, 4)), tensor("B", (0, 4))), signature())
+    assert text == "[request id: <id_unknown>] input byte size mismatch for input 'B' for model 'm'. Expected 16, got 0"
 
 
 def test_what_was_validated_for_a_signature_is_not_looked_at_again() -> None:

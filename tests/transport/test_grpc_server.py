@@ -144,11 +144,14 @@ def test_a_strict_stream_ends_with_the_errors_code() -> None:
         metadata = (("triton_grpc_error", "true"),)
         stream = call.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")(metadata=metadata)
         await stream.write(infer_request().SerializeToString())
+        while not service.waiting:
+            await asyncio.sleep(0.01)
+        service.waiting.pop()()
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await stream.read()
         assert (raised.value.code(), raised.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "no")
 
-    with_door(main, GrpcFakeService(error=InvalidArgument("no")))
+    with_door(main, GrpcFakeService(error=InvalidArgument("no"), later=True))
 
 
 @pytest.mark.parametrize(("level", "most"), [("none", 200_000), ("low", 5_000), ("high", 5_000)])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound
+from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.protocol.grpc_infer import GrpcInferDecoder
@@ -224,9 +224,12 @@ def test_what_is_refused_at_once_names_no_model() -> None:
 def test_a_strict_stream_ends_with_its_first_error_and_cancels_the_rest() -> None:
     scene = Scene(strict=True)
     scene.send("m", "a")
-    scene.send("nope", "b")
+    scene.send("m", "b")
+    scene.send("nope", "c")
+    assert not scene.status, "a request that was refused does not end it"
+    scene.jobs[1].answer(error=Unavailable("no"))
 
-    assert isinstance(scene.status, NotFound)
+    assert isinstance(scene.status, Unavailable)
     assert scene.jobs[0].cancelled
 
 
