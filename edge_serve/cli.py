@@ -18,7 +18,7 @@ _COMMANDS = """Usage:
   edge-serve status [--json]                        how the server on this device is (status --help says more)
   edge-serve top                                    the same, live
   edge-serve doctor                                 what this machine has, what is missing, how to get it
-  edge-serve safe-mode [--leave] [<directory>]      which models a server that died again and again left out
+  edge-serve safe-mode [--leave] [<directory>]      which models a server that died again and again left out; load them
   edge-serve token <file> <role> [<name>]           add a bearer token to a --token-file, and print it
 
 """
@@ -51,7 +51,9 @@ def _run(arguments: Sequence[str]) -> int:
         case ["token", *rest]:
             return _token(rest)
         case ["safe-mode", *rest]:
-            return _safe_mode(rest)
+            from edge_serve.systemd.command import safe_mode
+
+            return safe_mode(rest, os.environ)
         case ["serve", *rest]:
             return _serve(rest)
     return _serve(arguments)
@@ -116,26 +118,6 @@ def _doctor(arguments: Sequence[str]) -> int:
     text, good = doctor.report(doctor.examine())
     print(text)
     return 0 if good else 1
-
-
-def _safe_mode(arguments: Sequence[str]) -> int:
-    from edge_serve.systemd import safe_mode
-
-    names = [argument for argument in arguments if argument != "--leave"]
-    given = os.environ.get("EDGE_SERVE_STATE_DIRECTORY") or os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    if len(names) > 1 or any(name.startswith("-") for name in names):
-        print("edge-serve: expected edge-serve safe-mode [--leave] [<directory>]", file=sys.stderr)
-        return 1
-    directory = Path(names[0] if names else given or "/var/lib/edge-serve")
-    print(safe_mode.report(directory))
-    if "--leave" in arguments:
-        try:
-            safe_mode.leave(directory)
-        except OSError as error:
-            print(f"edge-serve: {error.filename}: {error.strerror}", file=sys.stderr)
-            return 1
-        print("forgotten; the next start loads every model: systemctl restart edge-serve")
-    return 0
 
 
 def _token(arguments: Sequence[str]) -> int:

@@ -117,6 +117,7 @@ class Server:
         self.service.status_source = self._collector(repository).read
         watched = Watched(self.service, self._registry, self._workers, config.required_model)
         self._supervisor = Supervisor(watched, notify.Notifier(notify.quiet), self._clock)
+        self.service.safe_mode_exit = self._supervisor.leave_safe_mode
         if self._poller is not None:
             self._poller.on_settled = self._supervisor.reload_ends
 

@@ -82,6 +82,7 @@ class Service:
         regions: shared memory of clients; decoders look up there what a request names.
         log_control: None when there is no log of our own, as in another program.
         status_source: calls back with the status document, now or soon; None when nobody collects it.
+        safe_mode_exit: loads the models that safe mode left out, and returns their names.
     """
 
     registry: Registry
@@ -90,6 +91,7 @@ class Service:
     tracing: Tracing = field(default_factory=Tracing)
     regions: Regions = field(default_factory=Regions)
     status_source: Callable[[OnStatus], None] | None = None
+    safe_mode_exit: Callable[[], list[str]] = list
     started: bool = False
     failed: bool = False
     stopping: bool = False
@@ -187,6 +189,16 @@ class Service:
         if self.status_source is None:
             raise Unavailable("this server collects no status")
         self.status_source(done)
+
+    def leave_safe_mode(self) -> list[str]:
+        """POST /edge-serve/safe-mode/leave, also while models load; the names of the models that were left out.
+
+        Raises:
+            Unavailable: the server is draining.
+        """
+        if self.stopping:
+            raise Unavailable("Server exiting")
+        return self.safe_mode_exit()
 
     # ---- settings -----------------------------------------------------------------------------------------------
 

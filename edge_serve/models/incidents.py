@@ -14,6 +14,8 @@ class Incidents:
 
     Attributes:
         left_out: model -> why it is not loaded, until somebody asks for it by name or its directory changes.
+        skipped: those of `left_out` that would have been loaded otherwise.
+        returning: those that were skipped and are being loaded now.
         failed: models that failed to load when all were loaded last.
         reasons: model that lies in the repository -> why its last load failed.
         on_change: called when a load begins or ends, before anything of the model is touched.
@@ -21,6 +23,8 @@ class Incidents:
 
     def __init__(self) -> None:
         self.left_out: dict[str, str] = {}
+        self.skipped: set[str] = set()
+        self.returning: set[str] = set()
         self.failed: set[str] = set()
         self.reasons: dict[str, str] = {}
         self.on_change: Callable[[], None] = lambda: None
@@ -43,12 +47,17 @@ class Incidents:
 
     def wanted(self, names: Iterable[str]) -> list[str]:
         """Without those that are left out."""
-        return [name for name in names if name not in self.left_out]
+        wanted = list(names)
+        self.skipped.update(self.left_out.keys() & set(wanted))
+        return [name for name in wanted if name not in self.left_out]
 
     def readmit(self, names: Iterable[str]) -> None:
         """Somebody wants these, or they are not what they were."""
         for name in names:
             self.left_out.pop(name, None)
+            if name in self.skipped:
+                self.skipped.discard(name)
+                self.returning.add(name)
 
     def check(self, name: str) -> None:
         """May it be loaded, as the member of an ensemble, say?

@@ -177,8 +177,10 @@ class Registry:
 
     def is_ready(self) -> bool:
         """Strict readiness: every version of every model that counts serves and is healthy, or was unloaded, and no
-        model lacks one. A server in safe mode is not ready."""
-        if self.incidents.left_out or not self._required.issubset(map(plain_name, self._turnover.highest)):
+        model lacks one. A server in safe mode is not ready, nor one that has just left it."""
+        if self.incidents.left_out or self.incidents.returning:
+            return False
+        if not self._required.issubset(map(plain_name, self._turnover.highest)):
             return False
         counted = (
             record for name, record in self._models.items() if not self._required or plain_name(name) in self._required
@@ -236,6 +238,12 @@ class Registry:
 
     async def _load(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
         """What became of each model: an error, or None. Ensembles that need one of them are made anew."""
+        try:
+            return await self._load_planned(wanted, override, own_worker=own_worker)
+        finally:
+            self.incidents.returning.difference_update(wanted)
+
+    async def _load_planned(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
         plans, results = await self._planner.plans(wanted, override)
         for name in plans:
             self._models.setdefault(name, ModelRecord(name))

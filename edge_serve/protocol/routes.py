@@ -82,6 +82,7 @@ class Operation(Enum):
     CUDA_SHM_UNREGISTER = ("CUDA shared memory unregister", Group.SHARED_MEMORY, ("POST",))
     # ours: every path of Triton begins with /v2, so these never collide with one
     STATUS = ("status", Group.STATISTICS, ("GET",))
+    LEAVE_SAFE_MODE = ("leave safe mode", Group.MODEL_REPOSITORY, ("POST",))
     PAGE = ("status page", Group.PAGE, ("GET",))
     ROOT = ("root", Group.PAGE, ("GET",))
 
@@ -136,6 +137,7 @@ _FIXED = {
     "/v2/models/stats": Operation.MODEL_STATISTICS,
     "/v2/logging": Operation.LOGGING,
     "/v2/trace/setting": Operation.TRACE_SETTING,
+    "/edge-serve/safe-mode/leave": Operation.LEAVE_SAFE_MODE,
 }
 #: for GET only; with other methods these paths do not exist
 _PAGES = {"/edge-serve/status": Operation.STATUS, "/ui": Operation.PAGE, "/": Operation.ROOT}

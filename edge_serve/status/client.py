@@ -1,4 +1,7 @@
-"""Fetches the status document of a running server, over its UNIX socket for administration or over HTTP."""
+"""Fetches the status document of a running server, over its UNIX socket for administration or over HTTP.
+
+Over the same ways it tells the server to leave safe mode.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 PATH = "/edge-serve/status"
+LEAVE = "/edge-serve/safe-mode/leave"
 
 #: where the packaged service has its socket for administration
 DEFAULT_SOCKET = "/run/edge-serve/admin.sock"
@@ -83,12 +87,35 @@ def fetch(target: Target, timeout: float = _TIMEOUT_SECONDS) -> dict[str, Any]:
     Raises:
         Unreachable: with a text for people.
     """
+    return _document(target, *_ask(target, "GET", PATH, timeout))
+
+
+def leave_safe_mode(target: Target, timeout: float = _TIMEOUT_SECONDS) -> list[str]:
+    """Have the server load the models that it left out, and forget why; their names.
+
+    Raises:
+        Unreachable: with a text for people.
+    """
+    status, body = _ask(target, "POST", LEAVE, timeout)
+    value = _json(body)
+    if status == 200 and isinstance(value, dict) and isinstance(value.get("left_out"), list):
+        return [str(name) for name in value["left_out"]]
+    reason = value.get("error") if isinstance(value, dict) else None
+    raise Unreachable(f"the server at {target.name} did not leave safe mode: HTTP {status}, {reason}", UNKNOWN)
+
+
+def _ask(target: Target, method: str, path: str, timeout: float) -> tuple[int, bytes]:
+    """Status and body of one request.
+
+    Raises:
+        Unreachable: there is no answer.
+    """
     end = time.monotonic() + timeout
     headers = _headers(target)
     try:
         with contextlib.closing(_connect(target, end)) as connection:
-            connection.request("GET", _prefix(target) + PATH, headers=headers)
-            with http.client.HTTPResponse(_Until(connection.sock, end), method="GET") as answer:  # type: ignore[arg-type]  # it asks for makefile only
+            connection.request(method, _prefix(target) + path, headers=headers)
+            with http.client.HTTPResponse(_Until(connection.sock, end), method=method) as answer:  # type: ignore[arg-type]  # it asks for makefile only
                 answer.begin()
                 body = _read(answer)
     except PermissionError:
@@ -103,7 +130,7 @@ def fetch(target: Target, timeout: float = _TIMEOUT_SECONDS) -> dict[str, Any]:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         hint = "--admin-socket or --url says where else to look"
         raise Unreachable(f"no server answers at {target.name} ({reason}); {hint}", ABSENT) from error
-    return _document(target, answer.status, body)
+    return answer.status, body
 
 
 def _headers(target: Target) -> dict[str, str]:
@@ -151,11 +178,16 @@ def _left(end: float) -> float:
     return left
 
 
-def _document(target: Target, status: int, body: bytes) -> dict[str, Any]:
+def _json(body: bytes) -> Any:
+    """What the body says; None if that is no JSON."""
     try:
-        value = json.loads(body)
+        return json.loads(body)
     except (ValueError, RecursionError):
-        value = None
+        return None
+
+
+def _document(target: Target, status: int, body: bytes) -> dict[str, Any]:
+    value = _json(body)
     if status == 200 and isinstance(value, dict) and "server" in value:
         return value
     if status in (401, 403) and isinstance(value, dict):

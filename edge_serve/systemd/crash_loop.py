@@ -1,9 +1,14 @@
 """Which models are left out after the service has died again and again. Pure: a record and what is there now go in.
 
 A death counts when the process ended without having said so while the machine stayed up, or when models failed to load
-and the settings made that the end. The third in a row, with less than `STABLE_SECONDS` of service between them, has
-consequences: the models that were loading each time are left out; or those that were at work each time; or, when there
-is no such model or that did not help, all. So at the latest the seventh start serves health, metrics and the reasons.
+and the settings made that the end. A clean end (SIGTERM) clears the deaths before it. The third in a row, with less
+than `STABLE_SECONDS` of service between them, has consequences: the models that were loading each time are left out;
+or those that were at work each time; or, when there is no such model or that did not help, all. So at the latest the
+seventh start serves health, metrics and the reasons.
+
+No model is left out for good. All are tried again when the machine boots, and within one boot after the time that
+`retry_ns` says. A try that ends in a death leaves the same models out again at once; one that serves for
+`STABLE_SECONDS` clears the record.
 """
 
 from __future__ import annotations
@@ -18,6 +23,9 @@ from typing import Any
 DEATHS = 3
 #: a service that has served for so long is in no crash loop
 STABLE_SECONDS = 120.0
+#: models that are left out are tried again after so long, seconds: the first time and each later time while no other
+#: model serves, so that a try costs nothing; and while others do, which a try may take down
+RETRY_FIRST, RETRY_LATER, RETRY_BESIDE_OTHERS = 600.0, 3600.0, 86400.0
 
 
 class Phase(Enum):
@@ -47,6 +55,9 @@ class Record:
         left_out: model -> fingerprint of its directory when it was left out.
         reasons: why, by model.
         helpless: models were left out, and it has not served for a while since.
+        trying: the models in `left_out` are loaded all the same, to see whether the service still dies.
+        tries: how often they were, in this run of the machine.
+        since_ns: when they were left out, by the monotonic clock.
     """
 
     boot: str = ""
@@ -56,9 +67,14 @@ class Record:
     left_out: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     helpless: bool = False
+    trying: bool = False
+    tries: int = 0
+    since_ns: int = 0
 
 
-def next_record(last: Record, boot: str, print_of: Callable[[str], str], models: Sequence[str]) -> Record:
+def next_record(
+    last: Record, boot: str, print_of: Callable[[str], str], models: Sequence[str], now_ns: int = 0
+) -> Record:
     """The record of a process that starts.
 
     Args:
@@ -66,18 +82,40 @@ def next_record(last: Record, boot: str, print_of: Callable[[str], str], models:
         print_of: a fingerprint of a model's directory; "" = there is none.
         models: those that are there.
     """
-    deaths = last.deaths if last.boot == boot else ()
-    if last.phase is not Phase.ENDED and last.boot == boot:
-        deaths = (*deaths, last.now)
+    died = last.phase is not Phase.ENDED
+    same_boot = last.boot == boot
     left_out = {name: seen for name, seen in last.left_out.items() if print_of(name) == seen}
     reasons = {name: last.reasons.get(name, "") for name in left_out}
+    tries = last.tries if same_boot else 0
+    if last.trying and died:  # also when the machine went down: a model that does that must not do it at every boot
+        return Record(boot, Phase.ALIVE, Suspects(), (), left_out, reasons, True, False, tries, now_ns)
+    deaths = (*last.deaths, last.now) if died and same_boot else ()
     if len(deaths) >= DEATHS:
         names, reason = (None, _NO_HELP) if last.helpless else _guilty(deaths[-DEATHS:], left_out)
         for name in names if names is not None else models:
             left_out.setdefault(name, print_of(name))
             reasons.setdefault(name, reason)
-        return Record(boot, Phase.ALIVE, Suspects(), (), left_out, reasons, True)
-    return Record(boot, Phase.ALIVE, Suspects(), deaths, left_out, reasons, last.helpless and last.boot == boot)
+        return Record(boot, Phase.ALIVE, Suspects(), (), left_out, reasons, True, False, tries, now_ns)
+    helpless = last.helpless and bool(deaths)
+    trying = bool(left_out) and (last.trying or not same_boot)
+    return Record(boot, Phase.ALIVE, Suspects(), deaths, left_out, reasons, helpless, trying, tries, last.since_ns)
+
+
+def retry_ns(record: Record, others: bool) -> int | None:
+    """When the models that are left out are to be tried again, by the monotonic clock; None = there are none.
+
+    Args:
+        others: there are models that are not left out.
+    """
+    if not record.left_out or record.trying:
+        return None
+    seconds = RETRY_BESIDE_OTHERS if others else RETRY_LATER if record.tries else RETRY_FIRST
+    return record.since_ns + int(seconds * 1e9)
+
+
+def try_again(record: Record) -> Record:
+    """The models that were left out are loaded."""
+    return replace(record, trying=True, tries=record.tries + 1)
 
 
 _NO_HELP = f"the service died {DEATHS} times in a row again, without the models that were left out first"
@@ -96,7 +134,9 @@ def _guilty(deaths: Sequence[Suspects], known: Mapping[str, str]) -> tuple[list[
 
 
 def stable(record: Record) -> Record:
-    """It has served for a while."""
+    """It has served for a while: with the models that it tries, if it does."""
+    if record.trying:
+        return Record(record.boot, record.phase, record.now)
     return replace(record, deaths=(), helpless=False)
 
 
@@ -108,6 +148,9 @@ def as_text(record: Record) -> str:
             "phase": record.phase.value,
             "now": _as_json(record.now),
             "helpless": record.helpless,
+            "trying": record.trying,
+            "tries": record.tries,
+            "since_ns": record.since_ns,
             "deaths": [_as_json(death) for death in record.deaths],
             "left_out": {
                 name: {"fingerprint": seen, "reason": record.reasons.get(name, "")}
@@ -126,8 +169,10 @@ def from_text(text: str) -> Record:
         reasons = {name: str(one["reason"]) for name, one in value["left_out"].items()}
         deaths = tuple(_suspects(death) for death in value["deaths"])
         phase, now, helpless = Phase(value["phase"]), _suspects(value["now"]), value["helpless"] is True
-        return Record(str(value["boot"]), phase, now, deaths, left_out, reasons, helpless)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        # what older releases did not write is optional
+        trying, tries, since_ns = value.get("trying") is True, int(value.get("tries", 0)), int(value.get("since_ns", 0))
+        return Record(str(value["boot"]), phase, now, deaths, left_out, reasons, helpless, trying, tries, since_ns)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Record()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
+import errno
 import fcntl
 import hashlib
 import logging
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from edge_serve.aio.tasks import start_task
 from edge_serve.models.registry import Registry
 from edge_serve.models.repository import Repository, fingerprint
 from edge_serve.systemd.crash_loop import (
@@ -21,13 +23,15 @@ from edge_serve.systemd.crash_loop import (
     as_text,
     from_text,
     next_record,
+    retry_ns,
     stable,
+    try_again,
 )
 
 log = logging.getLogger(__name__)
 
 FILE = "crashes.json"
-_LOCK = "crashes.lock"
+LOCK = "crashes.lock"
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
@@ -42,42 +46,76 @@ class CrashWatch:
         self._record = Record()
         self._written: Record | None = None
         self._ready_ns: int | None = None
+        #: there are models that are not left out
+        self._others = False
+        #: loads the models that were left out
+        self._load: asyncio.Task[list[str]] | None = None
 
-    def begin(self) -> None:
+    def begin(self, now_ns: int) -> None:
         """Before anything is loaded: learn from the processes before this one, and leave out whom they accuse."""
-        try:
-            self._lock = os.open(self._path.with_name(_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            log.warning("crashes are not counted, because %s is in use or cannot be written: %s", self._path, error)
-            self._close()
+        if not self._acquire():
             return
         found = self._repository.scan()
         prints = {name: _print(one.directory) for name, one in found.items()}
-        last = from_text(_read(self._path))
-        self._record = next_record(last, _boot(), lambda name: prints.get(name, ""), sorted(found))
-        incidents = self._registry.incidents
-        incidents.left_out.update(self._record.reasons)
-        incidents.on_change = self._save
+        last = from_text(_read_or_nothing(self._path))
+        self._record = next_record(last, _boot(), lambda name: prints.get(name, ""), sorted(found), now_ns)
+        self._others = not found.keys() <= self._record.left_out.keys()
+        self._registry.incidents.on_change = self._save
+        if self._record.deaths or self._record.trying:
+            self._registry.load_at_once(1)
         if self._record.deaths:
             log.warning("the service died %d time(s) in a row before it served for %g s: models are loaded one by one",
                         len(self._record.deaths), STABLE_SECONDS)  # fmt: skip
-            self._registry.load_at_once(1)
-        for name, reason in self._record.reasons.items():
-            log.critical("safe mode: model %s is left out: %s", name, reason)
+        if self._record.trying:
+            log.warning("safe mode: models that were left out are tried again, because the machine has booted since: "
+                        "%s", ", ".join(self._record.left_out))  # fmt: skip
+        else:
+            self._leave_out()
         self._save()
 
-    def look(self, now_ns: int, busy: Sequence[str]) -> None:
-        """Called about once a second; `busy` are the models that have something to do."""
-        if self._lock < 0:
+    def look(self, now_ns: int, busy: Sequence[str], *, started: bool = True) -> None:
+        """Called about once a second.
+
+        Args:
+            busy: the models that have something to do.
+            started: the models of the start are loaded, or failed to.
+        """
+        if self._lock < 0 or self._record.phase is not Phase.ALIVE:
             return
-        if self._ready_ns is None and not self._registry.incidents.loading():
-            self._ready_ns = now_ns
-        if self._record.deaths or self._record.helpless:  # else nobody asks, and the file is not worth its writes
-            self._record = replace(self._record, now=Suspects(self._record.now.loading, tuple(busy)))
+        if self._removed():
+            log.info("%s was removed", self._path)
+            self.leave()
+        if not started or self._load is not None or self._registry.incidents.loading():
+            settled = False
+        else:
+            settled = True
+            if self._ready_ns is None:
+                self._ready_ns = now_ns
+        record = self._record
+        if record.deaths or record.helpless or record.trying:  # else the file is not worth its writes
+            self._record = replace(record, now=Suspects(record.now.loading, tuple(busy)))
             if self._ready_ns is not None and now_ns - self._ready_ns > STABLE_SECONDS * 1e9:
                 self._record = stable(self._record)
+                if record.trying:
+                    log.info("safe mode is over: the service has run for %g s with %s", STABLE_SECONDS,
+                             ", ".join(record.left_out))  # fmt: skip
+        due = retry_ns(self._record, self._others)
+        if settled and due is not None and now_ns >= due:
+            self._try_again()
         self._save()
+
+    def leave(self) -> list[str]:
+        """Leave safe mode: clear the record, load the models that were left out, and return their names. A process that
+        is about to end loads nothing."""
+        if self._record.phase is not Phase.ALIVE:
+            return []
+        self._record = Record(self._record.boot, Phase.ALIVE, self._record.now)
+        names = self._readmit()
+        if names:
+            log.info("safe mode is left: loading %s", ", ".join(names))
+        self._written = None
+        self._save()
+        return names
 
     def fail(self, names: Sequence[str]) -> None:
         """The process ends because these models did not load."""
@@ -85,8 +123,45 @@ class CrashWatch:
 
     def end(self) -> None:
         """The process ends because it is to."""
+        if self._load is not None:
+            self._load.cancel()
         if self._record.phase is not Phase.FAILED:
             self._end(Phase.ENDED, Suspects())
+
+    # ---- inside -------------------------------------------------------------------------------------------------
+
+    def _leave_out(self) -> None:
+        incidents = self._registry.incidents
+        incidents.left_out.update(self._record.reasons)
+        for name, reason in self._record.reasons.items():
+            log.critical("safe mode: model %s is left out: %s", name, reason)
+        if self._record.reasons:
+            log.warning("safe mode: change a model's directory and reload to load it, or all of them by "
+                        "'edge-serve safe-mode --leave'")  # fmt: skip
+
+    def _try_again(self) -> None:
+        """Load the models that are left out; a death now leaves them out again at once."""
+        self._record = try_again(self._record)
+        self._write()  # before anything is loaded
+        self._registry.load_at_once(1)
+        log.warning("safe mode: models that were left out are tried again: %s", ", ".join(self._readmit()))
+
+    def _readmit(self) -> list[str]:
+        """Load what would have been loaded; the names of all that were left out."""
+        incidents = self._registry.incidents
+        names, skipped = sorted(incidents.left_out), sorted(incidents.skipped)
+        incidents.readmit(names)
+        if skipped:
+            # beside nothing else they share a worker, as at a start
+            beside = bool(self._registry.served())
+            self._load = start_task(self._registry.load_all(skipped, own_worker=beside), "load models left out")
+            self._load.add_done_callback(self._loaded)
+        self._ready_ns = None
+        return names
+
+    def _loaded(self, task: asyncio.Task[list[str]]) -> None:
+        if self._load is task:
+            self._load = None
 
     def _end(self, phase: Phase, suspects: Suspects) -> None:
         self._registry.incidents.on_change = lambda: None
@@ -97,7 +172,9 @@ class CrashWatch:
         """Write what has changed: what is loading, and who is left out no more."""
         incidents = self._registry.incidents
         if self._record.phase is Phase.ALIVE:
-            left_out = {name: seen for name, seen in self._record.left_out.items() if name in incidents.left_out}
+            left_out = self._record.left_out
+            if not self._record.trying:
+                left_out = {name: seen for name, seen in left_out.items() if name in incidents.left_out}
             now = replace(self._record.now, loading=tuple(incidents.loading()))
             self._record = replace(self._record, now=now, left_out=left_out)
             self._write()
@@ -105,7 +182,7 @@ class CrashWatch:
     def _write(self) -> None:
         """By renaming, and without `fsync`: what counts are ends of the process, which the kernel's cache outlives; a
         power cut is no crash, and a file that it has torn holds nothing."""
-        if self._lock < 0 or self._record == self._written:
+        if self._lock < 0 or self._record == self._written or self._removed():
             return
         fresh = self._path.with_suffix(".new")
         try:
@@ -116,40 +193,90 @@ class CrashWatch:
             log.warning("crashes are not counted any more: %s cannot be written: %s", self._path, error)
             self._close()
 
+    def _removed(self) -> bool:
+        """Whether an operator has removed the file that this process wrote, which clears the record (`forget`)."""
+        return self._written is not None and not self._path.exists()
+
+    def _acquire(self) -> bool:
+        """Lock the record: one server keeps it at a time. Logs why not."""
+        path = self._path.with_name(LOCK)
+        try:
+            self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning("crashes are not counted: another server keeps its record in %s; give each server a "
+                        "--state-directory of its own", path.parent)  # fmt: skip
+        except OSError as error:
+            log.warning("crashes are not counted: cannot open %s: %s; --state-directory must name an existing "
+                        "directory that the server may write", path, error.strerror)  # fmt: skip
+        else:
+            return True
+        self._close()
+        return False
+
     def _close(self) -> None:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
 
-def report(directory: Path) -> str:
-    """For people: who is left out, and why."""
-    record = from_text(_read(directory / FILE))
-    lines = [f"{name} is left out: {record.reasons.get(name, '')}" for name in sorted(record.left_out)]
-    if record.deaths:
-        lines.append(f"the service died {len(record.deaths)} time(s) in a row")
-    return "\n".join(lines) or "no model is left out"
-
-
-def leave(directory: Path) -> None:
-    """Forget it all: the next start loads every model.
-
-    Raises:
-        OSError: the file cannot be removed.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        (directory / FILE).unlink()
-
-
-def _read(path: Path) -> str:
+def _read_or_nothing(path: Path) -> str:
     try:
         return path.read_text()
-    except (OSError, UnicodeDecodeError):
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        log.warning("the record of crashes cannot be read, it begins anew: %s", error)
         return ""
 
 
+def read(directory: Path) -> Record:
+    """The record of the server with this state directory.
+
+    Raises:
+        OSError: it cannot be read. FileNotFoundError: no server has kept one there.
+    """
+    path = directory / FILE
+    try:
+        return from_text(path.read_text(errors="replace"))
+    except FileNotFoundError:
+        if not (directory / LOCK).exists():
+            raise
+        return Record()  # cleared
+
+
+def forget(directory: Path) -> None:
+    """Remove the record. A server that runs finds it gone and leaves safe mode (`CrashWatch.look`).
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    (directory / FILE).unlink(missing_ok=True)
+
+
+def is_kept(directory: Path) -> bool:
+    """Whether a running server keeps the record.
+
+    Raises:
+        OSError: its lock cannot be opened.
+    """
+    try:
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno != errno.EWOULDBLOCK:
+            raise
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def _boot() -> str:
-    return _read(Path(_BOOT)).strip()
+    return _read_or_nothing(Path(_BOOT)).strip()
 
 
 def _print(directory: Path) -> str:

@@ -80,7 +80,7 @@ class Supervisor:
     def watch_crashes(self, crashes: CrashWatch) -> None:
         """Before anything is loaded: whoever killed the service again and again is left out."""
         self._crashes = crashes
-        crashes.begin()
+        crashes.begin(self._clock.now_ns())
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -102,7 +102,8 @@ class Supervisor:
         self._feed(now)
         if self._crashes is not None:
             served = self._watched.registry.served()
-            self._crashes.look(now, sorted({one.name for one in served if one.runner.in_flight()}))
+            busy = sorted({one.name for one in served if one.runner.in_flight()})
+            self._crashes.look(now, busy, started=self._watched.service.started)
 
     # ---- what happens to the server -----------------------------------------------------------------------------
 
@@ -135,6 +136,10 @@ class Supervisor:
         if self._crashes is not None and failed and errno is None:
             self._crashes.fail(failed)
         self._notifier.tell(notify.failed(text, errno))
+
+    def leave_safe_mode(self) -> list[str]:
+        """Load the models that are left out, and forget why they were. Returns their names."""
+        return self._crashes.leave() if self._crashes is not None else []
 
     def ended(self) -> None:
         """The end is meant."""

@@ -1,6 +1,7 @@
-"""What this server has beside the v2 protocol: its status as a document, and the page that shows it.
+"""What this server has beside the v2 protocol: its status as a document, the page that shows it, and the order to leave
+safe mode.
 
-docs/status.md tells users about both.
+docs/status.md and docs/supervision.md tell users about them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class StatusService(Protocol):
     """What these routes need of service.Service."""
 
     def status(self, done: Callable[[dict[str, Any]], None]) -> None: ...
+    def leave_safe_mode(self) -> list[str]: ...
 
 
 class StatusPage:
@@ -94,6 +96,10 @@ class Edge:
     def status(self, exchange: Exchange, route: Route) -> None:
         """GET /edge-serve/status"""
         self._service.status(lambda document: exchange.reply(200, (_json(document),), headers=_NO_STORE))
+
+    def leave_safe_mode(self, exchange: Exchange, route: Route) -> None:
+        """POST /edge-serve/safe-mode/leave"""
+        exchange.reply(200, (_json({"left_out": self._service.leave_safe_mode()}),))
 
     def page(self, exchange: Exchange, route: Route) -> None:
         """GET /ui"""

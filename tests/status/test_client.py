@@ -30,6 +30,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(made.body)
 
+    def do_POST(self) -> None:
+        self.do_GET()
+
     def address_string(self) -> str:
         return "peer"
 

@@ -9,7 +9,9 @@ import re
 
 import pytest
 
-from edge_serve.protocol.routes import Group
+from edge_serve.access.roles import Role
+from edge_serve.protocol.routes import Group, Operation
+from edge_serve.transport.access import role_of_operation
 from tests.transport.v2_scene import JSON, PLAIN, Door
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
@@ -29,6 +31,13 @@ def test_the_status_is_in_the_group_of_statistics() -> None:
     assert door.call("GET", "/edge-serve/status").status == 403
     assert door.call("GET", "/edge-serve/status", headers={"key": "secret"}).status == 200
     assert door.call("GET", "/ui").status == 200
+
+
+def test_the_order_to_leave_safe_mode_is_an_administrator_s() -> None:
+    path = "/edge-serve/safe-mode/leave"
+    assert Door().call("POST", path).json == {"left_out": ["left", "out"]}
+    assert Door().call("GET", path).status == 405
+    assert role_of_operation(Operation.LEAVE_SAFE_MODE, "POST") is Role.ADMIN
 
 
 def test_the_page_comes_plain_and_compressed() -> None:

@@ -116,6 +116,9 @@ class FakeService:
     def status(self, done: Callable[[dict[str, Any]], None]) -> None:
         done(self.document)
 
+    def leave_safe_mode(self) -> list[str]:
+        return ["left", "out"]
+
     def live(self) -> bool:
         return self.alive
 
