@@ -98,6 +98,15 @@ class Plan:
         files = without_configuration(self.print) == without_configuration(other.print)
         return self.print == other.print or (files and self.config == other.config)
 
+    def leaves_override(self, before: Plan) -> bool:
+        """Whether the configuration of the last load request, which `before` has, stays. It does until a file changes.
+
+        Files of a load request do not stay: as in Triton, a load without them goes back to the disk.
+        """
+        if self.override is not None or before.override is None or before.override.files:
+            return False
+        return (self.directory, self.print) == (before.directory, before.print)
+
     def keeps(self, version: int, before: Plan | None) -> bool:
         """Whether a version that was loaded by `before` is what loading it again would serve."""
         return (

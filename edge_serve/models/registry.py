@@ -300,6 +300,10 @@ class Registry:
             LoadFailure: what served before it still does, unless it is an ensemble that does not fit its members.
         """
         record = self._models[plan.name]
+        if record.plan is not None and plan.leaves_override(record.plan):
+            log.info("model %s keeps the configuration of its last load request: its files did not change", plan.name,
+                     extra=about(plan.name))  # fmt: skip
+            plan = record.plan
         if not batch.members_changed(plan) and record.plan is not None and plan.same_as(record.plan):
             if plan is record.plan:  # nobody asked for it, and what it needs did not change
                 return

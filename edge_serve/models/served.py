@@ -14,6 +14,7 @@ from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.metrics.source import ModelSeries
+from edge_serve.models.lineage import Lineage
 from edge_serve.models.repository import namespace_of
 from edge_serve.models.reshape import reshape_inputs, reshape_outputs
 from edge_serve.models.ticket import OnResponse, Ticket
@@ -47,6 +48,7 @@ class Served:
         shape_key: requests with equal keys may share a batch.
         kept: the directory with the files of a load request, gone when the version is closed.
         cached: its answers are kept in the response cache.
+        lineage: what metrics add of the loads that this one replaced.
         on_close: called when the version is closed, to give back what it has of the whole server.
         directory: of the model's files.
         sick: it has answered a question of the server's own before and does not now (`self_inference`).
@@ -70,6 +72,7 @@ class Served:
     directory: Path = Path()
     sick: bool = False
     failed_questions: int = 0
+    lineage: Lineage = field(default_factory=Lineage)
     _reshapes_inputs: bool = field(init=False)
     _reshapes_outputs: bool = field(init=False)
     #: it was replaced: it answers what it accepted and lets its sequences end
@@ -119,6 +122,11 @@ class Served:
         """The same version without its model, which may go: `runner` takes its requests."""
         return replace(self, runner=runner, opened=None, arena=None, kept=None, exchanging=True, _holds=0, _free=None)
 
+    def replace(self, before: Served) -> None:
+        """Take the place of another load of this version: its metrics go on."""
+        self.lineage = before.lineage
+        self.lineage.add(before.statistics)
+
     def let_go(self) -> None:
         """The reverse of `hold`."""
         self._holds -= 1
@@ -145,7 +153,7 @@ class Served:
             self.name,
             self.version,
             dict(self.config.metric_tags),
-            self.statistics,
+            self.lineage.total(self.statistics),
             self.load_seconds,
             cache_enabled=self.cached,
             decoupled=self.signature.decoupled,

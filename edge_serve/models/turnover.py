@@ -192,6 +192,7 @@ class Turnover:
             if known.state is State.READY and known.served is not None:
                 if isinstance(known.served.runner, WaitingRoom):
                     known.served.runner.open(served)
+                served.replace(known.served)
                 self._retire_quietly(known.served, replaced=True)
             else:
                 known.move(Event.LOADED)
@@ -254,6 +255,7 @@ class Turnover:
             )  # fmt: skip
         self._elders.remove(served)
         await self._loader.close(served)
+        served.lineage.close(served.statistics)
         runner = served.runner.runner if isinstance(served.runner, CachedRunner) else served.runner
         if late and isinstance(runner, Driver):
             runner.give_up(_too_late(served, self._drain_seconds))

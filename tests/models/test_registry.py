@@ -13,6 +13,8 @@ from google.protobuf import text_format
 
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.models.lineage import Lineage
 from edge_serve.models.loading import Loader, Plan
 from edge_serve.models.names import check_name, parse_version
 from edge_serve.models.override import Override
@@ -50,6 +52,11 @@ class FakeServed:
         self.arena = self.opened = None
         self.closed = False
         self.runner = Idle(busy)
+        self.statistics = ModelStatistics()
+        self.lineage = Lineage()
+
+    def replace(self, before: FakeServed) -> None:
+        self.lineage = before.lineage
 
     async def unheld(self) -> None:
         """Nothing of it is under way elsewhere."""
@@ -105,6 +112,9 @@ class House:
 
     def index(self) -> list[tuple[str, str, str, str]]:
         return [(e.name, e.version, e.state, e.reason) for e in self.registry.index(ready_only=False)]
+
+    def plans(self) -> dict[str, Plan | None]:
+        return {name: record.plan for name, record in self.registry._models.items()}
 
     def serving(self, name: str) -> FakeServed:
         return cast(FakeServed, self.registry.lookup(name, ""))
@@ -229,7 +239,22 @@ def test_an_unchanged_model_is_not_loaded_again_but_an_override_is(tmp_path: Pat
         assert len(house.loader.opened) == 2
 
         await house.registry.load("m")
-        assert len(house.loader.opened) == 3
+        assert len(house.loader.opened) == 2, "the override stays"
+        (tmp_path / "m" / "1" / "model.py").touch()
+        await house.registry.load("m")
+        assert len(house.loader.opened) == 3, "until a file changes"
+
+        await house.registry.load("m", Override("{}"))
+        await house.registry.unload("m")
+        await house.registry.load("m")
+        plan = house.plans()["m"]
+        assert plan is not None
+        assert plan.override is None, "or the model is unloaded"
+
+        await house.registry.load("m", Override("{}", {"1/model.py": b""}))
+        opened = len(house.loader.opened)
+        await house.registry.load("m")
+        assert len(house.loader.opened) == opened + 1, "files of a load do not stay"
 
     play(tmp_path, scenario)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,6 +16,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
+from tests.server.load import touch
 from tests.server.running import Running, python_model, running
 
 ROW = bytes(64)
@@ -25,6 +28,7 @@ class Both:
 
     server: Running
     stub: Any
+    root: Path
 
     def http(self, path: str, body: object = None) -> tuple[int, Any]:
         status, text = self.server.get(path) if body is None else self.server.post(path, body)
@@ -51,13 +55,14 @@ class Both:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     root = tmp_path_factory.mktemp("models")
-    python_model(root, "m")
+    for name in ("m", "spare", "again"):
+        python_model(root, name)
     python_model(root, "odd+name")
     flags = ("--model-control-mode=explicit", "--load-model=m", "--allow-grpc=true", "--grpc-port=0")
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(running(f"--model-repository={root}", *flags))
         channel = stack.enter_context(grpc.insecure_channel(server.wait_for_log(r"gRPC on (\S+)")[1]))
-        yield Both(server, service_pb2_grpc.GRPCInferenceServiceStub(channel))
+        yield Both(server, service_pb2_grpc.GRPCInferenceServiceStub(channel), root)
 
 
 def asked(outputs: list[Any] | None = None, rows: int = 1) -> dict[str, Any]:
@@ -172,3 +177,50 @@ def test_a_health_check_without_a_host_is_answered(both: Both) -> None:
     with socket.create_connection(("127.0.0.1", both.server.http), timeout=30) as client:
         client.sendall(b"GET /v2/health/live HTTP/1.1\r\nConnection: close\r\n\r\n")
         assert client.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
+
+
+def test_the_configuration_of_a_load_stays_until_a_file_changes_or_the_model_is_unloaded(both: Both) -> None:
+    load, unload = ("/v2/repository/models/spare/" + verb for verb in ("load", "unload"))
+
+    def most_rows() -> int:
+        return int(both.http("/v2/models/spare/config")[1]["max_batch_size"])
+
+    assert both.http(load, {}) == (200, None)
+    _, config = both.http("/v2/models/spare/config")
+    override = {"parameters": {"config": json.dumps({**config, "max_batch_size": 2})}}
+    for undo in ("touch", "unload"):
+        assert most_rows() == 8
+        assert both.http(load, override) == (200, None)
+        for _ in range(2):
+            assert both.http(load, {}) == (200, None)
+            assert most_rows() == 2
+        if undo == "touch":
+            touch(both.root / "spare")
+        else:
+            assert both.http(unload, {}) == (200, None)
+        assert both.http(load, {}) == (200, None)
+    assert most_rows() == 8
+
+
+def test_counters_of_a_version_go_on_when_it_is_loaded_again(both: Both) -> None:
+    """As in 2.51, statistics begin anew with the new version, metrics go on; both end with an unload."""
+
+    def counted() -> tuple[list[str], int]:
+        page = both.server.get("/metrics", both.server.metrics)[1].decode()
+        names = "request_success|count|exec_count"
+        found = re.findall(rf'^nv_inference_(?:{names}){{model="again",version="1"}} (.*)', page, re.MULTILINE)
+        (row,) = both.http("/v2/models/again/stats")[1]["model_stats"]
+        return found, row["inference_count"]
+
+    load, infer = "/v2/repository/models/again/load", "/v2/models/again/infer"
+    assert both.http(load, {}) == (200, None)
+    assert both.http(infer, asked(rows=2))[0] == 200
+    assert counted() == (["1", "2", "1"], 2)
+    touch(both.root / "again")
+    assert both.http(load, {}) == (200, None)
+    assert counted() == (["1", "2", "1"], 0)
+    assert both.http(infer, asked())[0] == 200
+    assert counted() == (["2", "3", "2"], 1)
+    assert both.http("/v2/repository/models/again/unload", {}) == (200, None)
+    assert both.http(load, {}) == (200, None)
+    assert counted() == (["0", "0", "0"], 0)

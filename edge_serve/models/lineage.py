@@ -1,0 +1,77 @@
+"""Counters over all loads of a version: metrics go on when a version is replaced by another load of it, as in Triton.
+
+The statistics themselves begin anew with each load. A replaced load still counts while it drains, so its statistics
+are read until it is closed, and added to a sum then.
+"""
+
+from __future__ import annotations
+
+from edge_serve.messages.statistics import Duration, FirstResponse, Histogram, ModelStatistics
+
+_DURATIONS = (
+    "success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss",
+)  # fmt: skip
+_HISTOGRAMS = ("request_seconds", "queue_seconds", "compute_seconds")
+
+
+class Lineage:
+    """What the earlier loads of one version have counted. Their successor shares it."""
+
+    def __init__(self) -> None:
+        self._sum: ModelStatistics | None = None
+        self._draining: list[ModelStatistics] = []
+
+    def add(self, statistics: ModelStatistics) -> None:
+        """Count a load that was replaced, and may still be draining."""
+        self._draining.append(statistics)
+
+    def close(self, statistics: ModelStatistics) -> None:
+        """Note that a load counts no more. No effect on one that was not replaced."""
+        if any(one is statistics for one in self._draining):
+            self._draining = [one for one in self._draining if one is not statistics]
+            self._sum = _sum([self._sum or ModelStatistics(), statistics])
+
+    def total(self, now: ModelStatistics) -> ModelStatistics:
+        """Return what the present load (`now`) and its predecessors have counted. Quantiles are of the present one."""
+        if self._sum is None and not self._draining:
+            return now
+        before = [] if self._sum is None else [self._sum]
+        return _sum([*before, *self._draining, now])
+
+
+def _sum(parts: list[ModelStatistics]) -> ModelStatistics:
+    """The counters that metrics show; `responses` and `batches` belong to statistics, and quantiles to the last."""
+    last = parts[-1]
+    total = ModelStatistics(
+        recent=last.recent, recent_hits=last.recent_hits, recent_misses=last.recent_misses,
+        first_response=None if last.first_response is None else FirstResponse(last.first_response.bounds),
+    )  # fmt: skip
+    for part in parts:
+        total.inference_count += part.inference_count
+        total.execution_count += part.execution_count
+        total.pending += part.pending
+        for name in _DURATIONS:
+            _add_duration(getattr(total, name), getattr(part, name))
+        for reason, count in part.failures.items():
+            total.failures[reason] = total.failures.get(reason, 0) + count
+        for name in _HISTOGRAMS:
+            _add_histogram(getattr(total, name), getattr(part, name))
+        _add_first(total.first_response, part.first_response)
+    return total
+
+
+def _add_duration(total: Duration, part: Duration) -> None:
+    total.count += part.count
+    total.ns += part.ns
+
+
+def _add_histogram(total: Histogram, part: Histogram) -> None:
+    total.counts = [a + b for a, b in zip(total.counts, part.counts, strict=True)]
+    total.sum_ns += part.sum_ns
+
+
+def _add_first(total: FirstResponse | None, part: FirstResponse | None) -> None:
+    if total is None or part is None or total.bounds != part.bounds:
+        return  # other buckets were configured, or none
+    total.counts = [a + b for a, b in zip(total.counts, part.counts, strict=True)]
+    total.sum_ms += part.sum_ms
