@@ -541,7 +541,8 @@ def test_a_codec_without_memory_of_its_own_refuses_the_job_and_never_raises(monk
         raise Unavailable("no descriptors")
 
     async def story() -> list[Encoded | Refused]:
-        codec, told = Codec(Budget(1 << 30)), []
+        told: list[Encoded | Refused] = []
+        codec = Codec(Budget(1 << 30))
         monkeypatch.setattr(arena_module, "_made", none)
         response = InferResponse("m", "1", "", [Tensor("Y", DataType.INT32, (1,), bytes(4))])
         codec.encode(response, InferRequest("m"), SIGNATURE, "identity", told.append)
