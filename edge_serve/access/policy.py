@@ -59,6 +59,13 @@ class Policy:
                 return refusal
         return self._out_of_place(peer, asked) if needed is Role.ADMIN else None
 
+    def may_read_log(self, peer: Peer, asked: Asked) -> bool:
+        """Whether a client with the role `read` sees lines of the log, which hold paths and texts of models.
+
+        It does when roles are configured, so that it showed a token or a certificate, or when it is on this device.
+        """
+        return self.tokens is not None or self.certificates is not None or (peer.local and not asked.forwarded)
+
     def _without_role(self, peer: Peer, needed: Role, asked: Asked) -> EdgeServeError | None:
         role = self.anonymous
         known = False

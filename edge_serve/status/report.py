@@ -42,6 +42,8 @@ def report(
     lines = [*_head(after, paint), "", *_figures(after, total, measured=before is not None), ""]
     lines += _models(after, each, paint)
     lines += ["", *_workers(after, paint)]
+    if after.get("log_hidden"):
+        return [*lines, "", "the log's lines are shown on the device itself, and to clients with a token"]
     recent = _events(after[events][:most_events], paint)
     if recent:
         lines += ["", paint("LAST PROBLEMS" if events == "errors" else "LAST EVENTS", "head"), *recent]

@@ -188,12 +188,18 @@ class Gate:
         """What the client is told instead of an answer; None: it may. `field` reads the head or the metadata."""
         if needed is Role.NONE:
             return None
+        return self._access.policy.refusal(self._peer, needed, self._asked(field))
+
+    def may_read_log(self, field: Field) -> bool:
+        """See `Policy.may_read_log`."""
+        return self._access.policy.may_read_log(self._peer, self._asked(field))
+
+    def _asked(self, field: Field) -> Asked:
         origin = field("origin")
         if origin is not None and not self._access.is_foreign(origin, field("host")):
             origin = None
         forwarded = any(field(name) is not None for name in _FORWARDED)
-        asked = Asked(field("authorization"), forwarded, origin)
-        return self._access.policy.refusal(self._peer, needed, asked)
+        return Asked(field("authorization"), forwarded, origin)
 
 
 def _is_address(host: str) -> bool:

@@ -23,7 +23,7 @@ from edge_serve.protocol import bodies
 from edge_serve.protocol.http1 import Head
 from edge_serve.protocol.routes import Operation, Route
 from edge_serve.tracing.tracing import Tracing
-from edge_serve.transport.access import Access
+from edge_serve.transport.access import Access, Gate
 from edge_serve.transport.call_service import CallService
 from edge_serve.transport.exchange import Exchange
 from edge_serve.transport.generate import Single, Stream
@@ -86,7 +86,9 @@ class V2Application:
         self._all: WeakSet[V2Application] = WeakSet([self])
         runtime = Settings(service)
         memory = SharedMemory(service)
-        edge = Edge(service, settings.ui)
+        #: None = no client is asked for its role
+        self._gate: Gate | None = None
+        self._edge = edge = Edge(service, settings.ui)
         self._handlers: dict[Operation, Callable[[Exchange, Route], None]] = {
             Operation.SERVER_LIVE: self._live,
             Operation.SERVER_READY: self._ready,
@@ -106,7 +108,6 @@ class V2Application:
             Operation.CUDA_SHM_STATUS: memory.cuda_status,
             Operation.CUDA_SHM_REGISTER: memory.register_cuda,
             Operation.CUDA_SHM_UNREGISTER: memory.unregister_cuda,
-            Operation.STATUS: edge.status,
             Operation.LEAVE_SAFE_MODE: edge.leave_safe_mode,
             Operation.PAGE: edge.page,
             Operation.ROOT: edge.root,
@@ -118,7 +119,8 @@ class V2Application:
         if known is None:
             known = copy.copy(self)
             self._all.add(known)
-            known._heads = self._heads_of(peer)
+            known._gate = None if self._access is None else self._access.gate(peer)
+            known._heads = self._heads_of(peer, known._gate)
             if len(self._for_peers) >= _PEERS:
                 self._for_peers.clear()
             self._for_peers[peer] = known
@@ -134,12 +136,12 @@ class V2Application:
         for one in self._all:
             one._inference, one._generation = inference, generation
 
-    def _heads_of(self, peer: Peer) -> HeadReader:
+    def _heads_of(self, peer: Peer, gate: Gate | None) -> HeadReader:
         settings = replace(self._settings, restricted={}) if peer.administrator else self._settings
         if self._access is None:
             return HeadReader(settings)
         # of clients with certificates there may be many, each with a reader of its own
-        heads = HeadReader(settings, self._access.gate(peer), *(() if peer.certificate is None else (_FEW_HEADS,)))
+        heads = HeadReader(settings, gate, *(() if peer.certificate is None else (_FEW_HEADS,)))
         self._access.tell(heads)
         return heads
 
@@ -175,6 +177,8 @@ class V2Application:
                 self._generation.handle(exchange, request, Single)
             elif request.route.operation is Operation.GENERATE_STREAM:
                 self._generation.handle(exchange, request, Stream)
+            elif request.route.operation is Operation.STATUS:
+                self._edge.status(exchange, log=self._gate is None or self._gate.may_read_log(exchange.head.get))
             else:
                 self._handler(request.route)(exchange, request.route)
         except EdgeServeError as error:

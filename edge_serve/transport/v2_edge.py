@@ -93,9 +93,14 @@ class Edge:
         self._service = service
         self._page = StatusPage() if ui else None
 
-    def status(self, exchange: Exchange, route: Route) -> None:
-        """GET /edge-serve/status"""
-        self._service.status(lambda document: exchange.reply(200, (_json(document),), headers=_NO_STORE))
+    def status(self, exchange: Exchange, *, log: bool) -> None:
+        """GET /edge-serve/status, with the newest lines of the log or without."""
+
+        def reply(document: dict[str, Any]) -> None:
+            shown = document if log else {**document, "events": [], "errors": [], "log_hidden": True}
+            exchange.reply(200, (_json(shown),), headers=_NO_STORE)
+
+        self._service.status(reply)
 
     def leave_safe_mode(self, exchange: Exchange, route: Route) -> None:
         """POST /edge-serve/safe-mode/leave"""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,26 @@ def test_a_reader_that_has_read_enough_is_no_trouble(server: Running) -> None:
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
 
     assert (done.stdout[:1], done.stdout[-2:], done.stderr) == ("{", "0\n", "")
+
+
+def test_lines_of_the_log_are_for_this_device_and_for_tokens(tmp_path: Path) -> None:
+    token = command("token", str(tmp_path / "tokens"), "read", "technician").stdout.split()[-1]
+    from_afar = {"X-Forwarded-For": "192.0.2.1"}  # as a reverse proxy passes on what another device asks
+    with running(f"--model-repository={tmp_path}") as server:
+        here = _document(server, {})
+        afar = _document(server, from_afar)
+    with running(f"--model-repository={tmp_path}", f"--token-file={tmp_path / 'tokens'}") as server:
+        known = _document(server, {**from_afar, "Authorization": f"Bearer {token}"})
+
+    assert here["events"]
+    assert known["events"]
+    assert "log_hidden" not in here
+    assert (afar["events"], afar["errors"], afar["log_hidden"]) == ([], [], True)
+    assert afar["server"]["pid"] == here["server"]["pid"]
+
+
+def _document(server: Running, headers: dict[str, str]) -> dict[str, Any]:
+    asked = urllib.request.Request(f"http://{server.url}/edge-serve/status", headers=headers)
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        document: dict[str, Any] = json.load(answer)
+    return document
