@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edge_serve.aio.callbacks import notify
 from edge_serve.backends.host import Call
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, Unavailable, Unsupported
 from edge_serve.messages.infer import InferResponse, Lease
@@ -119,7 +120,7 @@ class Asked:
         """The responses are not wanted any more."""
         if not self.cancelled:
             self.cancelled = True
-            self.on_cancel()
+            notify(self.on_cancel)
 
     def hang_up(self) -> None:
         """The caller is being closed, or dead: tell it so, and throw away what still comes."""

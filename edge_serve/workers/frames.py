@@ -95,8 +95,11 @@ def parse_json(payload: bytes | bytearray | memoryview) -> dict[str, Any]:
     Raises:
         FrameError: it is none.
     """
+    data = bytes(payload)
     try:
-        value = json.loads(bytes(payload))
+        value = json.loads(data)
+        if b"\\ud" in data or b"\\uD" in data:  # half a surrogate pair is no text: no log, page or reply could have it
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError) as error:
         raise FrameError(f"no JSON: {error}") from error
     if not isinstance(value, dict):

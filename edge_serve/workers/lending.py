@@ -46,8 +46,7 @@ class Lending:
         self.lent = 0
         self._send = send
         self._next_number = 1
-        #: arena -> its number, and the descriptor that was sent
-        self._known: dict[Arena, tuple[int, int]] = {}
+        self._known: dict[Arena, int] = {}
         #: region -> its number; the worker is told when nothing refers to a region any more, so no request waits there
         self._regions: weakref.WeakKeyDictionary[Region, int] = weakref.WeakKeyDictionary()
         self._endings: dict[int, weakref.finalize[..., Region]] = {}
@@ -98,28 +97,28 @@ class Lending:
         """The arena's number for the worker; 0 = it cannot be lent."""
         known = self._known.get(arena)
         if known is not None:
-            return known[0]
+            return known
         try:
             fd = os.open(f"/proc/self/fd/{arena.fd}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # closed, or no descriptor is left
             return 0
         number, self._next_number = self._next_number, self._next_number + 1
-        self._known[arena] = number, fd
+        self._known[arena] = number
         arena.on_close.append(self._forget)
-        self._send(frame(Kind.ARENA, number), (fd,))
+        try:
+            self._send(frame(Kind.ARENA, number), (fd,))
+        finally:
+            os.close(fd)
         return number
 
     def _forget(self, arena: Arena) -> None:
         """Nothing in it is read any more: the worker lets go of its memory too."""
-        number, fd = self._known.pop(arena)
-        self._send(frame(Kind.ARENA_GONE, number), ())
-        os.close(fd)
+        self._send(frame(Kind.ARENA_GONE, self._known.pop(arena)), ())
 
     def close(self) -> None:
         """The worker is dead."""
-        for arena, (_, fd) in self._known.items():
+        for arena in self._known:
             arena.on_close.remove(self._forget)
-            os.close(fd)
         self._known.clear()
         for ending in self._endings.values():
             ending.detach()

@@ -34,8 +34,16 @@ _RECEIVE_BYTES = 64 * 1024
 _CPUCLOCK_SCHED = 2
 #: how long a process that has closed a channel may take to end by itself
 GRACE = 1.0
-#: what a worker sends of its own accord: the id is its own
-_UNASKED = frozenset((Kind.CALL, Kind.METRIC, Kind.LOG, Kind.INFER, Kind.INFER_CANCEL, Kind.INFER_FREE))
+#: question -> its answer, which carries its number; FAILED answers any. Other frames have numbers of the worker's own
+_ANSWERS = {
+    Kind.DESCRIBE.value: Kind.DESCRIBED,
+    Kind.OPEN.value: Kind.OPENED,
+    Kind.CLOSE.value: Kind.CLOSED,
+    Kind.HEALTH.value: Kind.HEALTH_REPLY,
+}
+_IS_ANSWER = frozenset((*_ANSWERS.values(), Kind.FAILED))
+#: of a socket whose other end is closed: the process is dying
+_HUNG_UP = frozenset((errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,7 @@ class Process:
 
     Args:
         label: for log lines.
-        on_frame: is given every control frame that is no answer to `ask`.
+        on_frame: takes every control frame that is no answer to `ask`. When it raises, the process is killed.
         module: what the child runs.
         interpreter: with which; None = the server's own.
         about: the model that it is for, as fields of log lines; None = for several.
@@ -104,18 +112,21 @@ class Process:
         self._on_frame = on_frame
         self._reason = ""
         self._splitter = Splitter()
-        self._queue: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        #: data that the socket has not taken, with descriptors that are owned here
+        self._queue: deque[tuple[memoryview, list[int]]] = deque()
         self._numbers = itertools.count(1)
         self.lending = Lending(self.send)
-        self._answers: dict[int, asyncio.Future[Frame]] = {}
+        self._questions: dict[int, tuple[int, asyncio.Future[dict[str, Any]]]] = {}
         self._hello: asyncio.Future[None] = loop.create_future()
         self._seen = loop.time()
         self._closing = False
         self._loading = 0
         try:
             self._spawn()
-        except OSError as error:
-            hint = _SPAWN_HINTS.get(error.errno or 0, "")
+        except (OSError, ValueError) as error:
+            if group is not None:
+                group.remove()
+            hint = _SPAWN_HINTS.get(getattr(error, "errno", None) or 0, "")
             raise Unavailable(f"cannot start worker {label}: {error}{hint}") from error
 
     @property
@@ -177,8 +188,8 @@ class Process:
 
     # ---- control channel ------------------------------------------------------------------------------------------
 
-    async def ask(self, kind: int, value: dict[str, Any], timeout: float, fds: Sequence[int] = ()) -> Frame:
-        """Send a question and wait for its answer; the descriptors must stay open until then.
+    async def ask(self, kind: int, value: dict[str, Any], timeout: float, fds: Sequence[int] = ()) -> dict[str, Any]:
+        """Send a question and wait for its answer.
 
         Raises:
             EdgeServeError: the worker answered FAILED.
@@ -188,45 +199,62 @@ class Process:
         if self.exited.done():
             raise ProcessLost(f"worker {self.label} {self._reason}")
         number = next(self._numbers)
-        future: asyncio.Future[Frame] = self._loop.create_future()
-        self._answers[number] = future
+        future: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._questions[number] = kind, future
         loading = kind in (Kind.DESCRIBE, Kind.OPEN)
         self._loading += loading
         try:
             self.send(json_frame(kind, number, value), fds)
-            answer = await asyncio.wait_for(future, timeout)
+            return await asyncio.wait_for(future, timeout)
         finally:
-            self._answers.pop(number, None)
+            self._questions.pop(number, None)
             if loading:  # while it loaded, it might be silent
                 self._loading -= 1
                 self._seen = self._loop.time()
-        if answer.kind == Kind.FAILED:
-            raise error_of(answer.json())
-        return answer
 
     def send(self, data: Buffer, fds: Sequence[int] = ()) -> None:
-        """Send a control frame, or its next part; what the socket does not take is queued, not copied."""
+        """Send a control frame, or its next part. Data that the socket does not take is queued without a copy, with
+        duplicates of its descriptors: the caller may close its own, and their numbers may be used again."""
         if self._socket.fileno() < 0:
             return
-        self._queue.append((memoryview(data), tuple(fds)))
-        if len(self._queue) == 1:
-            self._flush()
+        rest = memoryview(data)
+        if not self._queue:
+            sent = self._write(rest, fds)
+            if sent == len(rest):
+                return
+            if sent:
+                rest, fds = rest[sent:], ()
+            self._loop.add_writer(self._socket.fileno(), self._flush)
+        owned: list[int] = []
+        self._queue.append((rest, owned))
+        try:
+            for fd in fds:
+                owned.append(os.dup(fd))
+        except OSError as error:
+            self.kill(f"was killed: its control channel is full, and no descriptor is left: {error.strerror}")
+
+    def _write(self, data: memoryview, fds: Sequence[int]) -> int:
+        """Write what the socket takes; the bytes. A dying process takes everything: `_on_exit` follows."""
+        try:
+            return socket.send_fds(self._socket, [data], fds) if fds else self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            if error.errno not in _HUNG_UP:  # a frame that got lost would be waited for
+                self.kill(f"was killed: nothing can be sent to it: {error}")
+            return len(data)
 
     def _flush(self) -> None:
         queue = self._queue
-        try:
-            while queue:
-                data, fds = queue[0]
-                sent = socket.send_fds(self._socket, [data], fds) if fds else self._socket.send(data)
-                if sent < len(data):
-                    queue[0] = (data[sent:], ())
-                else:
-                    queue.popleft()
-        except (BlockingIOError, InterruptedError):
-            self._loop.add_writer(self._socket.fileno(), self._flush)
-            return
-        except OSError:  # it is dying; `_on_exit` follows
-            queue.clear()
+        while queue:
+            data, fds = queue[0]
+            sent = self._write(data, fds)
+            if sent:
+                _close_all(fds)
+            if sent < len(data):
+                queue[0] = data[sent:], fds
+                return
+            queue.popleft()
         self._loop.remove_writer(self._socket.fileno())
 
     def _on_readable(self) -> None:
@@ -234,6 +262,9 @@ class Process:
             self._receive()
         except FrameError as error:
             self.kill(f"was killed: it broke the protocol: {error}")
+        except Exception as error:
+            log.exception("worker %s: a message from it cannot be handled", self.label, extra=self._about)
+            self.kill(f"was killed: a message from it cannot be handled: {type(error).__name__}: {error}")
 
     def _receive(self) -> bool:
         try:
@@ -258,12 +289,22 @@ class Process:
         if received.kind == Kind.HELLO:
             if not self._hello.done():
                 self._hello.set_result(None)
-        elif received.id in self._answers and received.kind not in _UNASKED:
-            future = self._answers.pop(received.id)
-            if not future.done():
-                future.set_result(received)
-        else:
+        elif received.kind not in _IS_ANSWER:
             self._on_frame(received)
+        elif received.id in self._questions:  # or else nobody waits for it any more
+            self._on_answer(received)
+
+    def _on_answer(self, received: Frame) -> None:
+        kind, future = self._questions[received.id]
+        if received.kind not in (_ANSWERS[kind], Kind.FAILED):
+            raise FrameError(f"found kind {received.kind} as the answer to kind {kind}")
+        answer = received.json()
+        if future.done():
+            return
+        if received.kind == Kind.FAILED:
+            future.set_exception(error_of(answer))
+        else:
+            future.set_result(answer)
 
     # ---- life and death -------------------------------------------------------------------------------------------
 
@@ -320,23 +361,37 @@ class Process:
             self._group.remove()
             self._loop.call_later(GRACE, self._group.remove)  # once what was killed has left it
         self._closing = True
-        with contextlib.suppress(FrameError):
-            while self._receive():
-                pass
+        self._read_last()
         self._watch.cancel()
-        self._loop.remove_reader(self._socket.fileno())
-        self._loop.remove_writer(self._socket.fileno())
-        self._socket.close()
-        self.lending.close()
+        self._hang_up()
         self.output.finish()
         lost = ProcessLost(f"worker {self.label} {self._reason}")
-        for future in self._answers.values():
+        for _, future in self._questions.values():
             if not future.done():
                 future.set_exception(lost)
         if not self._hello.done():
             self._hello.set_exception(lost)
             self._hello.exception()  # nobody may be waiting
         self.exited.set_result(self._reason)
+
+    def _read_last(self) -> None:
+        """Handle the frames that the process wrote before its end, up to one that cannot be handled."""
+        try:
+            while self._receive():
+                pass
+        except FrameError:
+            pass
+        except Exception:
+            log.exception("worker %s: its last message cannot be handled", self.label, extra=self._about)
+
+    def _hang_up(self) -> None:
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        for _, fds in self._queue:
+            _close_all(fds)
+        self._queue.clear()
+        self.lending.close()
 
     def memory_bytes(self) -> int:
         """Resident memory, touched arena pages included; 0 when it is gone."""
@@ -374,6 +429,11 @@ def exit_reason(status: int) -> str:
     except ValueError:
         name = f"signal {-status}"
     return f"was ended by {name}{_HINTS.get(name, '')}"
+
+
+def _close_all(fds: list[int]) -> None:
+    while fds:
+        os.close(fds.pop())
 
 
 def _kill_group(pid: int) -> None:

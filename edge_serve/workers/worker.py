@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from edge_serve.aio.callbacks import notify
+from edge_serve.aio.tasks import start_task
 from edge_serve.backends.base import ModelSpec
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
@@ -23,12 +25,11 @@ from edge_serve.workers.hangs import HANG_PARAMETER, HangWatch
 from edge_serve.workers.output import Rate
 from edge_serve.workers.part import Part, as_json, lost_text, socket_pairs
 from edge_serve.workers.process import Limits, Process, ProcessLost
+from edge_serve.workers.remote import LOG_CHARACTERS
 from edge_serve.workers.restart import RestartPolicy
 
 log = logging.getLogger(__name__)
 
-#: to questions that nobody waits for any more
-_ANSWERS = (Kind.HEALTH_REPLY, Kind.FAILED, Kind.OPENED, Kind.DESCRIBED, Kind.CLOSED)
 #: seconds between attempts to open a model again that refuses to
 _REOPEN_FIRST, _REOPEN_LONGEST = 0.25, 5.0
 #: how long the index tells of a worker that died
@@ -88,7 +89,7 @@ class Worker:
         self._hangs = HangWatch()
         self._reopening: set[asyncio.Task[None]] = set()
         self._process = self._new_process()
-        self._supervisor = self._loop.create_task(self._supervise(), name=f"worker {label}")
+        self._supervisor = start_task(self._supervise(), f"worker {label}")
 
     @property
     def gone(self) -> bool:
@@ -168,11 +169,11 @@ class Worker:
         """
         question = {"spec": as_json(spec), "backend": backend, "in_main": self._in_main}
         answer = await self._ask_to_load(Kind.DESCRIBE, question, spec.name)
-        try:
-            config: dict[str, Any] = answer.json()["config"]
-        except (FrameError, KeyError) as error:
-            self._process.kill(f"was killed: it broke the protocol: {error}")
-            raise Internal(f"the worker of model '{spec.name}' does not answer as a worker should: {error}") from error
+        config = answer.get("config")
+        if not isinstance(config, dict):
+            reason = f"it broke the protocol: found {type(config).__name__}, expected a configuration"
+            self._process.kill(f"was killed: {reason}")
+            raise Internal(f"the worker of model '{spec.name}' was killed: {reason}")
         return config
 
     async def open(self, part: Part) -> None:
@@ -226,12 +227,14 @@ class Worker:
             part.channels[instance] = channel
         part.lost = False
 
-    async def _ask_to_load(self, kind: int, question: dict[str, Any], name: str, fds: list[int] | None = None) -> Frame:
+    async def _ask_to_load(
+        self, kind: int, question: dict[str, Any], name: str, fds: Sequence[int] = ()
+    ) -> dict[str, Any]:
         process = self._process
         self._turning.add(name)
         try:
             await process.hello()
-            return await process.ask(kind, question, self._limits.load, fds or ())
+            return await process.ask(kind, question, self._limits.load, fds)
         except asyncio.TimeoutError:
             process.kill(f"was killed: model '{name}' did not load within {self._limits.load:g} s")
             raise Internal(f"model '{name}' did not load within {self._limits.load:g} s") from None
@@ -251,9 +254,9 @@ class Worker:
             return False
         try:
             answer = await self._process.ask(Kind.HEALTH, {"model": part.number}, timeout)
-            return answer.json().get("ready") is True
-        except (EdgeServeError, FrameError, asyncio.TimeoutError):
+        except (EdgeServeError, asyncio.TimeoutError):
             return False
+        return answer.get("ready") is True
 
     async def close(self, part: Part) -> None:
         """Finalize the model; a worker that does not get that done in time is killed. Its slots are free afterwards."""
@@ -340,18 +343,19 @@ class Worker:
         for part in self._parts:
             part.lost = True
             channels = list(part.channels.values())
+            part.channels.clear()
             for channel in channels:
                 channel.drain()
-            part.channels.clear()
             for channel in channels:
                 channel.close()
                 name = part.specs[part.instances.index(channel.instance)].name
-                part.link.listener.on_lost(channel.instance, Internal(lost_text(part.backend, name, reason)))
+                error = Internal(lost_text(part.backend, name, reason))
+                notify(part.link.listener.on_lost, channel.instance, error)
 
     async def _revive(self, process: Process) -> None:
         for part in list(self._parts):
             if not await self._reopen(part, process) and not process.exited.done():
-                task = self._loop.create_task(self._keep_reopening(part, process), name=f"reopen {part.spec.name}")
+                task = start_task(self._keep_reopening(part, process), f"reopen {part.spec.name}")
                 self._reopening.add(task)
                 task.add_done_callback(self._reopening.discard)
         if not process.exited.done():
@@ -362,16 +366,17 @@ class Worker:
         extra = about(part.spec.name, part.spec.version)
         try:
             await self._open(part)
-        except EdgeServeError as error:
+        except Exception as error:
             text = "model %s does not open in its restarted worker: %s"
-            log.error(text, part.spec.name, error.message, extra=extra)
+            expected = isinstance(error, EdgeServeError)
+            log.error(text, part.spec.name, error, exc_info=not expected, extra=extra)
             return False
         if part not in self._parts or process.exited.done():  # closed, or died, meanwhile
             await self.close(part)
             return True
         log.info("model %s is back in worker %s (pid %d)", part.spec.name, self.label, process.pid, extra=extra)
         for instance in part.instances:
-            part.link.listener.on_back(instance)
+            notify(part.link.listener.on_back, instance)
         return True
 
     async def _keep_reopening(self, part: Part, process: Process) -> None:
@@ -391,7 +396,7 @@ class Worker:
             self._on_log(received.json())
         elif received.kind == Kind.METRIC:
             self._hooks.metric(received.json(), self)
-        elif not self._desk.on_frame(received) and received.kind not in _ANSWERS:
+        elif not self._desk.on_frame(received):
             raise FrameError(f"found kind {received.kind} on a control channel")
 
     def _on_log(self, value: dict[str, Any]) -> None:
@@ -402,7 +407,6 @@ class Worker:
             text = "%s: %d log lines dropped: the model logs too much"
             log.warning(text, self.label, self._unlogged, extra=self._about)
             self._unlogged = 0
-        level = value.get("level")
+        level, text = value.get("level"), str(value.get("text"))[:LOG_CHARACTERS]
         known = level if isinstance(level, int) else logging.INFO
-        log_line = logging.getLogger("edge_serve.model").log
-        log_line(known, "%s: %s", self.label, value.get("text"), extra=self._about)
+        logging.getLogger("edge_serve.model").log(known, "%s: %s", self.label, text, extra=self._about)

@@ -17,6 +17,7 @@ from edge_serve.workers.frames import (
     frame,
     json_frame,
     parse_header,
+    parse_json,
 )
 
 STREAM = frame(Kind.HEARTBEAT) + json_frame(Kind.LOG, 7, {"text": "näh"}) + frame(Kind.EXECUTE, -1, b"x" * 100, 3)
@@ -67,3 +68,8 @@ def test_an_error_keeps_its_class_and_text() -> None:
 @pytest.mark.parametrize("value", [{}, {"code": "x"}, {"code": 99, "text": 5}, {"code": []}])
 def test_a_strange_error_is_internal(value: dict[str, object]) -> None:
     assert error_of(value).http_status == 500
+
+
+def test_half_a_surrogate_pair_is_replaced_and_a_whole_one_stays() -> None:
+    found = parse_json(b'{"a": ["\\ud800x", "\\uD83D\\uDE00", "\\\\ud800"]}')
+    assert found == {"a": ["?x", "\U0001f600", "\\ud800"]}

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from edge_serve.workers import worker as worker_module
+from edge_serve.workers.frames import Kind
 from tests.workers.harness import run, serving, survives
+from tests.workers.hostile import Said, run_hostile_processes
 
 
 def fail_to_fork(*arguments: Any, **options: Any) -> Any:
@@ -60,5 +62,37 @@ def test_a_model_whose_worker_cannot_be_started_is_closed_at_once(tmp_path: Path
             await asyncio.sleep(0.1)
             began = time.monotonic()
         assert time.monotonic() - began < 10
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "answer", [(Kind.FAILED, b"[]"), (Kind.FAILED, b"\xff"), (Kind.CLOSED, b"{}"), b"\xff" * 16], ids=str
+)
+def test_a_worker_that_answers_nonsense_when_it_is_opened_again_is_killed_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Said
+) -> None:
+    run_hostile_processes(monkeypatch, tmp_path, {}, {Kind.OPEN: [answer]}, {})
+
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            os.kill(served.model.pids()[0], signal.SIGKILL)
+            await served.listener.lost()
+            await served.listener.back()
+            assert served.model.restarts == 2
+            assert "broke the protocol" in served.model.trouble()
+
+    run(work())
+
+
+@pytest.mark.parametrize("answer", [(Kind.FAILED, b"[]"), (Kind.OPENED, b"{}"), b"\xff" * 16], ids=str)
+def test_a_worker_that_answers_nonsense_when_it_is_closed_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Said
+) -> None:
+    run_hostile_processes(monkeypatch, tmp_path, {Kind.CLOSE: [answer]})
+
+    async def work() -> None:
+        async with serving(tmp_path):
+            pass
 
     run(work())

@@ -1,0 +1,91 @@
+"""The front end's end of a control channel, with real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from edge_serve.workers.arena import Arena, Budget
+from edge_serve.workers.frames import CANCELLATION, Kind, frame
+from edge_serve.workers.pool import Hooks
+from edge_serve.workers.process import Process
+from tests.workers.harness import Served, config, request, run, serving, values
+
+
+def process_of(served: Served) -> Process:
+    return served.model._homes[0].worker._process
+
+
+def fill(process: Process) -> None:
+    """Send frames without effect until the socket is full; the process must be stopped."""
+    while not process._queue:
+        process.send(frame(Kind.CANCEL, 1, CANCELLATION.pack(0, 0)) * 1000)
+
+
+def descriptors_of(path: Path) -> int:
+    """How many descriptors of this process are open on a file."""
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            found += os.path.samestat(os.stat(f"/proc/self/fd/{fd}"), path.stat())
+    return found
+
+
+def test_a_descriptor_that_waits_to_be_sent_is_a_duplicate(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            process, (pid,) = process_of(served), served.model.pids()
+            os.kill(pid, signal.SIGSTOP)
+            fill(process)
+            other = Arena("other", Budget(1 << 24))
+            assert process.lending._number(other)
+            other.close()  # and its descriptors with it
+            os.kill(pid, signal.SIGCONT)
+            assert await served.model.is_ready(20)
+            assert values((await served.ask(request())).replies[0]) == list(range(16))
+            assert served.model.pids() == [pid]
+
+    run(work())
+
+
+def test_descriptors_that_were_never_sent_are_closed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            process, (pid,) = process_of(served), served.model.pids()
+            os.kill(pid, signal.SIGSTOP)
+            fill(process)
+            marker = tmp_path / "marker"
+            marker.touch()
+            with marker.open("rb") as file:
+                for _ in range(10):
+                    process.send(frame(Kind.ARENA, 1), (file.fileno(),))
+            assert descriptors_of(marker) == 10
+            os.kill(pid, signal.SIGKILL)
+            await served.listener.lost()
+            assert descriptors_of(marker) == 0
+            await served.listener.back()
+
+    run(work())
+
+
+def test_a_frame_that_cannot_be_handled_ends_the_worker_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(update: object) -> None:
+        raise RuntimeError("the hook is broken")
+
+    async def work() -> None:
+        async with serving(tmp_path, config(), hooks=Hooks(metric=fail)) as served:
+            served.send(request(do="metric"))
+            while (event := await served.listener.next())[0] == "reply":
+                pass
+            assert "cannot be handled: RuntimeError: the hook is broken" in event[2].message
+            await served.listener.back()
+            assert values((await served.ask(request())).replies[0]) == list(range(16))
+
+    run(work())
+    assert "the hook is broken" in caplog.text
