@@ -82,7 +82,7 @@ def check_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
     """The parameters as they are.
 
     Raises:
-        TritonModelException: not a dict of strings to bool, int, str or float.
+        TritonModelException: not a dict of strings to bool, int of 64 bits, str or float.
     """
     if not isinstance(parameters, dict):
         raise TritonModelException(f"Expect parameters to be a dict, got {type(parameters)}")
@@ -93,6 +93,8 @@ def check_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
             raise TritonModelException(
                 f"Expect parameters values to have type bool/int/str/float, found type {type(value)}"
             )
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+            raise TritonModelException(f"Expect integers of at most 64 bits as parameters values, found {value}")
     return parameters
 
 

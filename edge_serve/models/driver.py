@@ -228,7 +228,8 @@ class Driver:
     def on_reply(self, instance: int, reply: BatchReply) -> None:
         """A batch is done: first give the instance its next one, then answer."""
         jobs = self._batches.pop(reply.batch_id)[1]
-        self._scheduler.done(instance)
+        if not reply.last:
+            self._scheduler.done(instance)
         if self.statistics.pending or self._sequences is not None:
             self._pump()
         self._answer(jobs, reply)

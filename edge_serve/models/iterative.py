@@ -45,7 +45,8 @@ class IterativeDriver(Driver):
                 self._send_back(job, reply)
         self._unwanted.difference_update(jobs)
         self._answer(jobs, reply)
-        self._scheduler.done(instance)
+        if not reply.last:
+            self._scheduler.done(instance)
         self._pump()
         self._check_idle()
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from time import monotonic_ns
 from typing import cast
 
 from edge_serve.backends.base import Reply
-from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.errors import Internal, Unavailable
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.workers.arena import Slot
 from edge_serve.workers.execute import encode_execute
@@ -36,6 +38,8 @@ from edge_serve.workers.link import Link, PartialListener, Pending
 from edge_serve.workers.patience import Patience
 from edge_serve.workers.reply import FINAL, NULL, PARTIAL_HEAD, REPLY_HEAD, BatchReply, decode_answers
 
+log = logging.getLogger(__name__)
+
 _RECEIVE_BYTES = 64 * 1024
 _REPLY = Kind.REPLY.value
 #: seconds in which a worker that has closed its channel may end by itself
@@ -53,7 +57,7 @@ class Channel:
     """
 
     __slots__ = (
-        "_buffer", "_granted", "_link", "_loop", "_pending", "_queue", "_send_control", "_socket", "broken",
+        "_buffer", "_dead", "_granted", "_link", "_loop", "_pending", "_queue", "_send_control", "_socket", "broken",
         "held", "instance", "lending", "number", "on_abandoned", "partials",
     )  # fmt: skip
 
@@ -82,6 +86,7 @@ class Channel:
         self._granted: dict[int, Slot] = {}
         self._queue: deque[memoryview] = deque()
         self._buffer = bytearray()
+        self._dead = False
         #: responses of a decoupled model so far, and how many of its streams are told to wait now
         self.partials = self.held = 0
         sock.setblocking(False)
@@ -92,25 +97,24 @@ class Channel:
     def execute(self, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None:
         """Send a batch (or requests to execute one by one); never blocks, never raises for what the requests hold."""
         link = self._link
-        pending = Pending(len(requests), 0, None, each=each)
-        for request in requests:
-            if request.shared or (len(request.inputs) > 0 and loose_bytes(request.inputs) > INLINE):
-                requests = self._place(requests, pending)
-                break
-        if link.large:
-            self._expect_outputs(requests, pending)
-        place = (pending.slot.offset, pending.slot.capacity) if pending.slot else (0, 0)
         poll = link.awake.worker_us(id(self), len(requests))
+        pending = self._pending[batch_id] = Pending(len(requests), 0, None, monotonic_ns(), each=each)
+        link.awake.out += 1
         try:
+            for request in requests:
+                if request.shared or (len(request.inputs) > 0 and loose_bytes(request.inputs) > INLINE):
+                    requests = self._place(requests, pending)
+                    break
+            if link.large:
+                self._expect_outputs(requests, pending)
+            place = (pending.slot.offset, pending.slot.capacity) if pending.slot else (0, 0)
             data = encode_execute(link.layout, batch_id, requests, *place, each, poll)
-        except Exception as error:  # whatever it is: who waits for a batch that was not sent would wait for ever
-            self._refuse_all(batch_id, pending, Internal(f"the batch cannot be sent: {type(error).__name__}: {error}"))
+        except Exception as error:  # whatever it is: the requests of a batch that is not sent must be answered
+            self._loop.call_soon(self._refuse, batch_id, f"cannot be sent: {type(error).__name__}: {error}")
             return
         if not requests:
-            self._refuse_all(batch_id, pending, Internal("the batch is empty"))
+            self._loop.call_soon(self._refuse, batch_id, "is empty")
             return
-        self._pending[batch_id] = pending
-        link.awake.out += 1
         if link.timeout:
             pending.timer = Patience(self._loop, link.timeout, self._on_overrun)
         self._send(data)
@@ -142,13 +146,18 @@ class Channel:
             except Unavailable:
                 pending.slot = None
 
-    def _refuse_all(self, batch_id: int, pending: Pending, error: EdgeServeError) -> None:
+    def _refuse(self, batch_id: int, reason: str) -> None:
+        """Answer a batch that was not sent. When the worker has died meanwhile, `on_lost` has answered it."""
+        pending = self._pending.pop(batch_id, None)
+        if pending is None:
+            return
+        self._link.awake.out -= 1
         pending.release()
         if pending.slot is not None:
             pending.slot.release()
+        error = Internal(f"the batch {reason}")
         replies = [Reply(error=(pending.refused or {}).get(i, error)) for i in range(pending.count)]
-        reply = BatchReply(batch_id, 0, 0, 0, 0, replies)
-        self._loop.call_soon(self._link.listener.on_reply, self.instance, reply)
+        self._link.listener.on_reply(self.instance, BatchReply(batch_id, 0, 0, 0, 0, replies))
 
     def running(self) -> int:
         """The batch that its instance executes; 0 = none."""
@@ -220,6 +229,9 @@ class Channel:
             self._receive()
         except FrameError as error:
             self.broken(f"it broke the protocol: {error}", 0)
+        except Exception as error:
+            log.exception("model '%s': a message from its worker cannot be handled", self._link.name)
+            self.broken(f"a message from it cannot be handled: {type(error).__name__}: {error}", 0)
 
     def _receive(self) -> bool:
         """Take what is there; False when nothing was."""
@@ -271,6 +283,8 @@ class Channel:
         if len(received) < HEADER_SIZE + REPLY_HEAD.size:
             raise FrameError("a reply is cut off")
         start, ready, done, end, token, meta = REPLY_HEAD.unpack_from(received, HEADER_SIZE)
+        if not pending.sent_ns <= start <= ready <= done <= end <= monotonic_ns():  # a backend may mark anything
+            start, ready, done, end = _in_order((start, ready, done, end), pending.sent_ns)
         slot = self._granted.get(token) if token else pending.slot
         replies, in_slot = decode_answers(
             self._link.layout, received, HEADER_SIZE + REPLY_HEAD.size, meta, count, slot, slot.capacity if slot else 0
@@ -291,7 +305,7 @@ class Channel:
             refused = pending.refused
             replies = [Reply(error=refused[i]) if i in refused else next(rest) for i in range(pending.count)]
         self._link.listener.on_reply(
-            self.instance, BatchReply(batch_id, start, ready, done, end, replies, lease, pending.each)
+            self.instance, BatchReply(batch_id, start, ready, done, end, replies, lease, pending.each, self._dead)
         )
 
     def _learn(self, pending: Pending, replies: list[Reply]) -> None:
@@ -349,12 +363,14 @@ class Channel:
 
     def drain(self) -> None:
         """The worker is dead: deliver the replies that it still wrote."""
-        self.broken = _ignore
+        self.broken, self._dead = _ignore, True
         try:
             while self._receive():
                 pass
         except FrameError:
             pass
+        except Exception:
+            log.exception("model '%s': the last message from its worker cannot be handled", self._link.name)
 
     def hang_up(self) -> None:
         """Tell the worker that nothing more will come; slots stay taken until `close`."""
@@ -371,6 +387,7 @@ class Channel:
             self._loop.remove_writer(fd)
             self._socket.close()
         self._queue.clear()
+        self._buffer.clear()
         for pending in self._pending.values():
             pending.release()
             if pending.slot is not None:
@@ -380,6 +397,12 @@ class Channel:
         self._link.awake.out -= len(self._pending)
         self._pending.clear()
         self._granted.clear()
+
+
+def _in_order(marks: Sequence[int], sent_ns: int) -> list[int]:
+    """Times as they can have been: statistics must not run backwards, nor beyond what their fields can say."""
+    now = monotonic_ns()
+    return sorted(min(max(mark, sent_ns), now) for mark in marks)
 
 
 def _ignore(reason: str, grace: float) -> None:

@@ -19,7 +19,8 @@ class ModelListener(Protocol):
     """Who is told what becomes of a model's batches. A batch gets exactly one of `on_reply` and `on_lost`."""
 
     def on_reply(self, instance: int, reply: BatchReply) -> None:
-        """The batch is done and the instance idle. `reply.lease` and the requests' leases are the listener's now."""
+        """The batch is done, and the instance idle unless `reply.last`. `reply.lease` and the requests' leases are the
+        listener's now."""
 
     def on_lost(self, instance: int, error: EdgeServeError) -> None:
         """The worker is gone, has been reaped, and touches no memory any more; its batches failed with `error`."""
@@ -78,6 +79,7 @@ class Pending:
     """A batch in flight.
 
     Attributes:
+        sent_ns: when it was sent.
         sent: position of each request of the frame in the batch; None when all were sent.
         copies: slots of inputs that came in ordinary memory.
         each: its requests are executed one after the other.
@@ -87,6 +89,7 @@ class Pending:
     count: int
     rows: int
     slot: Slot | None
+    sent_ns: int
     sent: list[int] | None = None
     refused: dict[int, EdgeServeError] | None = None
     copies: list[Slot] | None = None

@@ -30,7 +30,7 @@ ANSWERED = 0x100
 RESCHEDULED = 0x200
 
 _REPLY, _PARTIAL = Kind.REPLY.value, Kind.PARTIAL.value
-_PARSE_ERRORS = (struct.error, KeyError, IndexError, ValueError, TypeError, OverflowError)
+_PARSE_ERRORS = (struct.error, KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError)
 
 
 @dataclass(slots=True)
@@ -41,6 +41,7 @@ class BatchReply:
         replies: one for each request, in order.
         lease: the slot that large outputs are views of; the receiver releases it when the last byte is sent.
         each: the requests were executed one after the other; the marks are of all of them together.
+        last: its worker is dead, and `on_lost` follows: the instance is not idle.
     """
 
     batch_id: int
@@ -51,6 +52,7 @@ class BatchReply:
     replies: list[Reply]
     lease: Lease | None = None
     each: bool = False
+    last: bool = False
 
 
 class OutputRoom:
@@ -275,9 +277,15 @@ def _read_answers(
     return replies, in_slot
 
 
+def _is_parameter(value: object) -> bool:
+    return isinstance(value, (str, float)) or (isinstance(value, int) and -(1 << 63) <= value < 1 << 64)
+
+
 def _answer_extra(extra: bytes | bytearray) -> tuple[dict[str, Any], list[str], bool, Any]:
     value = parse_json(extra)
     parameters, names = value["parameters"], value["names"]
     if not isinstance(parameters, dict) or not all(isinstance(name, str) for name in names):
         raise FrameError("a reply's parameters or names are of another type")
+    if not all(map(_is_parameter, parameters.values())):
+        raise FrameError("a reply's parameters are not all strings, booleans, numbers or integers of 64 bits")
     return parameters, list(names), value["personal"] is True, value.get("stored")

@@ -142,6 +142,6 @@ def insert_stored(outputs: list[Tensor], stored: Any) -> None:
         datatype = BY_NUMBER[number]
         dims = tuple(shape)
         good = type(name) is str and type(size) is int and all(type(dim) is int and dim >= 0 for dim in dims)
-        if not good or size < 0 or (datatype.size and element_count(dims) * datatype.size != size):
+        if not good or not 0 <= size <= OFFSET_MASK or (datatype.size and element_count(dims) * datatype.size != size):
             raise FrameError(f"output '{name}' was not stored as {datatype.name} {list(dims)}")
         outputs.insert(position, Tensor(name, datatype, dims, Unseen.buffer(size)))

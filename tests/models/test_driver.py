@@ -103,6 +103,25 @@ def batcher(rows: int = 4, **settings: Any) -> DynamicScheduler:
     return DynamicScheduler(DynamicBatching(rows, **settings), 1)
 
 
+def test_the_last_reply_of_a_dead_worker_brings_it_no_further_batch() -> None:
+    async def story() -> None:
+        scene = Scene(batcher(1))
+        scene.submit("a")
+        scene.submit("b")
+        instance, batch_id, _ = scene.model.batches[0]
+        reply = BatchReply(batch_id, 10, 20, 30, 40, [Reply([Tensor("Y", DataType.INT8, (1,), b"\1")])], last=True)
+        scene.driver.on_reply(instance, reply)
+        scene.driver.on_lost(instance, Internal("dead"))
+        assert len(scene.model.batches) == 1
+        scene.driver.on_back(instance)
+        await until(lambda: len(scene.model.batches) == 2)
+        scene.reply(1)
+        assert scene.answers() == [("a", ""), ("b", "")]
+        scene.check()
+
+    play(story)
+
+
 def test_a_request_runs_at_once_and_its_answer_has_the_outputs_and_their_memory() -> None:
     async def story() -> None:
         here = Scene(DirectScheduler(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -302,5 +303,47 @@ def test_partial_replies_of_a_decoupled_model() -> None:
             finals = [(await made.listener.next())[2][3] for _ in range(3)]
             assert finals == [False, False, True]
             await made.listener.reply()
+
+    run(work())
+
+
+def test_a_refused_batch_of_a_worker_that_dies_meanwhile_is_not_answered_twice() -> None:
+    async def work() -> None:
+        async with peer() as made:
+            made.channel.execute(1, [])
+            made.channel.drain()
+            made.channel.close()  # as when the worker has died; `on_lost` follows
+            await asyncio.sleep(0)
+            assert made.listener.idle()
+
+    run(work())
+
+
+def test_the_last_replies_of_a_dead_worker_say_that_its_instance_is_not_idle() -> None:
+    async def work() -> None:
+        async with peer() as made:
+            made.channel.execute(1, [request()])
+            batch = await made.receive()
+            made.theirs.sendall(made.reply(batch, [output(64)]))
+            made.theirs.close()
+            made.channel.drain()
+            assert (await made.listener.reply()).last
+
+    run(work())
+
+
+def test_times_that_cannot_be_are_put_in_order() -> None:
+    async def work() -> None:
+        async with peer() as made:
+            made.channel.execute(1, [request()])
+            batch = await made.receive()
+            room = OutputRoom(made.arena.view, 0, 0, lambda n: (0, 0, 0))
+            marks = (1 << 62, -5, 1 << 61)
+            made.theirs.sendall(encode_reply(made.layout, batch.id, [output(64)], [None], room, marks, int))
+            reply = await made.listener.reply()
+            found = [reply.compute_start_ns, reply.input_end_ns, reply.output_start_ns, reply.end_ns]
+            assert found == sorted(found)
+            assert found[-1] <= time.monotonic_ns()
+            assert found[0] > 0
 
     run(work())
