@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ from edge_serve.workers.frames import Frame, FrameError, Kind, Splitter, error_o
 from edge_serve.workers.leash import Leash
 from edge_serve.workers.lending import Lending
 from edge_serve.workers.output import Output
+from edge_serve.workers.sending import SendQueue
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,6 @@ _ANSWERS = {
     Kind.HEALTH.value: Kind.HEALTH_REPLY,
 }
 _IS_ANSWER = frozenset((*_ANSWERS.values(), Kind.FAILED))
-#: of a socket whose other end is closed: the process is dying
-_HUNG_UP = frozenset((errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +110,6 @@ class Process:
         self._on_frame = on_frame
         self._reason = ""
         self._splitter = Splitter()
-        #: data that the socket has not taken, with descriptors that are owned here
-        self._queue: deque[tuple[memoryview, list[int]]] = deque()
         self._numbers = itertools.count(1)
         self.lending = Lending(self.send)
         self._questions: dict[int, tuple[int, asyncio.Future[dict[str, Any]]]] = {}
@@ -170,6 +166,7 @@ class Process:
             undo.pop_all()
         self._socket = ours
         ours.setblocking(False)
+        self._queue = SendQueue(self._loop, ours, lambda reason: self.kill(f"was killed: {reason}"))
         self._loop.add_reader(ours.fileno(), self._on_readable)
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._watch = self._loop.call_later(self._limits.silence / 4, self._check)
@@ -213,49 +210,8 @@ class Process:
                 self._seen = self._loop.time()
 
     def send(self, data: Buffer, fds: Sequence[int] = ()) -> None:
-        """Send a control frame, or its next part. Data that the socket does not take is queued without a copy, with
-        duplicates of its descriptors: the caller may close its own, and their numbers may be used again."""
-        if self._socket.fileno() < 0:
-            return
-        rest = memoryview(data)
-        if not self._queue:
-            sent = self._write(rest, fds)
-            if sent == len(rest):
-                return
-            if sent:
-                rest, fds = rest[sent:], ()
-            self._loop.add_writer(self._socket.fileno(), self._flush)
-        owned: list[int] = []
-        self._queue.append((rest, owned))
-        try:
-            for fd in fds:
-                owned.append(os.dup(fd))
-        except OSError as error:
-            self.kill(f"was killed: its control channel is full, and no descriptor is left: {error.strerror}")
-
-    def _write(self, data: memoryview, fds: Sequence[int]) -> int:
-        """Write what the socket takes; the bytes. A dying process takes everything: `_on_exit` follows."""
-        try:
-            return socket.send_fds(self._socket, [data], fds) if fds else self._socket.send(data)
-        except (BlockingIOError, InterruptedError):
-            return 0
-        except OSError as error:
-            if error.errno not in _HUNG_UP:  # a frame that got lost would be waited for
-                self.kill(f"was killed: nothing can be sent to it: {error}")
-            return len(data)
-
-    def _flush(self) -> None:
-        queue = self._queue
-        while queue:
-            data, fds = queue[0]
-            sent = self._write(data, fds)
-            if sent:
-                _close_all(fds)
-            if sent < len(data):
-                queue[0] = data[sent:], fds
-                return
-            queue.popleft()
-        self._loop.remove_writer(self._socket.fileno())
+        """Send a control frame, or its next part; see `SendQueue`."""
+        self._queue.send(data, fds)
 
     def _on_readable(self) -> None:
         try:
@@ -363,7 +319,9 @@ class Process:
         self._closing = True
         self._read_last()
         self._watch.cancel()
-        self._hang_up()
+        self._loop.remove_reader(self._socket.fileno())
+        self._queue.close()
+        self.lending.close()
         self.output.finish()
         lost = ProcessLost(f"worker {self.label} {self._reason}")
         for _, future in self._questions.values():
@@ -383,15 +341,6 @@ class Process:
             pass
         except Exception:
             log.exception("worker %s: its last message cannot be handled", self.label, extra=self._about)
-
-    def _hang_up(self) -> None:
-        self._loop.remove_reader(self._socket.fileno())
-        self._loop.remove_writer(self._socket.fileno())
-        self._socket.close()
-        for _, fds in self._queue:
-            _close_all(fds)
-        self._queue.clear()
-        self.lending.close()
 
     def memory_bytes(self) -> int:
         """Resident memory, touched arena pages included; 0 when it is gone."""
@@ -429,11 +378,6 @@ def exit_reason(status: int) -> str:
     except ValueError:
         name = f"signal {-status}"
     return f"was ended by {name}{_HINTS.get(name, '')}"
-
-
-def _close_all(fds: list[int]) -> None:
-    while fds:
-        os.close(fds.pop())
 
 
 def _kill_group(pid: int) -> None:

@@ -175,7 +175,7 @@ def test_frames_of_a_hostile_worker_cost_that_worker_at_most(
 
     async def work() -> None:
         calls = Calls(_lookup, Nothing())
-        hooks = Hooks(custom.apply, calls.control, calls.infer, calls.rests)
+        hooks = Hooks(custom.apply, custom.gone, calls.control, calls.infer, calls.rests)
         faults: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
         try:
@@ -244,7 +244,7 @@ def test_a_desk_takes_a_control_frame_or_raises_a_frame_error() -> None:
 
     async def work() -> None:
         calls = Calls(_lookup, Nothing())
-        hooks = Hooks(custom.apply, calls.control, calls.infer, calls.rests)
+        hooks = Hooks(custom.apply, custom.gone, calls.control, calls.infer, calls.rests)
         async with peer(config()) as made:
             caller = Caller(made.arena, made.listener, {0: made.channel})
             for seed in range(MANY):

@@ -75,7 +75,7 @@ def test_descriptors_that_were_never_sent_are_closed(tmp_path: Path) -> None:
 def test_a_frame_that_cannot_be_handled_ends_the_worker_and_nothing_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(update: object) -> None:
+    def fail(update: object, worker: object) -> None:
         raise RuntimeError("the hook is broken")
 
     async def work() -> None:
