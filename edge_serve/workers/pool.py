@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from edge_serve.workers.part import Part
 from edge_serve.workers.process import Limits
 from edge_serve.workers.reply import BatchReply
 from edge_serve.workers.worker import Worker
+
+log = logging.getLogger(__name__)
 
 __all__ = ["BatchReply", "Hooks", "Limits", "ModelListener", "OpenedModel", "PartialListener", "Workers"]
 
@@ -172,6 +175,7 @@ class Workers:
         self._forgetting: set[asyncio.Task[None]] = set()
         self.default_hang = 0.0
         self.control_groups: Groups | None = None
+        self._told_no_groups = False
 
     def workers(self) -> int:
         """How many there are."""
@@ -300,6 +304,10 @@ class Workers:
 
     def _group_maker(self, own_limit: int) -> Callable[[str], Group] | None:
         groups, limit = self.control_groups, own_limit or self._limits.memory
+        if groups is None and limit and not self._told_no_groups:
+            self._told_no_groups = True
+            asked = MEMORY_PARAMETER if own_limit else "--worker-memory-max-bytes"
+            log.warning("%s has no effect: workers have memory limits only under systemd, with Delegate=memory", asked)
         return None if groups is None else lambda label: groups.make(label, limit)
 
     async def release(self, worker: Worker) -> None:

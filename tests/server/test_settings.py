@@ -41,6 +41,15 @@ def test_tritons_spellings_start_a_server(tmp_path: Path) -> None:
         assert server.add_sub("m")[0] == 200
 
 
+def test_a_memory_limit_that_cannot_be_had_is_told(tmp_path: Path) -> None:
+    limit = 'parameters { key: "EDGE_SERVE_MEMORY_MAX" value { string_value: "512M" } }'
+    python_model(tmp_path, "m", IDENTITY, IO + limit)
+    with running(f"--model-repository={tmp_path}") as server:
+        server.wait_for_log(r"^W.*EDGE_SERVE_MEMORY_MAX has no effect: workers have memory limits only under systemd")
+    with running(f"--model-repository={tmp_path}", "--worker-memory-max-bytes=1000000000") as server:
+        assert server.log().count("has no effect") == 1
+
+
 def test_the_input_limit_is_of_json_and_the_memory_limit_of_all_bodies(tmp_path: Path) -> None:
     python_model(tmp_path, "m", IDENTITY, IO)
     mib = 1 << 20
