@@ -22,7 +22,10 @@ class LogFile(logging.Handler):
     def __init__(self, path: str) -> None:
         super().__init__()
         self._path = path
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115  # open as long as the process
+        # a FIFO that nobody reads would wait for its reader; what is written to it waits as it does on a terminal
+        opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        os.set_blocking(opened, True)
+        self._file = open(opened, "ab", buffering=0)  # noqa: SIM115  # open as long as the process
         self._lost = 0
         #: of the last line only the beginning is there
         self._torn = False

@@ -19,7 +19,7 @@ PACKAGE = "edge_serve"
 
 #: room -> layer; a room is a package or a single file of edge_serve/
 LAYERS = {
-    "errors": 0, "clock": 0, "tensors": 0, "ragged": 0, "protoc": 0, "messages": 0, "aio": 0,
+    "errors": 0, "clock": 0, "tensors": 0, "ragged": 0, "protoc": 0, "messages": 0, "files": 0, "aio": 0,
     "config": 1, "protocol": 1, "metrics": 1, "tracing": 1, "access": 1,
     "scheduling": 2, "backends": 2,
     "workers": 3,
@@ -27,7 +27,7 @@ LAYERS = {
     "service": 5,
     "transport": 6,
     "systemd": 7, "journal": 7, "status": 7, "log": 7, "log_file": 7, "doctor": 7, "check": 7, "server": 7, "doors": 7,
-    "entrance": 7, "in_process": 7, "cli": 7, "__main__": 7,
+    "check_config": 7, "check_files": 7, "entrance": 7, "in_process": 7, "cli": 7, "__main__": 7,
 }  # fmt: skip
 #: layers whose rooms may import each other
 FREE = {0, 7}

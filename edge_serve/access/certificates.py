@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from edge_serve.access.roles import Role, parse_role
 from edge_serve.errors import InvalidArgument
+from edge_serve.files import read_small
 from edge_serve.messages.peer import Certificate
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
@@ -87,7 +87,7 @@ def read_certificate_roles(path: str) -> CertificateRoles:
         InvalidArgument: it cannot be read, or says something that it may not.
     """
     try:
-        return parse_certificate_roles(Path(path).read_text())
+        return parse_certificate_roles(read_small(path).decode())
     except OSError as error:
         raise InvalidArgument(f"cannot read the certificate role file '{path}': {error.strerror}") from error
     except ValueError as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from edge_serve.access.roles import Role, parse_role
 from edge_serve.errors import InvalidArgument
+from edge_serve.files import read_small
 
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[\w.@:/-]{1,128}")
@@ -84,7 +85,7 @@ def read_tokens(path: str) -> Tokens:
         InvalidArgument: it cannot be read, or says something that it may not.
     """
     try:
-        return parse_tokens(Path(path).read_text())
+        return parse_tokens(read_small(path).decode())
     except FileNotFoundError as error:
         raise InvalidArgument(
             f"there is no token file '{path}': make one with edge-serve token {path} infer"

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge_serve.aio.tasks import start_task
+from edge_serve.files import read_small
 from edge_serve.models.registry import Registry
 from edge_serve.models.repository import Repository, fingerprint
 from edge_serve.systemd.crash_loop import (
@@ -222,7 +223,7 @@ class CrashWatch:
 
 def _read_or_nothing(path: Path) -> str:
     try:
-        return path.read_text()
+        return read_small(path).decode()
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
@@ -238,7 +239,7 @@ def read(directory: Path) -> Record:
     """
     path = directory / FILE
     try:
-        return from_text(path.read_text(errors="replace"))
+        return from_text(read_small(path).decode(errors="replace"))
     except FileNotFoundError:
         if not (directory / LOCK).exists():
             raise

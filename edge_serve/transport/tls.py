@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from edge_serve.errors import InvalidArgument
+from edge_serve.files import read_small
 from edge_serve.messages.peer import Certificate
 from edge_serve.tensors import Buffer
 
@@ -92,8 +93,7 @@ def make_context(files: TlsFiles, alpn: Sequence[str] = ()) -> ssl.SSLContext:
 
 def _check_readable(path: str) -> None:
     try:
-        with open(path, "rb"):
-            pass
+        read_small(path)
     except OSError as error:
         raise InvalidArgument(f"TLS: cannot read '{path}': {error.strerror}") from error
 
