@@ -15,6 +15,7 @@ from edge_serve.config.settings import BadSetting
 _COMMANDS = """Usage:
   edge-serve --model-repository=<path> [options]    serve models (`edge-serve serve ...` is the same)
   edge-serve check <repository>...                  load every model without serving it; say what is wrong and where
+  edge-serve check-config [options]                 would the service start as it is set up now? (before a restart)
   edge-serve status [--json]                        how the server on this device is (status --help says more)
   edge-serve top                                    the same, live
   edge-serve doctor                                 what this machine has, what is missing, how to get it
@@ -46,6 +47,10 @@ def _run(arguments: Sequence[str]) -> int:
     match arguments:
         case ["check", *rest]:
             return _check(rest)
+        case ["check-config", *rest]:
+            from edge_serve import check_config
+
+            return check_config.run(rest, os.environ)
         case ["doctor", *rest]:
             return _doctor(rest)
         case ["token", *rest]:

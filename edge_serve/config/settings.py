@@ -23,8 +23,8 @@ _PREFIX = "EDGE_SERVE_"
 _LONGEST = 128 * 1024
 #: unknown variables that are named
 _MOST_UNKNOWN = 20
-#: variables with that prefix that are no settings (systemd/faults.py)
-_NO_SETTINGS = ("FAULTS",)
+#: variables with that prefix that are no settings (systemd/faults.py, check_config.py)
+_NO_SETTINGS = ("FAULTS", "CHECK_MADE")
 #: parameters of config.pbtxt that no setting is named like
 _PARAMETERS = ("MEMORY_MAX", "WORKER")
 
@@ -126,10 +126,10 @@ def read_settings(
     for name in values:
         if table[name].ignored:
             found.notes.append(f"{flag_of(name)} is accepted and ignored: {table[name].ignored}")
-    return values, found.notes + _unknown_variables(table, environ)
+    return values, found.notes + unknown_variables(table, environ)
 
 
-def _unknown_variables(table: Table, environ: Mapping[str, str]) -> list[str]:
+def unknown_variables(table: Table, environ: Mapping[str, str]) -> list[str]:
     """Return a warning for each variable that looks like a setting and is none."""
     known = {name.upper() for name in table}
     found = [name.removeprefix(_PREFIX) for name in sorted(environ) if name.startswith(_PREFIX)]
