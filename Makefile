@@ -77,7 +77,8 @@ install: .venv/serve install-system  ## install the service and its program into
 
 # units, configuration, pages: all but the program
 install-system:
-	install -d '$(UNITDIR)/edge-serve.service.d' '$(DESTDIR)/usr/bin' '$(DESTDIR)/etc/edge-serve' '$(DESTDIR)/usr/share/doc/edge-serve'
+	install -d '$(UNITDIR)/edge-serve.service.d' '$(DESTDIR)/usr/bin' '$(DESTDIR)/usr/lib/edge-serve' \
+	  '$(DESTDIR)/etc/edge-serve/conf.d' '$(DESTDIR)/usr/share/doc/edge-serve'
 	install -m 644 systemd/*.service systemd/*.socket '$(UNITDIR)'
 	install -m 644 systemd/edge-serve.service.d/10-nvidia.conf '$(UNITDIR)/edge-serve.service.d'
 	if [ '$(MACHINE)' = aarch64 ]; then \
@@ -87,7 +88,7 @@ install-system:
 	install -D -m 644 systemd/edge-serve.sysusers '$(DESTDIR)/usr/lib/sysusers.d/edge-serve.conf'
 	install -D -m 644 systemd/edge-serve.tmpfiles '$(DESTDIR)/usr/lib/tmpfiles.d/edge-serve.conf'
 	install -D -m 644 systemd/edge-serve.preset '$(PRESETDIR)/80-edge-serve.preset'
-	test -e '$(DESTDIR)/etc/edge-serve/edge-serve.conf' || install -m 644 systemd/edge-serve.conf '$(DESTDIR)/etc/edge-serve'
+	install -m 644 systemd/edge-serve.conf '$(DESTDIR)/usr/lib/edge-serve'
 	install -d -m 700 '$(DESTDIR)/etc/edge-serve/credentials'
 	install -m 644 docs/*.md '$(DESTDIR)/usr/share/doc/edge-serve'
 	ln -sf /opt/edge-serve/bin/edge-serve '$(DESTDIR)/usr/bin/edge-serve'

@@ -45,10 +45,18 @@ def test_tegra_s_devices_are_for_arm_only(tmp_path: Path) -> None:
 
 
 def test_installing_again_keeps_the_configuration(tmp_path: Path) -> None:
-    settings = installed(tmp_path, 252) / "etc/edge-serve/edge-serve.conf"
-    settings.write_text("EDGE_SERVE_HTTP_PORT=9000\n")
+    root = installed(tmp_path, 252)
+    files = [root / "etc/edge-serve/edge-serve.conf", root / "etc/edge-serve/conf.d/device.conf"]
+    for file in files:
+        file.write_text("EDGE_SERVE_HTTP_PORT=9000\n")
+    installed(tmp_path, 252)
 
-    assert (installed(tmp_path, 252) / "etc/edge-serve/edge-serve.conf").read_text() == "EDGE_SERVE_HTTP_PORT=9000\n"
+    assert [file.read_text() for file in files] == ["EDGE_SERVE_HTTP_PORT=9000\n"] * 2
+
+
+def test_no_file_of_the_package_is_to_be_edited(tmp_path: Path) -> None:
+    """So there are no conffiles, about which an upgrade could ask."""
+    assert [path for path in (installed(tmp_path, 252) / "etc").rglob("*") if path.is_file()] == []
 
 
 def test_credentials_are_for_root_alone(tmp_path: Path) -> None:

@@ -60,9 +60,6 @@ class FakeRegistry:
     def served(self) -> list[Any]:
         return []
 
-    def lacking(self) -> list[Any]:
-        return []
-
 
 class FakeService:
     """Ready."""

@@ -9,7 +9,6 @@ import pytest
 
 from deploy.debian.package import build
 from tests.system import nspawn, vm
-from tests.system.agent import KEPT
 from tests.system.machine import Machine
 from tests.system.nspawn import Nspawn
 from tests.system.service import Service
@@ -81,7 +80,6 @@ def installed(machine: Machine, package: Path) -> Service:
     service = Service(machine)
     if machine.boot.kind == "nspawn":
         service.install(package)
-    machine.run(f"cp /etc/edge-serve/edge-serve.conf {KEPT}/edge-serve.conf")
     return service
 
 

@@ -14,6 +14,7 @@ from tests.system.agent import KEPT
 from tests.system.machine import UNREACHABLE, Machine, wait_until
 
 MODELS = "/var/lib/edge-serve/models"
+CONF_D = "/etc/edge-serve/conf.d"
 HTTP, METRICS = 8000, 8002
 
 _ROW = [list(range(16))]
@@ -70,9 +71,9 @@ class Service:
         self.machine.run("systemctl daemon-reload")
 
     def configure(self, **settings: str) -> None:
-        """More lines in /etc/edge-serve/edge-serve.conf."""
+        """More lines in a file of /etc/edge-serve/conf.d."""
         lines = "".join(f"EDGE_SERVE_{name.upper()}={value}\\n" for name, value in settings.items())
-        self.machine.run(f"printf '{lines}' >> /etc/edge-serve/edge-serve.conf")
+        self.machine.run(f"printf '{lines}' >> {CONF_D}/90-test.conf")
 
     def show(self, prop: str) -> str:
         """One property of the unit."""
@@ -98,7 +99,7 @@ class Service:
             "systemctl stop edge-serve.socket edge-serve-grpc.socket edge-serve-metrics.socket edge-serve;"
             f" systemctl reset-failed; rm -rf {MODELS}/* /etc/systemd/system/edge-serve.service.d;"
             " find /var/lib/edge-serve -mindepth 1 -maxdepth 1 ! -name models -exec rm -rf {} +;"
-            f" cp {KEPT}/edge-serve.conf /etc/edge-serve/edge-serve.conf; rm -f /etc/edge-serve/credentials/*;"
+            f" rm -f {CONF_D}/* /etc/edge-serve/edge-serve.conf /etc/edge-serve/credentials/*;"
             " : > /etc/edge-serve/tokens;"
             " systemctl daemon-reload",
             120,
