@@ -16,6 +16,9 @@ Names, syntax and defaults are Triton's: `--name=value` or `--name value`. What 
 the environment variable, and that before the default. Booleans are `true`, `false`, `on`, `off`, `1` or `0`. In the
 environment the values of a setting that may be given several times (*) are separated by `;`.
 
+An unknown option ends the server, as in Triton. An unknown variable `EDGE_SERVE_...` is a warning in the log, with the
+nearest name that is known. `edge-serve check-config` says whether a server would start with the settings as they are.
+
 Two defaults differ from Triton's: `--http-address` and `--grpc-address` are the loopback address, so that a device
 serves its own programs until it is told otherwise.
 """

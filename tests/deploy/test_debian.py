@@ -106,7 +106,7 @@ def test_the_configuration_is_accepted_as_it_is_and_with_all_of_its_examples() -
     for pattern in (r"(EDGE_SERVE_\w+)=(.*)", r"#?(EDGE_SERVE_\w+)=(.+)"):
         given = {match[1]: match[2] for line in lines if (match := re.fullmatch(pattern, line))}
         config = parse_argv([], given)
-        assert config.http_address == "0.0.0.0"
+        assert config.http_address == "::"
         assert config.grpc_address == "127.0.0.1"
 
 
