@@ -115,7 +115,7 @@ class Server:
         self._source = Source(self._registry, custom, self._budget, self._entrance.series)
         self._log_control = log_control
         self.service.status_source = self._collector(repository).read
-        watched = Watched(self.service, self._registry, self._workers, config.required_model)
+        watched = Watched(self.service, self._registry, self._workers)
         self._supervisor = Supervisor(watched, notify.Notifier(notify.quiet), self._clock)
         self.service.safe_mode_exit = self._supervisor.leave_safe_mode
         if self._poller is not None:
@@ -244,6 +244,8 @@ class Server:
             names = None
         if self._poller is not None:
             await self._poller.begin()
+        with contextlib.suppress(EdgeServeError):  # loading fails of the same, and says so
+            await self._registry.find_required()
         loading = self._loading = asyncio.create_task(self._registry.load_all(names), name="load models")
         stopping = asyncio.create_task(self._stop.wait())
         is_closed = self._entrance.is_closed

@@ -75,6 +75,7 @@ class ServerFacts:
 
     Attributes:
         required: names of the models without which the server is not ready; none = all that were asked for.
+        lacking: (name, why) of the required models that are not ready.
         safe_mode: why models were left out; "" = they were not.
         versions: name -> version of edge-serve, Python and the libraries.
         doors: name -> where it listens.
@@ -89,6 +90,7 @@ class ServerFacts:
     host: str
     protocol: str
     required: tuple[str, ...] = ()
+    lacking: tuple[tuple[str, str], ...] = ()
     safe_mode: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     doors: dict[str, list[str]] = field(default_factory=dict)

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from edge_serve.aio.offload import offload
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.about import about
@@ -40,6 +41,7 @@ from edge_serve.models.override import Override
 from edge_serve.models.planning import Planner
 from edge_serve.models.records import ModelRecord, Standing, repository_index
 from edge_serve.models.repository import Found, Repository, plain_name
+from edge_serve.models.required import absent, lacking
 from edge_serve.models.served import Served
 from edge_serve.models.turnover import Turnover, settled
 
@@ -71,6 +73,8 @@ class Registry:
     ) -> None:
         self._repository = repository
         self._required = frozenset(required)
+        #: required models that were not in the repository at the start, and why that may be
+        self._absent: dict[str, str] = {}
         self._models: dict[str, ModelRecord] = {}
         self.elders = Elders()
         self.incidents = Incidents()
@@ -190,6 +194,26 @@ class Registry:
     def standings(self) -> list[Standing]:
         """Every model that was asked for, in a word each."""
         return [record.standing() for _, record in sorted(self._models.items())]
+
+    def unread(self) -> dict[str, str]:
+        """The models of which no version could be tried, and why: they have no standing."""
+        reasons = self.incidents.reasons.items()
+        return {plain_name(name): reason for name, reason in reasons if name not in self._models}
+
+    def lacking(self) -> list[Standing]:
+        """The required models that are not ready, and why."""
+        return lacking(self._required, self.standings(), {**self._absent, **self.unread()})
+
+    async def find_required(self) -> None:
+        """Log each required model that does not lie in the repositories.
+
+        Raises:
+            InvalidArgument: a repository cannot be read.
+        """
+        if self._required:
+            self._absent = absent(self._required, set(map(plain_name, await offload(self._repository.scan))))
+        for name, reason in self._absent.items():
+            log.warning("required model '%s' is %s (--required-model)", name, reason, extra=about(name))
 
     def index(
         self, *, ready_only: bool, found: Mapping[str, Found] | None = None, why: bool = False

@@ -151,6 +151,7 @@ class Collector:
             host=socket.gethostname(),
             protocol=TRITON_VERSION,
             required=tuple(self._rooms.required),
+            lacking=tuple((one.name, one.reason or one.word) for one in self._rooms.registry.lacking()),
             safe_mode=self._rooms.safe_mode(),
             doors=dict(self._rooms.doors),
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edge_serve.messages.line import shortened
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import LATENCY_BUCKETS, ModelStatistics
 from edge_serve.messages.status import ModelFacts, ProcessReading, ServerFacts, Temperature, WorkerFacts
@@ -114,6 +115,8 @@ def standing(server: ServerFacts, waiting: Sequence[str] = ()) -> tuple[str, str
         return "starting", f"loading {names}" if names else "looking for models"
     if server.ready:
         return "ready", ""
+    why = {name: f" ({shortened(reason)})" for name, reason in server.lacking}
+    names = ", ".join(f"{name}{why.get(name, '')}" for name in waiting)
     return "not ready", f"waiting for {names}" if names else "a model that counts is not ready"
 
 

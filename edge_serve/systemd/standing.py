@@ -1,10 +1,11 @@
-"""What the service manager is told of the models: one status line, and whether the service counts as started. Pure."""
+"""What the service manager is told of the models: one status line. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from edge_serve.messages.line import shortened
 from edge_serve.models.records import Standing
 
 #: names in one group of a status line; more are counted
@@ -19,30 +20,38 @@ class Phase:
 
     Attributes:
         loaded: the models of the start are loaded, or failed to.
-        ready: what `/v2/health/ready` answers.
         safe: why the server runs without some or all of its models; "" = it does not.
     """
 
     loaded: bool
-    ready: bool
     safe: str = ""
 
 
-def has_started(phase: Phase, required: Collection[str]) -> bool:
-    """READY=1 may be sent: the required models are ready. Where none is named, a model that fails is no reason to start
-    the whole service again and again, and neither is safe mode, which is there to be looked at."""
-    return phase.loaded and (phase.ready or not required or bool(phase.safe))
+def status_line(
+    phase: Phase,
+    standings: Sequence[Standing],
+    lacking: Sequence[Standing] = (),
+    unread: Mapping[str, str] | None = None,
+) -> str:
+    """`3 of 5 models ready, loading det; required seg: not in the repository`
 
-
-def status_line(phase: Phase, standings: Sequence[Standing]) -> str:
-    """`3 of 5 models ready, loading det`"""
+    Args:
+        lacking: required models that are not ready; told once the models of the start are loaded.
+        unread: models of the repository that could not be read, and why.
+    """
     counted = [one for one in standings if one.word != "unloaded"]
     ready = sum(one.word == "ready" for one in counted)
     head = f"{ready} of {_models(len(counted))} ready" if ready < len(counted) else f"{_models(ready)} ready"
     groups = [_group(word, [one.name for one in counted if one.word == word]) for word in _TROUBLE]
     if not phase.loaded and not counted:
         head = "looking for models"
-    text = ", ".join([head, *filter(None, groups)])
+    told = [one for one in lacking if phase.loaded and not phase.safe and one.reason]
+    notes = [f"required {one.name}: {shortened(one.reason)}" for one in told]
+    named = {one.name for one in told}
+    notes += [f"{name}: {shortened(reason)}" for name, reason in (unread or {}).items() if name not in named]
+    if len(notes) > _MOST_NAMES:
+        notes[_MOST_NAMES:] = [f"and {len(notes) - _MOST_NAMES} more"]
+    text = "; ".join([", ".join([head, *filter(None, groups)]), *notes])
     return f"safe mode: {phase.safe}; {text}" if phase.safe else text
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edge_serve.clock import Clock
@@ -18,7 +18,7 @@ from edge_serve.service import Service
 from edge_serve.systemd import faults, notify
 from edge_serve.systemd.facts import FactReader
 from edge_serve.systemd.safe_mode import CrashWatch
-from edge_serve.systemd.standing import Phase, has_started, status_line
+from edge_serve.systemd.standing import Phase, status_line
 from edge_serve.systemd.watchdog import Withhold, decide, time_of
 from edge_serve.workers.cgroups import find_groups
 from edge_serve.workers.pool import Workers
@@ -37,16 +37,11 @@ STOP_EXTRA = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is looked at.
-
-    Attributes:
-        required: names of the models without which the service has not started.
-    """
+    """What is looked at."""
 
     service: Service
     registry: Registry
     workers: Workers
-    required: Collection[str] = ()
 
 
 class Supervisor:
@@ -155,17 +150,21 @@ class Supervisor:
     # ---- inside -------------------------------------------------------------------------------------------------
 
     def _phase(self) -> Phase:
-        service = self._watched.service
-        return Phase(service.started, service.ready(), self.safe_mode)
+        return Phase(self._watched.service.started, self.safe_mode)
 
     def _line(self) -> str:
-        return status_line(self._phase(), self._watched.registry.standings())
+        registry = self._watched.registry
+        return status_line(self._phase(), registry.standings(), registry.lacking(), registry.unread())
 
     def _tell_standing(self) -> None:
+        """READY=1 once the models of the start are loaded, or failed to: a start that waited for a required model which
+        cannot load would be restarted for ever, and the other models with it."""
         line = self._line()
-        if not self._started and has_started(self._phase(), self._watched.required):
+        if not self._started and self._watched.service.started:
             self._started = True
             self._status = line
+            if self._watched.registry.lacking():
+                log.error("the server is live and not ready: %s", line)
             self._notifier.tell(notify.ready(line, os.getpid()))
         elif line != self._status:
             self._status = line

@@ -60,6 +60,9 @@ class FakeRegistry:
     def served(self) -> list[Any]:
         return []
 
+    def lacking(self) -> list[Any]:
+        return []
+
 
 class FakeService:
     """Ready."""

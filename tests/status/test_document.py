@@ -88,6 +88,11 @@ def test_it_is_json() -> None:
         ({"started": False, "ready": False}, ["a", "b"], ("starting", "loading a, b")),
         ({"started": False, "ready": False}, [], ("starting", "looking for models")),
         ({"ready": False}, ["a"], ("not ready", "waiting for a")),
+        (
+            {"ready": False, "lacking": (("a", "no\nlicence"),)},
+            ["a", "b"],
+            ("not ready", "waiting for a (no licence), b"),
+        ),
         ({"ready": False}, [], ("not ready", "a model that counts is not ready")),
     ],
 )

@@ -257,3 +257,30 @@ def test_models_that_were_left_out_are_tried_again_at_the_next_boot(fresh: Servi
     fresh.machine.start()
     assert wait_until(lambda: fresh.status_of("GET", "/v2/health/ready") == 200, 40 * fresh.patience)
     assert fresh.infer() == 200
+
+
+def test_a_required_model_that_cannot_load_costs_the_others_nothing(fresh: Service) -> None:
+    fresh.add_shipped_models("simple")
+    fresh.add_python_model("badload", "raise RuntimeError('no licence')\n")
+    fresh.configure(required_model="badload;nothere")
+    fresh.start()
+
+    status = fresh.show("StatusText")
+    assert "required badload: " in status
+    assert "no licence" in status
+    assert "required nothere: not in the repository" in status
+    assert "required model 'nothere' is not in the repository" in fresh.journal()
+    assert fresh.status_of("GET", "/v2/health/live") == 200
+    assert fresh.status_of("GET", "/v2/health/ready") == 400
+    assert fresh.infer() == 200
+    told = fresh.machine.try_run("edge-serve status")
+    assert told.status == 1
+    assert "waiting for badload (" in told.output
+    assert "nothere (not in the repository)" in told.output
+
+    fresh.add_python_model("badload", models.source("hangs"))
+    fresh.add_python_model("nothere", models.source("hangs"))
+    fresh.machine.run("systemctl reload edge-serve", 60)
+    assert wait_until(lambda: fresh.status_of("GET", "/v2/health/ready") == 200, 20 * fresh.patience)
+    assert "3 models ready" in fresh.show("StatusText")
+    assert fresh.show("NRestarts") == "0"

@@ -1,11 +1,11 @@
-"""The status line and when the service counts as started."""
+"""The status line."""
 
 from __future__ import annotations
 
 import pytest
 
 from edge_serve.models.records import Standing
-from edge_serve.systemd.standing import Phase, has_started, status_line
+from edge_serve.systemd.standing import Phase, status_line
 
 
 def standings(**words: str) -> list[Standing]:
@@ -27,25 +27,23 @@ def standings(**words: str) -> list[Standing]:
     ],
 )
 def test_status_lines(found: list[Standing], line: str) -> None:
-    assert status_line(Phase(loaded=False, ready=False), found) == line
+    assert status_line(Phase(loaded=False), found) == line
 
 
 def test_safe_mode_comes_first() -> None:
-    phase = Phase(loaded=True, ready=False, safe="left out det")
+    phase = Phase(loaded=True, safe="left out det")
     assert status_line(phase, standings(a="ready")) == "safe mode: left out det; 1 model ready"
 
 
-@pytest.mark.parametrize(
-    ("phase", "required", "started"),
-    [
-        (Phase(loaded=False, ready=False), [], False),
-        (Phase(loaded=True, ready=True), [], True),
-        (Phase(loaded=True, ready=True), ["a"], True),
-        (Phase(loaded=True, ready=False), ["a"], False),
-        (Phase(loaded=True, ready=False), [], True),  # what failed is told, the others serve
-        (Phase(loaded=True, ready=False, safe="because"), ["a"], True),
-        (Phase(loaded=False, ready=False, safe="because"), ["a"], False),
-    ],
-)
-def test_started(phase: Phase, required: list[str], started: bool) -> None:
-    assert has_started(phase, required) is started
+def test_required_models_that_are_not_ready_and_models_that_cannot_be_read_are_told_with_their_reasons() -> None:
+    found = standings(a="ready", bad="failed")
+    lacking = [Standing("bad", "failed", "no\nlicence"), Standing("god", "absent", "not in the repository")]
+    unread = {"god": "?", "locked": "Permission denied: " + "x" * 300}
+    line = status_line(Phase(loaded=True), found, lacking, unread)
+    start = "1 of 2 models ready, failed bad; required bad: no licence; required god: not in the repository; "
+    assert line == f"{start}locked: Permission denied: {'x' * 178}..."
+    assert status_line(Phase(loaded=False), found, lacking) == "1 of 2 models ready, failed bad", "they may come"
+    assert status_line(Phase(loaded=True, safe="left out bad"), found, lacking).endswith(
+        "; 1 of 2 models ready, failed bad"
+    )
+    assert status_line(Phase(loaded=True), [], [], dict.fromkeys("abcdef", "?")).endswith("; d: ?; and 2 more")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import socket
 import time
@@ -58,17 +60,59 @@ def test_ready_comes_with_the_last_required_model(tmp_path: Path) -> None:
         assert server.process.wait(PATIENCE) == 0
 
 
-def test_a_required_model_that_fails_keeps_the_service_from_having_started(tmp_path: Path) -> None:
+def test_a_required_model_that_fails_is_told_and_the_service_has_started(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "good")
-    python_model(tmp_path / "models", "bad", "raise RuntimeError('no licence')\n")
+    bad = python_model(tmp_path / "models", "bad", "raise RuntimeError('no licence')\n")
     flags = [f"--model-repository={tmp_path}/models", "--exit-on-error=false"]
     with mailbox(tmp_path / "notify") as box:
         with supervised(box, *flags, "--required-model=bad") as server:
-            box.wait_for(lambda message: message.get("STATUS") == "1 of 2 models ready, failed bad")
-            server.wait_for_log("ready in")
-            assert not any(map(ready, box.drain()))
+            status = box.wait_for(ready)["STATUS"]
+            assert status.startswith("1 of 2 models ready, failed bad; required bad: ")
+            assert "no licence" in status
+            find_ports(server)
+            assert server.get("/v2/health/live")[0] == 200
+            assert server.get("/v2/health/ready")[0] == 400
+            assert server.add_sub("good")[0] == 200
+            server.wait_for_log("the server is live and not ready: .*required bad: .*no licence")
+            reason = json.loads(server.get("/edge-serve/status")[1])["server"]["reason"]
+            assert re.fullmatch(r"waiting for bad \(.*no licence.*\)", reason)
+
+            (bad / "1/model.py").write_text(ADD_SUB)
+            server.process.send_signal(signal.SIGHUP)
+            assert box.wait_for(lambda message: message.get("STATUS") == "2 models ready")
+            assert server.get("/v2/health/ready")[0] == 200
         with supervised(box, *flags):
-            assert box.wait_for(ready)["STATUS"] == "1 of 2 models ready, failed bad"
+            assert box.wait_for(ready)["STATUS"] == "2 models ready"
+
+
+def test_a_required_model_that_is_not_there_is_told_and_served_when_it_comes(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "good")
+    flags = [f"--model-repository={tmp_path}/models", "--required-model=god"]
+    why = "not in the repository, did you mean 'good'?"
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags) as server:
+        assert box.wait_for(ready)["STATUS"] == f"1 model ready; required god: {why}"
+        find_ports(server)
+        assert server.get("/v2/health/live")[0] == 200
+        assert server.get("/v2/health/ready")[0] == 400
+        server.wait_for_log(rf"required model 'god' is {re.escape(why)} \(--required-model\)")
+        assert json.loads(server.get("/edge-serve/status")[1])["server"]["reason"] == f"waiting for god ({why})"
+
+        python_model(tmp_path / "aside", "god").rename(tmp_path / "models/god")
+        server.process.send_signal(signal.SIGHUP)
+        assert box.wait_for(lambda message: message.get("STATUS") == "2 models ready")
+        assert server.get("/v2/health/ready")[0] == 200
+
+
+def test_a_required_model_that_no_client_has_loaded_yet_keeps_nothing_from_starting(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "good")
+    flags = [f"--model-repository={tmp_path}/models", "--required-model=good", "--model-control-mode=explicit"]
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags) as server:
+        assert box.wait_for(ready)["STATUS"] == "0 models ready; required good: not loaded"
+        find_ports(server)
+        assert server.get("/v2/health/ready")[0] == 400
+        assert server.post("/v2/repository/models/good/load")[0] == 200
+        assert server.get("/v2/health/ready")[0] == 200
+        assert box.wait_for(lambda message: message.get("STATUS") == "1 model ready")
 
 
 def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
