@@ -65,7 +65,10 @@ async def check_repository(roots: Sequence[Path], *, auto_complete: bool = True)
     repository = Repository(roots)
     registry = Registry(repository, loader)
     try:
-        for found in repository.scan().values():
+        models = repository.scan()
+        for name in sorted(repository.faults):
+            yield Verdict(name, repository.faults[name])
+        for found in models.values():
             yield await check_model(found, registry, workers, auto_complete=auto_complete)
         for directory in sorted(repository.nameless):
             yield Verdict(repr(directory.name), NAMELESS)

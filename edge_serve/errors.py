@@ -33,6 +33,10 @@ class Internal(EdgeServeError):
     """The server or the model failed."""
 
 
+class UnreadableEntry(Internal):
+    """Content of a repository that the server cannot read, or does not read because of its kind or size."""
+
+
 class Unknown(EdgeServeError):
     """A cause that nobody could name."""
 

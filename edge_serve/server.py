@@ -269,13 +269,13 @@ class Server:
         self.service.started = not self.service.failed
         await self._entrance.let_in()
         if self.service.started:
-            self._log_table(started)
+            await self._log_table(started)
         return failures
 
-    def _log_table(self, started: float) -> None:
+    async def _log_table(self, started: float) -> None:
         rows = [
             (entry.name, entry.version, entry.state, entry.reason)
-            for entry in self._registry.index(ready_only=False, why=True)
+            for entry in self._registry.index(ready_only=False, found=await self._registry.scan(), why=True)
         ]
         width = max([5, *(len(row[0]) for row in rows)])
         log.info("%-*s  %7s  %s", width, "MODEL", "VERSION", "STATE", extra={DISPLAY: True})

@@ -43,6 +43,7 @@ EXTENSIONS = (
 TRITON_VERSION = "2.51.0"
 
 Done = Callable[["EdgeServeError | None"], None]
+OnIndex = Callable[["list[IndexEntry] | EdgeServeError"], None]
 #: called with the status document (status/collect.py)
 OnStatus = Callable[[dict[str, Any]], None]
 
@@ -175,10 +176,23 @@ class Service:
             )
         return rows
 
-    def repository_index(self, ready_only: bool) -> list[IndexEntry]:
-        """POST /v2/repository/index"""
+    async def index(self, ready_only: bool = False) -> list[IndexEntry]:
+        """The repository index; what lies on disk is read in a thread.
+
+        Raises:
+            Unavailable: while starting and stopping. InvalidArgument: a repository cannot be read.
+        """
         self._check_running()
-        return self.registry.index(ready_only=ready_only)
+        return self.registry.index(ready_only=ready_only, found=None if ready_only else await self.registry.scan())
+
+    def repository_index(self, ready_only: bool, done: OnIndex) -> None:
+        """POST /v2/repository/index; `done` gets the entries, or the error of `index`."""
+        entries: list[IndexEntry] = []
+
+        async def look() -> None:
+            entries.extend(await self.index(ready_only))
+
+        self._start(look(), lambda error: done(entries if error is None else error))
 
     def status(self, done: OnStatus) -> None:
         """GET /edge-serve/status, in every state of the server.

@@ -8,6 +8,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +22,14 @@ from edge_serve.config.checks_io import check_inputs_and_outputs
 from edge_serve.config.json_form import model_config_from_json
 from edge_serve.config.normalise import normalise, normalise_instance_groups
 from edge_serve.config.text import parse_model_config
-from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.errors import Internal, InvalidArgument, UnreadableEntry
 
 CONFIG_FILE = "config.pbtxt"
+
+#: limits of a configuration, of a file of class labels, and of other files that a configuration names
+MOST_CONFIG_BYTES = 1 << 20
+MOST_LABEL_BYTES = 1 << 26
+MOST_FILE_BYTES = 1 << 30
 
 
 def load_model_config(
@@ -90,32 +98,67 @@ def merge_completed(config: pb.ModelConfig, document: dict[str, Any] | None) -> 
     return completed
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: Path, most: int = MOST_FILE_BYTES) -> bytes:
     """The content of a file that a model's configuration names.
 
     Raises:
-        Internal: with Triton's text.
+        Internal: there is no such file; with Triton's text.
+        UnreadableEntry: it is no file, or longer than `most` bytes, or the file system refuses it.
     """
     try:
         if path.exists() and not path.is_file():
-            raise Internal(f"failed to open text file for read {path}: not a file")
-        return path.read_bytes()
+            raise UnreadableEntry(f"failed to open text file for read {path}: not a file")
+        with path.open("rb") as file:
+            content = file.read(most + 1)
     except OSError as error:
-        raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
+        wrong = Internal if isinstance(error, FileNotFoundError) else UnreadableEntry
+        raise wrong(f"failed to open text file for read {path}: {error.strerror}") from error
     except ValueError as error:
         raise Internal(f"failed to open text file for read {str(path)!r}: {error}") from error
+    if len(content) > most:
+        raise UnreadableEntry(
+            f"{path.parent.name}/{path.name} is longer than {most} bytes, which is the limit: shorten it"
+        )
+    return content
+
+
+def check_files(model_directory: Path, config: pb.ModelConfig, versions: Sequence[int]) -> None:
+    """Check that the files that make a model load are files which the server may read, as far as they exist.
+
+    A worker that opened a named pipe would wait for its writer.
+
+    Raises:
+        UnreadableEntry: one is a named pipe or a device, or the server may not read it.
+    """
+    named = [f"{version}/{config.default_model_filename}" for version in versions if config.default_model_filename]
+    for name in [*named, *(output.label_filename for output in config.output if output.label_filename)]:
+        try:
+            mode = os.stat(model_directory / name).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise UnreadableEntry(f"cannot be read: '{name}' is a pipe, a socket or a device, expected a file")
+            if not os.access(model_directory / name, os.R_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except (FileNotFoundError, ValueError):
+            continue
+        except OSError as error:
+            raise UnreadableEntry(f"cannot be read: '{name}': {error.strerror}") from error
 
 
 def first_version_files(model_directory: Path) -> frozenset[str]:
-    """Entries of the lowest version's directory, directories with a `/` at the end; empty without versions."""
+    """Entries of the lowest version's directory, directories with a `/` at the end; empty without versions.
+
+    Raises:
+        UnreadableEntry: the model directory, or that of the version, cannot be read.
+    """
     try:
-        versions = [d for d in model_directory.iterdir() if d.name.isascii() and d.name.isdigit() and d.is_dir()]
+        numbers = [name for name in os.listdir(model_directory) if name.isascii() and name.isdigit()]
+        versions = [name for name in numbers if os.path.isdir(model_directory / name)]
         if not versions:
             return frozenset()
-        first = min(versions, key=lambda directory: int(directory.name))
-        return frozenset(f"{entry.name}/" if entry.is_dir() else entry.name for entry in first.iterdir())
+        with os.scandir(model_directory / min(versions, key=int)) as entries:
+            return frozenset(f"{entry.name}/" if os.path.isdir(entry) else entry.name for entry in entries)
     except OSError as error:
-        raise Internal(f"failed to open directory {model_directory}: {error.strerror}") from error
+        raise UnreadableEntry(f"failed to open directory {model_directory}: {error.strerror}") from error
 
 
 def _config_file(model_directory: Path, config_name: str | None) -> Path:
@@ -127,10 +170,13 @@ def _config_file(model_directory: Path, config_name: str | None) -> Path:
 
 
 def _read(path: Path, may_be_missing: bool) -> pb.ModelConfig:
-    if may_be_missing and not path.exists():
-        return pb.ModelConfig()
+    try:
+        if may_be_missing and not path.exists():
+            return pb.ModelConfig()
+    except OSError as error:
+        raise UnreadableEntry(f"failed to open text file for read {path}: {error.strerror}") from error
     # the model's and the file's name are enough to find it, and keep the reply free of the device's paths
-    return parse_model_config(read_file(path), f"{path.parent.name}/{path.name}")
+    return parse_model_config(read_file(path, MOST_CONFIG_BYTES), f"{path.parent.name}/{path.name}")
 
 
 def _from_override(override: bytes | str) -> pb.ModelConfig:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from edge_serve.config import model_config_pb2 as pb
-from edge_serve.config.model import read_file
+from edge_serve.config.model import MOST_LABEL_BYTES, read_file
 from edge_serve.errors import Unsupported
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.tensors import BY_NUMBER, DataType, Shape
@@ -53,7 +53,7 @@ def read_labels(config: pb.ModelConfig, model_directory: Path) -> dict[str, tupl
         if not path.resolve().is_relative_to(root):
             where = f"for output '{tensor.name}' in model '{config.name}'"
             raise Unsupported(f"label file path '{path}' {where} is outside model directory")
-        lines = read_file(path).decode(errors="replace").split("\n")
+        lines = read_file(path, MOST_LABEL_BYTES).decode(errors="replace").split("\n")
         if not lines[-1]:
             lines.pop()
         labels[tensor.name] = tuple(line.removesuffix("\r") for line in lines)

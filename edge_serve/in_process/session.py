@@ -157,7 +157,7 @@ class AsyncSession:
 
     async def models(self) -> list[IndexEntry]:
         """Every model of the repositories and what became of it."""
-        return self._service.repository_index(ready_only=False)
+        return await self._service.index()
 
     async def close(self) -> None:
         """Answer what was accepted, then end: what `async with` does."""

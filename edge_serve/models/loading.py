@@ -15,7 +15,7 @@ from edge_serve.clock import Clock
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.checks_io import check_inputs_and_outputs
 from edge_serve.config.json_form import model_config_to_json
-from edge_serve.config.model import load_model_config, merge_completed, settle_instances
+from edge_serve.config.model import check_files, load_model_config, merge_completed, settle_instances
 from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.about import about
@@ -161,8 +161,10 @@ class Loader:
 
         Raises:
             EdgeServeError: the configuration cannot be read, or cannot be served.
+            UnreadableEntry: nor can the directory.
         """
         own = plain_name(found.name)
+        print = fingerprint(found.directory)  # first: it has limits, and what changes from here on is a change
         kept = override.directory(own) if override is not None else None
         directory = Path(kept.name, own) if kept is not None else found.directory
         config = load_model_config(
@@ -172,7 +174,8 @@ class Loader:
             override=override.config if override is not None else None,
         )
         chosen = choose(config.version_policy, versions(directory))
-        return Plan(found.name, directory, config, chosen, fingerprint(found.directory), override, kept)
+        check_files(directory, config, chosen)
+        return Plan(found.name, directory, config, chosen, print, override, kept)
 
     def joins(self, plan: Plan, *, own_worker: bool) -> bool:
         """Return whether `open` would load the model into a worker that runs already."""

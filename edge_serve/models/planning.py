@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import partial
 
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound
+from edge_serve.aio.offload import offload
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, UnreadableEntry
 from edge_serve.messages.about import about
 from edge_serve.models.agents import run_agents
 from edge_serve.models.batch import Results
@@ -17,9 +19,15 @@ from edge_serve.models.dependencies import members_of
 from edge_serve.models.incidents import Incidents
 from edge_serve.models.loading import Loader, Plan
 from edge_serve.models.override import Override
+from edge_serve.models.reading import READ_SECONDS
 from edge_serve.models.repository import Found, Repository, plain_name
 
 log = logging.getLogger(__name__)
+
+#: how fast the files of a load request are written at least, bytes a second
+_SLOWEST_DISK = 1 << 20
+#: how long the repository agents may take to read the files of one model, seconds
+_AGENT_SECONDS = 600.0
 
 
 class Planner:
@@ -60,8 +68,8 @@ class Planner:
         return plans, errors
 
     async def _plan(self, name: str, override: Override | None) -> Plan:
-        found = self._repository.find(name)
         try:
+            found = await offload(self._repository.find, name)
             if found is None and override is not None and override.files:
                 found = Found(name, self._repository.roots[0] / plain_name(name))  # all of it came with the request
             if found is None:
@@ -69,8 +77,9 @@ class Planner:
             if found.ambiguous:
                 raise InvalidArgument(f"model '{name}' appears in two or more repositories")
             self._incidents.check(name)
-            # a thread: files that came along may be large, and the disk slow
-            return await asyncio.to_thread(self._read, found, override)
+            return await self._read(found, override)
+        except UnreadableEntry as error:  # the repository has logged it
+            raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
         except (EdgeServeError, OSError) as error:
             log.error("failed to load '%s': %s", name, error, extra=about(name))
             raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
@@ -78,7 +87,17 @@ class Planner:
             log.exception("failed to load '%s'", name, extra=about(name))
             raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
 
-    def _read(self, found: Found, override: Override | None) -> Plan:
-        plan = self._loader.plan(found, override)
-        run_agents(plan.config, plan.directory)
+    async def _read(self, found: Found, override: Override | None) -> Plan:
+        """Read the directory of a model in a thread: it may be large, and its disk slow."""
+        written = sum(map(len, override.files.values())) if override is not None else 0
+        seconds = READ_SECONDS + written / _SLOWEST_DISK
+        plan = await offload(self._repository.read, found, partial(self._loader.plan, found, override), seconds)
+        if plan.config.model_repository_agents.agents:
+            await self._run_agents(plan)
         return plan
+
+    async def _run_agents(self, plan: Plan) -> None:
+        try:
+            await asyncio.wait_for(offload(run_agents, plan.config, plan.directory), _AGENT_SECONDS)
+        except asyncio.TimeoutError:
+            raise Internal(f"the files of model '{plan.name}' could not be read within {_AGENT_SECONDS:g} s") from None

@@ -8,11 +8,12 @@ import logging
 import time
 from collections.abc import Callable
 
+from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.about import about
 from edge_serve.models.polling import Watch
 from edge_serve.models.registry import Registry
-from edge_serve.models.repository import Repository, Snapshot, snapshot
+from edge_serve.models.repository import Repository, Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,8 @@ class Poller:
 
     async def begin(self) -> None:
         """Remember what lies there now; what changes from here on is a change. Call it before the first load."""
-        self._watch = Watch(await self._scan() or {})
+        found = await self._scan()
+        self._watch = Watch(found[0] if found is not None else {})
 
     def ask(self) -> None:
         """Look as soon as possible."""
@@ -57,6 +59,7 @@ class Poller:
                 log.info("looking for changes in the model repositories")
                 settle = min(settle, SETTLE_WHEN_ASKED)
                 asked = True
+                self._repository.retry()
             again = await self._look(settle)
             if again is None:
                 settle = self._interval or SETTLE_WHEN_ASKED
@@ -82,7 +85,8 @@ class Poller:
         found = await self._scan()
         if found is None:
             return None
-        changes = self._watch.look(found, time.monotonic(), settle)
+        models, unreadable = found
+        changes = self._watch.look(models, time.monotonic(), settle, unreadable)
         for name in changes.unload:
             if self._registry.knows(name):
                 log.info("model %s is gone from the repository", name, extra=about(name))
@@ -99,11 +103,11 @@ class Poller:
                 log.exception("loading what has changed failed")
         return changes.again
 
-    async def _scan(self) -> dict[str, Snapshot] | None:
-        """What lies there; None, told once, when that cannot be read: nothing is unloaded because of it."""
+    async def _scan(self) -> tuple[dict[str, Snapshot], set[str]] | None:
+        """Return `Repository.snapshots`, or None if a repository cannot be read. This is logged once, and nothing is
+        unloaded because of it."""
         try:
-            # a thread: directories may be large, and on a slow disk
-            found = await asyncio.to_thread(self._snapshots)
+            found = await offload(self._repository.snapshots)
         except (EdgeServeError, OSError) as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
@@ -113,6 +117,3 @@ class Poller:
             self._trouble = ""
             log.info("the model repositories can be read again")
         return found
-
-    def _snapshots(self) -> dict[str, Snapshot]:
-        return {name: snapshot(found) for name, found in self._repository.scan().items()}

@@ -6,7 +6,7 @@ What was renamed into place with everything in it counts at once, and so does wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from edge_serve.models.repository import Snapshot
@@ -38,8 +38,13 @@ class Watch:
         #: model -> how it was at the last look, and since when
         self._changing: dict[str, tuple[Snapshot, float]] = {}
 
-    def look(self, found: Mapping[str, Snapshot], now: float, settle: float) -> Changes:
-        """`found` lies there at `now`; changes count once they are `settle` seconds old."""
+    def look(
+        self, found: Mapping[str, Snapshot], now: float, settle: float, unreadable: Collection[str] = ()
+    ) -> Changes:
+        """`found` lies there at `now`; changes count once they are `settle` seconds old.
+
+        Nothing is known of models that are `unreadable` now: they stay as they are.
+        """
         load = []
         self._changing = {
             name: self._seen(name, model, now) for name, model in found.items() if model != self._acted.get(name)
@@ -49,7 +54,7 @@ class Watch:
                 del self._changing[name]
                 self._acted[name] = model
                 load.append(name)
-        unload = [name for name in self._acted if name not in found]
+        unload = [name for name in self._acted if name not in found and name not in unreadable]
         for name in unload:
             del self._acted[name]
         again = min((since for _, since in self._changing.values()), default=None)

@@ -108,22 +108,28 @@ def _word(version: VersionRecord) -> str:
 
 
 def repository_index(
-    found: Mapping[str, Found], models: Mapping[str, ModelRecord], reasons: Mapping[str, str], *, ready_only: bool
+    found: Mapping[str, Found],
+    models: Mapping[str, ModelRecord],
+    reasons: Mapping[str, str],
+    faults: Mapping[str, str],
+    *,
+    ready_only: bool,
 ) -> list[IndexEntry]:
     """The lines of all models, by name.
 
     Args:
         found: what lies on disk; models: what was asked for at least once.
         reasons: model -> why nothing of it could be tried.
+        faults: entry of a repository that cannot be read -> why.
     """
     entries: list[IndexEntry] = []
-    for identity in sorted(found.keys() | models.keys()):
+    for identity in sorted(found.keys() | models.keys() | faults.keys()):
         name = plain_name(identity)
         if identity in found and found[identity].ambiguous:
             entries.append(IndexEntry(name, state="UNAVAILABLE", reason="model appears in two or more repositories"))
         elif identity in models and models[identity].versions:
             entries += models[identity].index_entries(ready_only=ready_only)
         elif not ready_only:
-            reason = reasons.get(identity, "")
+            reason = faults.get(identity) or reasons.get(identity, "")
             entries.append(IndexEntry(name, state="UNAVAILABLE" if reason else "", reason=reason))
     return entries

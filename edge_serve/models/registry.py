@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from edge_serve.aio.offload import offload
 from edge_serve.config import model_config_pb2 as pb
-from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable
+from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable, UnreadableEntry
 from edge_serve.messages.about import about
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.metrics.source import ModelSeries
@@ -218,15 +218,23 @@ class Registry:
     def index(
         self, *, ready_only: bool, found: Mapping[str, Found] | None = None, why: bool = False
     ) -> list[IndexEntry]:
-        """The repository index: what is on disk (`found`, or looked up now) and what was loaded, by name.
+        """The repository index: what is on disk and what was loaded, by name.
 
         Args:
+            found: what `scan` returned.
             why: a model of which no version could be tried tells the reason, as Triton's does not.
         """
-        if found is None:
-            found = {} if ready_only else self._repository.scan()
         reasons = {**(self.incidents.reasons if why else {}), **self.incidents.left_out}
-        return repository_index(found, self._models, reasons, ready_only=ready_only)
+        faults = self._repository.faults if found is not None else {}
+        return repository_index(found or {}, self._models, reasons, faults, ready_only=ready_only)
+
+    async def scan(self) -> dict[str, Found]:
+        """What lies in the repositories now, read in a thread.
+
+        Raises:
+            InvalidArgument: a repository cannot be read.
+        """
+        return await offload(self._repository.scan)
 
     # ---- loading ------------------------------------------------------------------------------------------------
 
@@ -234,16 +242,20 @@ class Registry:
         """Load models beside each other: all of the repository, or `names`; ensembles after their members.
 
         Returns:
-            One text per model that failed.
+            One text per model that failed. Without `names`, an entry of a repository that cannot be read is none.
         """
         if names is None:
-            wanted = sorted(self._repository.scan())
+            found = await self.scan()
+            wanted = sorted(found.keys() - self._repository.faults.keys())
         else:
             wanted = list(dict.fromkeys(one for name in names for one in self._repository.named(name)))
         wanted = self.incidents.wanted(wanted)
         results = await self._load(wanted, None, own_worker=own_worker)
         self.incidents.failed = {name for name in wanted if results[name] is not None}
-        return [error.message for error in (results[name] for name in wanted) if error is not None]
+        errors = [error for error in (results[name] for name in wanted) if error is not None]
+        return [
+            error.message for error in errors if names is not None or not isinstance(error.__cause__, UnreadableEntry)
+        ]
 
     async def load(self, name: str, override: Override | None = None, *, own_worker: bool = True) -> None:
         """Load or reload a model, and the members of an ensemble.
@@ -284,8 +296,7 @@ class Registry:
         for name, error in results.items():
             if error is None:
                 self.incidents.reasons.pop(name, None)
-            elif self._repository.find(name) is not None:  # clients may ask for anything
-                cause = error.__cause__
+            elif not isinstance(cause := error.__cause__, NotFound):  # clients may ask for anything
                 self.incidents.reasons[name] = (cause if isinstance(cause, EdgeServeError) else error).message.strip()
 
     def strayed(self) -> list[str]:

@@ -7,18 +7,31 @@ the server.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import stat
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.checks_ensemble import NAMESPACE_END
-from edge_serve.errors import InvalidArgument
+from edge_serve.errors import InvalidArgument, UnreadableEntry
+from edge_serve.models.faults import Faults, Stage
 from edge_serve.models.names import is_text
+from edge_serve.models.reading import READ_SECONDS, Reader
+from edge_serve.models.walk import Row, walk
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+#: an entry that was not readable is read again after so many times the duration of the attempt, and at most seconds
+_REST, _LONGEST_REST = 60.0, 600.0
 
 #: versions are int64 in the protocol and in config.pbtxt
 _HIGHEST_VERSION = (1 << 63) - 1
@@ -26,8 +39,8 @@ _HIGHEST_VERSION = (1 << 63) - 1
 #: entries of a model directory that nothing but the configuration is read from
 _CONFIGURATION = ("config.pbtxt", "configs")
 
-#: rows of (path, modification time ns, size, inode): two equal ones mean that nothing was touched in between
-Fingerprint = tuple[tuple[str, int, int, int], ...]
+#: two equal ones mean that nothing was touched in between
+Fingerprint = tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,10 @@ class Found:
 class Repository:
     """The model repositories, in the order of `--model-repository`; one that is given twice is one, as in Triton.
 
+    No method that reads the disk waits longer than some `READ_SECONDS`, whatever lies there. An entry that cannot be
+    read is logged once and left out until it can be read. All but `scan`, `find`, `read` and `snapshots` may be called
+    on the event loop.
+
     Args:
         namespaced: models of one name may lie in several repositories (`--model-namespacing`). Each then goes by
             `<repository>::<name>`, which is how Triton's src/model.h writes a ModelIdentifier.
@@ -59,12 +76,21 @@ class Repository:
         self.roots = list(dict.fromkeys(roots))
         self.namespaced = namespaced
         self.nameless: set[Path] = set()
+        self._reader = Reader()
+        self._faults = Faults()
+        #: model that could not be read -> when `snapshots` tries again
+        self._rest: dict[str, float] = {}
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """The entries that could not be read, by the names of their models, and why."""
+        return self._faults.reasons()
 
     def named(self, name: str) -> list[str]:
         """What a client may mean by `name`: that itself, or with namespaces the models of this name that lie here."""
         if not self.namespaced or namespace_of(name):
             return [name]
-        return [_identity(root, name) for root in self.roots if os.path.isdir(root / name)] or [name]
+        return [_identity(root, name) for root in self.roots if _may_be_directory(root / name)] or [name]
 
     def bind(self, config: pb.ModelConfig, ensemble: str) -> None:
         """Write into the steps of an ensemble which of the models of a name is meant: that beside it before others."""
@@ -88,21 +114,92 @@ class Repository:
             InvalidArgument: a repository cannot be read.
         """
         models: dict[str, Found] = {}
+        faults: dict[str, str] = {}
         for root in self.roots:
-            for directory in _directories(root):
-                if not is_text(directory.name):
-                    self._tell_nameless(directory)
-                    continue
-                name = _identity(root, directory.name) if self.namespaced else directory.name
-                models[name] = Found(name, directory.resolve(), ambiguous=name in models)
+            for path, directory in self._directories(root):
+                name = _identity(root, path.name) if self.namespaced else path.name
+                if not is_text(path.name):
+                    self._tell_nameless(path)
+                elif isinstance(directory, Path):
+                    models[name] = Found(name, directory, ambiguous=name in models)
+                elif isinstance(directory, Exception):
+                    faults[name] = str(directory)
+        self._faults.scanned(models, faults)
         return dict(sorted(models.items()))
 
+    def _directories(self, root: Path) -> list[tuple[Path, Path | Exception | None]]:
+        """Each entry of a repository, and the directory that it is or leads to, or why it cannot be read."""
+        try:
+            real, names, links = self._reader.read(str(root), partial(_list, root))
+        except UnreadableEntry as error:
+            raise InvalidArgument(f"failed to read model repository '{root}': {error.message}") from error
+        targets = self._reader.read_all({str(root / name): partial(_target, root / name, real) for name in links})
+        entries: list[tuple[Path, Path | Exception | None]] = [(root / name, real / name) for name in names]
+        return entries + [(Path(path), target) for path, target in targets.items()]
+
     def find(self, name: str) -> Found | None:
-        """One model, by what `scan` calls it."""
+        """One model, by what `scan` calls it.
+
+        Raises:
+            UnreadableEntry: it is there, and cannot be read.
+        """
         roots = [root for root in self.roots if not self.namespaced or namespace_of(name) == str(root.absolute())]
-        own = plain_name(name)
-        places = [root / own for root in roots if os.path.isdir(root / own)]  # False also for an endless name
-        return Found(name, places[0].resolve(), ambiguous=len(places) > 1) if places else None
+        paths = {str(root / plain_name(name)): root for root in roots}
+        targets = self._reader.read_all({path: partial(_target, Path(path), root) for path, root in paths.items()})
+        places = [target for target in targets.values() if isinstance(target, Path)]
+        if places:
+            return Found(name, places[0], ambiguous=len(places) > 1)
+        for error in (target for target in targets.values() if isinstance(target, Exception)):
+            self._faults.add(Stage.LOAD, name, str(error))
+            raise error
+        return None
+
+    def read(self, found: Found, function: Callable[[], T], seconds: float = READ_SECONDS) -> T:
+        """Call a function that reads a model directory, and return its result.
+
+        Raises:
+            UnreadableEntry: the directory cannot be read, or not within `seconds`.
+        """
+        try:
+            result = self._reader.read(found.name, function, seconds)
+        except UnreadableEntry as error:
+            self._faults.add(Stage.LOAD, found.name, error.message)
+            raise
+        self._faults.remove(Stage.WALK, found.name)
+        self._faults.remove(Stage.LOAD, found.name)
+        return result
+
+    def snapshots(self) -> tuple[dict[str, Snapshot], set[str]]:
+        """Every model as it lies on disk now, and the names of those that cannot be read now.
+
+        Raises:
+            InvalidArgument: a repository cannot be read.
+        """
+        found = self.scan()
+        now = time.monotonic()
+        self._rest = {name: due for name, due in self._rest.items() if name in found and due > now}
+        jobs = {name: partial(self._snapshot, one) for name, one in found.items() if name not in self._rest}
+        snapshots = {}
+        for name, result in self._reader.read_all(jobs).items():
+            if isinstance(result, Exception):
+                self._faults.add(Stage.WALK, name, str(result) or repr(result))
+            else:
+                self._faults.remove(Stage.WALK, name)
+                snapshots[name] = result
+        return snapshots, {*self._rest, *self.faults}
+
+    def retry(self) -> None:
+        """Let the next `snapshots` read all entries that it could not read before."""
+        self._rest = {}
+
+    def _snapshot(self, found: Found) -> Snapshot:
+        began = time.monotonic()
+        try:
+            return snapshot(found)
+        except UnreadableEntry:
+            now = time.monotonic()
+            self._rest[found.name] = now + min(_REST * (now - began), _LONGEST_REST)
+            raise
 
     def _tell_nameless(self, directory: Path) -> None:
         """No client could ask for it, and no index could list it."""
@@ -132,29 +229,76 @@ def _halves(identity: str) -> tuple[str, str]:
     return (f"{above}/{directory}", name) if slash else ("", identity)
 
 
-def _directories(
-    root: Path, what: str = "model repository", hint: str = "; give --model-repository an existing directory"
-) -> Iterator[Path]:
+def _list(root: Path) -> tuple[Path, list[str], list[str]]:
+    """The resolved repository, the names of its directories, and the names of its links."""
     try:
         with os.scandir(root) as entries:
-            yield from (Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+            shown = [entry for entry in entries if not entry.name.startswith(".")]
+            names = [entry.name for entry in shown if entry.is_dir(follow_symlinks=False)]
+            return root.resolve(), names, [entry.name for entry in shown if entry.is_symlink()]
     except OSError as error:
-        raise InvalidArgument(f"failed to read {what} '{root}': {error.strerror}{hint}") from error
+        hint = "give --model-repository an existing directory"
+        raise InvalidArgument(f"failed to read model repository '{root}': {error.strerror}; {hint}") from error
+
+
+def _target(path: Path, root: Path) -> Path | None:
+    """The directory that an entry of a repository is or leads to; None if that is none.
+
+    Raises:
+        OSError: the file system does not tell. UnreadableEntry: the directory holds the repository itself.
+    """
+    try:
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
+            return None
+        raise
+    directory = path.resolve()
+    if root.resolve().is_relative_to(directory):
+        raise UnreadableEntry(f"leads to {directory}, which holds the repository itself: expected a model directory")
+    return directory
+
+
+def _may_be_directory(path: Path) -> bool:
+    """Whether this is a directory or a link. Reads the entry only, not what a link leads to."""
+    try:
+        mode = os.lstat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
 
 
 def versions(directory: Path) -> list[int]:
-    """The version directories of a model, ascending."""
-    return sorted(
-        int(path.name)
-        for path in _directories(directory, "the directory of a model", "")
-        if path.name.isascii() and path.name.isdigit() and (path.name == "0" or not path.name.startswith("0"))
-        if int(path.name) <= _HIGHEST_VERSION
-    )
+    """The version directories of a model, ascending.
+
+    Raises:
+        UnreadableEntry: the directory of the model cannot be read.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(int(entry.name) for entry in entries if _is_version(entry.name) and _is_directory(entry))
+    except OSError as error:
+        wrong = InvalidArgument if error.errno == errno.ENOENT else UnreadableEntry
+        raise wrong(f"failed to read the directory of a model '{directory}': {error.strerror}") from error
+
+
+def _is_version(name: str) -> bool:
+    number = name.isascii() and name.isdigit() and (name == "0" or not name.startswith("0"))
+    return number and int(name) <= _HIGHEST_VERSION
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        log.warning("%s is no version: it cannot be read: %s", entry.path, error.strerror)
+        return False
 
 
 def fingerprint(directory: Path) -> Fingerprint:
-    """Names, times and sizes of everything below `directory`, links followed; what vanishes meanwhile is left out."""
-    return tuple(row for row, _ in _walk(directory))
+    """Return names, times and sizes of everything below `directory`; see `walk`, also for its errors."""
+    return tuple(row for row, _ in walk(directory))
 
 
 def without_configuration(print: Fingerprint) -> Fingerprint:
@@ -193,10 +337,13 @@ def snapshot(found: Found) -> Snapshot:
 
     A rename changes the change time of a directory, which nothing else in it then surpasses, and not its modification
     time; an entry that is made, removed or written changes both.
+
+    Raises:
+        UnreadableEntry: as in `walk`.
     """
-    parts: dict[str, list[tuple[str, int, int, int]]] = {}
+    parts: dict[str, list[Row]] = {}
     newest: dict[str, int] = {}
-    for row, changed in _walk(found.directory):
+    for row, changed in walk(found.directory):
         top, deeper, _ = row[0].partition(os.sep)
         parts.setdefault(top, []).append(row)
         if deeper:
@@ -214,33 +361,3 @@ def _came_after(directory: Path, inside_ns: int) -> bool:
     except OSError:
         return False
     return status.st_ctime_ns > status.st_mtime_ns and status.st_ctime_ns > inside_ns
-
-
-def _walk(directory: Path) -> list[tuple[tuple[str, int, int, int], int]]:
-    """The row of each entry, and its change time; by path. A link to a directory that leads there is not followed."""
-    rows = []
-    #: directory that is still to be read -> those that lead there, by device and inode
-    above: dict[str, frozenset[tuple[int, int]]] = {}
-    for folder, names, files in os.walk(directory, followlinks=True):
-        leads = above.pop(folder, None) or _identities(folder)
-        folders = {name for name in names if name != "__pycache__"}
-        for name in [*files, *folders]:
-            path = os.path.join(folder, name)
-            try:
-                status = os.stat(path)
-            except OSError:
-                continue
-            time_ns, size = (0, 0) if name in folders else (status.st_mtime_ns, status.st_size)
-            rows.append(((os.path.relpath(path, directory), time_ns, size, status.st_ino), status.st_ctime_ns))
-            if name in folders and (status.st_dev, status.st_ino) not in leads:
-                above[path] = leads | {(status.st_dev, status.st_ino)}
-        names[:] = [name for name in names if os.path.join(folder, name) in above]
-    return sorted(rows)
-
-
-def _identities(folder: str) -> frozenset[tuple[int, int]]:
-    try:
-        status = os.stat(folder)
-    except OSError:
-        return frozenset()
-    return frozenset({(status.st_dev, status.st_ino)})

@@ -99,7 +99,7 @@ class Turnover:
             if self._memory is None or members_of(plan.config):
                 return await self._open_each(plan, wanted, own_worker)
             going = [known for known in record.ready() if known.version in wanted or known.version not in plan.versions]
-            files = sum(row[2] for version in wanted for row in of_version(plan.print, version))
+            files = sum(max(0, row[2]) for version in wanted for row in of_version(plan.print, version))
             replaced = sum(_comes_back(known) for known in going)
             joins = self._loader.joins(plan, own_worker=own_worker)
             try:

@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge_serve.aio.tasks import start_task
+from edge_serve.errors import EdgeServeError
 from edge_serve.files import read_small
 from edge_serve.models.registry import Registry
-from edge_serve.models.repository import Repository, fingerprint
+from edge_serve.models.repository import Found, Repository, fingerprint
 from edge_serve.systemd.crash_loop import (
     STABLE_SECONDS,
     Phase,
@@ -57,7 +58,7 @@ class CrashWatch:
         if not self._acquire():
             return
         found = self._repository.scan()
-        prints = {name: _print(one.directory) for name, one in found.items()}
+        prints = {name: self._print(one) for name, one in found.items()}
         last = from_text(_read_or_nothing(self._path))
         self._record = next_record(last, _boot(), lambda name: prints.get(name, ""), sorted(found), now_ns)
         self._others = not found.keys() <= self._record.left_out.keys()
@@ -73,6 +74,13 @@ class CrashWatch:
         else:
             self._leave_out()
         self._save()
+
+    def _print(self, found: Found) -> str:
+        try:
+            rows = self._repository.read(found, lambda: fingerprint(found.directory))
+        except EdgeServeError:
+            return ""
+        return hashlib.sha256(repr(rows).encode()).hexdigest()[:16]
 
     def look(self, now_ns: int, busy: Sequence[str], *, started: bool = True) -> None:
         """Called about once a second.
@@ -278,10 +286,3 @@ def is_kept(directory: Path) -> bool:
 
 def _boot() -> str:
     return _read_or_nothing(Path(_BOOT)).strip()
-
-
-def _print(directory: Path) -> str:
-    try:
-        return hashlib.sha256(repr(fingerprint(directory)).encode()).hexdigest()[:16]
-    except OSError:
-        return ""

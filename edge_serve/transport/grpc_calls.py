@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from google.protobuf.message import DecodeError, Message
 
 from edge_serve.errors import EdgeServeError, NotFound, Unavailable, Unsupported
+from edge_serve.messages.metadata import IndexEntry
 from edge_serve.protocol import grpc_bodies
 from edge_serve.protocol import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc_infer import Unreadable
@@ -131,9 +132,16 @@ class Calls:
 
     # ---- the repository -----------------------------------------------------------------------------------------
 
-    def _index(self, request: pb.RepositoryIndexRequest, _: Replier) -> Answer:
+    def _index(self, request: pb.RepositoryIndexRequest, replier: Replier) -> None:
+        def done(found: list[IndexEntry] | EdgeServeError) -> None:
+            if isinstance(found, EdgeServeError):
+                replier.fail(found)
+            else:
+                message = grpc_bodies.repository_index(found).SerializeToString()
+                replier.reply((message,), len(message))
+
         _check_repository(request.repository_name)
-        return grpc_bodies.repository_index(self._service.repository_index(request.ready))
+        self._service.repository_index(request.ready, done)
 
     def _load(self, request: pb.RepositoryModelLoadRequest, replier: Replier) -> None:
         _check_repository(request.repository_name)

@@ -18,6 +18,7 @@ import orjson
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
 from edge_serve.messages.infer import Lease
+from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.peer import Peer
 from edge_serve.protocol import bodies
 from edge_serve.protocol.http1 import Head
@@ -242,8 +243,13 @@ class V2Application:
     # ---- the repository -----------------------------------------------------------------------------------------
 
     def _repository_index(self, exchange: Exchange, route: Route) -> None:
-        ready_only = bodies.read_index_request(exchange.body)
-        exchange.reply(200, (bodies.repository_index(self._service.repository_index(ready_only)),))
+        def done(found: list[IndexEntry] | EdgeServeError) -> None:
+            if isinstance(found, EdgeServeError):
+                refuse(exchange, found, JSON)
+            else:
+                exchange.reply(200, (bodies.repository_index(found),))
+
+        self._service.repository_index(bodies.read_index_request(exchange.body), done)
 
     def _load(self, exchange: Exchange, route: Route) -> None:
         _check_repository(route)

@@ -129,3 +129,12 @@ def test_a_second_repository_with_the_same_name_is_a_change(tmp_path: Path) -> N
     model(second, "a", 1)
 
     assert watch.look(scan(), 0.0, SETTLE).load == ("a",)
+
+
+def test_a_model_that_cannot_be_read_now_is_not_gone(tmp_path: Path) -> None:
+    model(tmp_path, "a", 1)
+    watch = Watch(look(tmp_path))
+
+    assert watch.look({}, 0.0, SETTLE, {"a"}) == Changes()
+    assert watch.look(look(tmp_path), 1.0, SETTLE) == Changes()
+    assert watch.look({}, 2.0, SETTLE) == Changes(unload=("a",))

@@ -13,6 +13,7 @@ from google.protobuf import text_format
 
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
+from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.lineage import Lineage
 from edge_serve.models.loading import Loader, Plan
@@ -101,7 +102,8 @@ class House:
     def __init__(self, root: Path, **options: Any) -> None:
         self.root = root
         self.loader = FakeLoader()
-        self.registry = Registry(Repository([root]), cast(Loader, self.loader), **options)
+        self.repository = Repository([root])
+        self.registry = Registry(self.repository, cast(Loader, self.loader), **options)
 
     def put(self, name: str, *numbers: int, readable: bool = True) -> None:
         for number in numbers:
@@ -111,7 +113,10 @@ class House:
             (self.root / name / "ok").touch()
 
     def index(self) -> list[tuple[str, str, str, str]]:
-        return [(e.name, e.version, e.state, e.reason) for e in self.registry.index(ready_only=False)]
+        return [(e.name, e.version, e.state, e.reason) for e in self.entries()]
+
+    def entries(self, *, why: bool = False) -> list[IndexEntry]:
+        return self.registry.index(ready_only=False, found=self.repository.scan(), why=why)
 
     def plans(self) -> dict[str, Plan | None]:
         return {name: record.plan for name, record in self.registry._models.items()}
@@ -366,7 +371,7 @@ def test_readiness_counts_every_version_of_the_models_that_matter(tmp_path: Path
 def test_why_nothing_of_a_model_could_be_tried_is_told_on_request(tmp_path: Path) -> None:
     async def work(house: House) -> None:
         def told() -> dict[str, tuple[str, str]]:
-            return {one.name: (one.state, one.reason) for one in house.registry.index(ready_only=False, why=True)}
+            return {one.name: (one.state, one.reason) for one in house.entries(why=True)}
 
         house.put("bare")
         for name in ("bare", "nobody"):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from edge_serve.errors import InvalidArgument
+from edge_serve.errors import InvalidArgument, UnreadableEntry
+from edge_serve.models import repository as repository_module
 from edge_serve.models.repository import (
+    Found,
     Repository,
+    Snapshot,
     fingerprint,
     namespace_of,
     of_version,
@@ -68,6 +72,65 @@ def test_one_name_in_two_repositories_is_ambiguous(tmp_path: Path) -> None:
     same = repository.find("same")
     assert same is not None
     assert same.ambiguous
+
+
+def test_a_bad_link_costs_its_entry_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model(tmp_path, "good", "1")
+    for name in ("loop", ".loop"):
+        (tmp_path / name).symlink_to(name)
+    (tmp_path / "up").symlink_to("..")
+    repository = Repository([tmp_path])
+
+    assert [list(repository.scan()) for _ in range(2)] == [["good"], ["good"]]
+    assert repository.faults == {
+        "loop": "cannot be read: Too many levels of symbolic links",
+        "up": f"leads to {tmp_path.parent}, which holds the repository itself: expected a model directory",
+    }
+    assert sorted(caplog.messages) == [
+        f"model {name} is left out: {repository.faults[name]}" for name in ("loop", "up")
+    ]
+    with pytest.raises(UnreadableEntry):
+        repository.find("loop")
+
+
+def test_a_bad_link_in_a_model_costs_its_version(tmp_path: Path) -> None:
+    directory = model(tmp_path, "m", "1")
+    (directory / "2").symlink_to("2")
+    (directory / "loop").symlink_to("loop")
+
+    assert versions(directory) == [1]
+
+
+def test_what_could_not_be_read_is_told_again_when_it_happens_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    repository = Repository([tmp_path])
+    for _ in range(2):
+        (tmp_path / "m").symlink_to("/proc")
+        assert [repository.snapshots() for _ in range(2)] == [({}, {"m"})] * 2
+        (tmp_path / "m").unlink()
+        assert repository.snapshots() == ({}, set())
+    assert [message[:19] for message in caplog.messages] == ["model m is left out"] * 2
+
+
+def test_an_entry_that_takes_long_to_refuse_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def slow(found: Found) -> Snapshot:
+        calls.append(found.name)
+        time.sleep(0.05)
+        raise UnreadableEntry("holds too much")
+
+    monkeypatch.setattr(repository_module, "snapshot", slow)
+    (tmp_path / "m").mkdir()
+    repository = Repository([tmp_path])
+    for _ in range(3):
+        assert repository.snapshots() == ({}, {"m"})
+    assert calls == ["m"]
+    repository.retry()
+    repository.snapshots()
+    assert calls == ["m", "m"]
 
 
 def test_a_missing_repository_is_named_in_the_error(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_an_exchange_that_fails_is_told_to_those_who_wait(tmp_path: Path, machin
         failed = (await answer).error
         assert failed is not None
         assert "no licence" in failed.message
-        [entry] = server.service.repository_index(False)
+        [entry] = await server.service.index()
         assert (entry.state, "no licence" in entry.reason) == ("UNAVAILABLE", True)
 
         machine.available = GIB

@@ -146,8 +146,8 @@ class FakeService:
     def model_statistics(self, name: str, version: str) -> Sequence[tuple[str, str, ModelStatistics]]:
         return [(name or "all", version or "1", ModelStatistics())]
 
-    def repository_index(self, ready_only: bool) -> Sequence[IndexEntry]:
-        return [] if ready_only else [IndexEntry("m", "3", "READY")]
+    def repository_index(self, ready_only: bool, done: Callable[[list[IndexEntry] | EdgeServeError], None]) -> None:
+        done([] if ready_only else [IndexEntry("m", "3", "READY")])
 
     def load_model(
         self, name: str, parameters: Mapping[str, Parameter | bytes], done: Callable[[EdgeServeError | None], None]

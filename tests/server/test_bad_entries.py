@@ -1,0 +1,162 @@
+"""Whatever a repository holds, the server starts, polls, lists it and stops; one bad entry costs that entry."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.bad_entries import (
+    WITHOUT_OVERRIDE,
+    bad_kinds,
+    bad_links,
+    many_files,
+    silent_file_system,
+    unreadable,
+)
+from tests.server.running import PATIENCE, Running, python_model, running
+
+ALL = {
+    "none": ("--model-control-mode=none",),
+    "poll": ("--model-control-mode=poll", "--repository-poll-secs=1"),
+    "explicit": ("--model-control-mode=explicit", "--load-model=*"),
+}
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository with a good model, one elsewhere behind a link, and one with bad links inside."""
+    root = tmp_path / "models"
+    python_model(root, "good")
+    python_model(tmp_path / "releases", "17")
+    (tmp_path / "releases/17/config.pbtxt").write_text((root / "good/config.pbtxt").read_text() + '\nname: "linked"\n')
+    os.renames(tmp_path / "releases/17", tmp_path / "releases/linked")
+    (root / "linked").symlink_to("../releases/linked")
+    inside = python_model(root, "links_inside")
+    for number, target in enumerate(["/", "/proc/self", "/sys", "..", ".", "link5", "/etc/hostname/x"]):
+        (inside / "1" / f"link{number}").symlink_to(target)
+    (inside / "2").symlink_to("2")
+    return root
+
+
+def index(server: Running) -> dict[str, dict[str, Any]]:
+    status, answer = server.post("/v2/repository/index")
+    assert status == 200, answer
+    return {entry["name"]: entry for entry in json.loads(answer)}
+
+
+def check(server: Running, bad: Mapping[str, str]) -> None:
+    """The good models serve, the bad ones have a reason, and each has one line in the log."""
+    entries = index(server)
+    for name in ("good", "linked", "links_inside"):
+        assert entries[name]["state"] == "READY", entries[name]
+        assert server.add_sub(name)[0] == 200
+    for name, reason in bad.items():
+        assert entries[name].get("state") == "UNAVAILABLE", (entries[name], server.log())
+        assert re.search(reason, entries[name]["reason"]), entries[name]
+        lines = [line for line in server.log().splitlines() if f"model {name} is left out" in line]
+        assert len(lines) == 1, lines
+    assert entries.keys() - {"new"} == {"good", "linked", "links_inside", *bad}
+
+
+def finds_what_is_new(server: Running, root: Path) -> None:
+    python_model(root, "new")
+    server.wait_for_log("model new version 1 ready")
+    assert server.add_sub("new")[0] == 200
+    shutil.rmtree(root / "new")
+    server.wait_for_log("model new version 1 unloaded")
+
+
+def stops(server: Running) -> None:
+    began = time.monotonic()
+    assert server.stop() == 0, server.log()
+    assert time.monotonic() - began < 15
+
+
+@needs_root
+@pytest.mark.parametrize("mode", ALL)
+def test_a_server_starts_polls_and_stops_with_bad_entries(root: Path, tmp_path: Path, mode: str) -> None:
+    bad = {**bad_links(root), **bad_kinds(root), **unreadable(root, tmp_path / "elsewhere")}
+    with running(f"--model-repository={root}", *ALL[mode], prefix=WITHOUT_OVERRIDE) as server:
+        check(server, bad)
+        if mode == "poll":
+            finds_what_is_new(server, root)
+            check(server, bad)
+        stops(server)
+
+
+def test_an_entry_that_becomes_readable_is_loaded(root: Path) -> None:
+    (root / "later").symlink_to("later")
+    with running(f"--model-repository={root}", *ALL["poll"]) as server:
+        assert index(server)["later"]["state"] == "UNAVAILABLE"
+        (root / "later").unlink()
+        python_model(root, "later")
+        server.wait_for_log("model later version 1 ready")
+        assert index(server)["later"]["state"] == "READY"
+
+
+@needs_root
+def test_a_file_that_becomes_readable_is_a_change(root: Path) -> None:
+    (root / "good/config.pbtxt").chmod(0)
+    with running(f"--model-repository={root}", *ALL["poll"], prefix=WITHOUT_OVERRIDE) as server:
+        assert "Permission denied" in index(server)["good"]["reason"]
+        (root / "good/config.pbtxt").chmod(0o644)
+        server.wait_for_log("model good version 1 ready")
+
+
+@needs_root
+def test_a_model_that_cannot_be_read_for_a_while_goes_on_serving(root: Path) -> None:
+    with running(f"--model-repository={root}", *ALL["poll"], prefix=WITHOUT_OVERRIDE) as server:
+        (root / "good").chmod(0)
+        server.wait_for_log("model good is left out: cannot be read: Permission denied")
+        time.sleep(2.5)
+        assert server.add_sub("good")[0] == 200
+        (root / "good").chmod(0o755)
+        server.wait_for_log("model good can be read again")
+        assert server.add_sub("good")[0] == 200
+        assert "model good is gone" not in server.log()
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [pytest.param("none", marks=pytest.mark.slow), "poll", "explicit"])
+def test_a_file_system_that_does_not_answer_costs_its_entries(root: Path, tmp_path: Path, mode: str) -> None:
+    mount, inner = tmp_path / "mount", root / "mounted"
+    mount.mkdir()
+    inner.mkdir()
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(silent_file_system(mount))
+            stack.enter_context(silent_file_system(inner))
+        except OSError as error:
+            pytest.skip(f"no FUSE here: {error}")
+        for number in range(3):
+            (root / f"dead{number}").symlink_to(mount / str(number))
+        bad = dict.fromkeys(["mounted", *(f"dead{number}" for number in range(3))], "does not answer")
+        server = stack.enter_context(running(f"--model-repository={root}", *ALL[mode], ready=False))
+        server.wait_for_log(r"edge-serve \S+ ready in", 3 * PATIENCE)
+        check(server, bad)
+        if mode == "poll":
+            finds_what_is_new(server, root)
+        stops(server)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_model_with_many_files_serves_and_one_with_too_many_is_left_out(root: Path) -> None:
+    many_files(root, "many", 99_990)
+    many_files(root, "too_many", 100_000)
+    with running(f"--model-repository={root}", *ALL["poll"]) as server:
+        entries = index(server)
+        assert entries["many"]["state"] == "READY"
+        assert entries["too_many"]["reason"] == "holds more than 100000 files and directories"
+        finds_what_is_new(server, root)
+        stops(server)
