@@ -123,6 +123,11 @@ class Lending:
         for ending in self._endings.values():
             ending.detach()
         self._endings.clear()
+        self._send = _discard  # a reference cycle would keep the process's objects until a garbage collection
+
+
+def _discard(data: bytes, fds: Sequence[int]) -> None:
+    """For `Lending`, once its worker is dead."""
 
 
 class Borrowed:
