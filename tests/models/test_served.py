@@ -7,16 +7,14 @@ from edge_serve.messages.signature import Signature
 from edge_serve.models.served import Served
 from edge_serve.models.statistics import new_statistics
 from edge_serve.models.waiting import WaitingRoom
-from tests.models.test_waiting import Target
 
 
 def test_a_stand_in_closes_nothing_of_the_version_that_it_stands_for() -> None:
     closed: list[str] = []
     signature = Signature("m", "1", "", 0, {}, {})
-    served = Served(
-        "m", "1", ModelConfig(name="m"), signature, Target(), new_statistics(), None, None, 0.0, lambda request: None,
-        on_close=(lambda: closed.append("m"),),
-    )  # fmt: skip
+    runner, statistics = WaitingRoom("m", 1), new_statistics()
+    served = Served("m", "1", ModelConfig(name="m"), signature, runner, statistics, None, None, 0.0, lambda _: None)
+    served.on_close = (lambda: closed.append("m"),)
     stand_in = served.stand_in(WaitingRoom("m", 1))
     for version in (served, stand_in):
         for close in version.on_close:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from edge_serve.messages.infer import InferRequest
+from edge_serve.tensors import DataType, Handle, Tensor
 from edge_serve.workers.arena import Arena, Budget
 from edge_serve.workers.frames import CANCELLATION, HEADER, LONGEST, VERSION, Kind, frame
 from edge_serve.workers.pool import Hooks
@@ -125,3 +127,23 @@ def test_half_a_large_frame_of_a_dead_worker_leaves_no_memory_behind(
     finally:
         tracemalloc.stop()
         gc.enable()
+
+
+def test_an_arena_that_cannot_be_mapped_costs_its_request_and_not_the_worker(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, config(dims=-1)) as served:
+            process, (pid,), other = process_of(served), served.model.pids(), Arena("other", Budget(1 << 24))
+            slot = other.allocate(1 << 16)
+            there = Tensor("INPUT0", DataType.INT32, (1, 1 << 14), slot.view, slot.offset)
+            process.lending._known[other] = number = 99
+            other.on_close.append(process.lending._forget)
+            with (tmp_path / "empty").open("w+b") as empty:
+                process.send(frame(Kind.ARENA, number), (empty.fileno(),))
+            reply = await served.ask(InferRequest("echo", inputs=[Handle.of(there, other)]), request())
+            assert "the memory of an input cannot be mapped" in str(reply.replies[0].error)
+            assert values(reply.replies[1]) == list(range(16))
+            assert served.model.pids() == [pid]
+            slot.release()
+            other.close()
+
+    run(work())
