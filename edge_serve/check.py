@@ -23,7 +23,9 @@ from edge_serve.models.registry import Registry
 from edge_serve.models.repository import Found, Repository, versions
 from edge_serve.models.version_policy import choose
 from edge_serve.workers.arena import Budget
+from edge_serve.workers.environments import Environments
 from edge_serve.workers.pool import Workers
+from edge_serve.workers.sandbox import Sandbox
 
 #: tensor memory for warm-up requests
 CHECK_BYTES = 1 << 30
@@ -60,7 +62,8 @@ async def check_repository(roots: Sequence[Path], *, auto_complete: bool = True)
         InvalidArgument: a repository cannot be read.
     """
     clock = MonotonicClock()
-    workers = Workers()
+    sandbox = Sandbox(tuple(roots))
+    workers = Workers(environments=Environments(confine=sandbox.probe), sandbox=sandbox)
     loader = Loader(workers, Budget(CHECK_BYTES), clock, LoaderOptions(auto_complete=auto_complete))
     repository = Repository(roots)
     registry = Registry(repository, loader)

@@ -24,6 +24,7 @@ from edge_serve.models.registry import Registry
 from edge_serve.protocol.routes import Group
 from edge_serve.service import Service
 from edge_serve.systemd.activation import Inherited
+from edge_serve.transport.admin import AdminServer
 from edge_serve.transport.grpc_door import open_grpc
 from edge_serve.transport.http import HttpServer
 from edge_serve.transport.listeners import Listener, listen_tcp, listen_unix
@@ -123,7 +124,7 @@ class Entrance:
         config = self._config
         listeners = self.inherited.of("admin") or [listen_unix(config.admin_socket, group=config.admin_socket_group)]
         administrated = application.for_peer(ADMINISTRATOR)
-        await self._open("admin", HttpServer(administrated, http_limits(config), self._clock), listeners)
+        await self._open("admin", AdminServer(administrated, http_limits(config), self._clock), listeners)
 
     async def _open_http(self, application: V2Application) -> None:
         config, guards = self._config, self._guards

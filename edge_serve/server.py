@@ -55,6 +55,7 @@ from edge_serve.workers.environments import Environments
 from edge_serve.workers.neighbours import Neighbours
 from edge_serve.workers.pool import Hooks, Workers
 from edge_serve.workers.pool import Limits as WorkerLimits
+from edge_serve.workers.sandbox import Sandbox, keep_out
 from edge_serve.workers.selector import AwakeSelector
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,9 @@ class Server:
         silence, memory = config.worker_heartbeat_timeout_secs, config.worker_memory_max_bytes
         limits = WorkerLimits(silence=silence, hang=config.hang_timeout_secs, memory=memory)
         hooks = Hooks(metric=custom.apply, gone=custom.gone)
-        self._workers = Workers(limits, self._clock, hooks, _environments(config), awake or _awake(config))
+        self._sandbox = sandbox = Sandbox.of(config, os.environ)
+        environments = _environments(config, sandbox)
+        self._workers = Workers(limits, self._clock, hooks, environments, awake or _awake(config), sandbox)
         self._codec = Codec(self._budget, limits)
         loader = Loader(
             self._workers, self._budget, self._clock, _loader_options(config), _response_cache(config), _gate(config)
@@ -177,6 +180,8 @@ class Server:
         """
         started = time.monotonic()
         await self._entrance.open(self._source)
+        if self._sandbox is not None:
+            self._sandbox.tell()
         self._background.append(asyncio.create_task(self._keep_house(), name="housekeeping"))
         self._background.append(asyncio.create_task(self._supervisor.run(), name="supervision"))
         failures = await self._load(started)
@@ -373,8 +378,9 @@ def _gate(config: ServerConfig) -> Gate | None:
     return Gate(RateLimiter(config.rate_limit_resource)) if config.rate_limit != "off" else None
 
 
-def _environments(config: ServerConfig) -> Environments:
-    return Environments(Path(config.execution_env_directory) if config.execution_env_directory else None)
+def _environments(config: ServerConfig, sandbox: Sandbox | None) -> Environments:
+    cache = Path(config.execution_env_directory) if config.execution_env_directory else None
+    return Environments(cache, sandbox.probe if sandbox is not None else None)
 
 
 def _trace_settings(config: ServerConfig) -> TraceSettings:
@@ -392,6 +398,8 @@ def _awake(config: ServerConfig) -> Awake:
 def serve(config: ServerConfig, log_control: LogControl | None = None) -> int:
     """Run a server to its end; the exit status."""
     awake = _awake(config)
+    if config.worker_sandbox:
+        keep_out()
 
     async def main() -> int:
         try:

@@ -189,6 +189,14 @@ class ServerConfig(DoorSettings):
             "the model parameter EDGE_SERVE_MEMORY_MAX says otherwise. 0 = no limit.",
         ),
     ] = 0
+    worker_sandbox: Annotated[
+        bool,
+        _worker(
+            BOOLEAN,
+            "Keep workers from the server's keys, sockets, state and memory, from other models' directories, and from "
+            "sending it signals.",
+        ),
+    ] = True
     execution_env_directory: Annotated[
         str,
         _worker(

@@ -25,12 +25,13 @@ from edge_serve.transport.sharing import Sharing
 from edge_serve.transport.tls import TlsSocket
 
 
-def _closing_reply(error: EdgeServeError) -> bytes:
+def closing_reply(error: EdgeServeError) -> bytes:
+    """Return an answer after which the connection is closed."""
     body = error_body(error.message)
     return response_head(error.http_status, "application/json", len(body), (), CLOSE) + body
 
 
-_PLAIN_REPLY = _closing_reply(InvalidArgument("this port speaks TLS, found a request without it: use https://"))
+_PLAIN_REPLY = closing_reply(InvalidArgument("this port speaks TLS, found a request without it: use https://"))
 
 
 class HttpServer(Door[HttpConnection]):
@@ -94,4 +95,4 @@ class HttpServer(Door[HttpConnection]):
         return connection
 
     def _refusal(self, reason: str) -> bytes:
-        return _closing_reply(Overloaded(f"{reason}; try again later"))
+        return closing_reply(Overloaded(f"{reason}; try again later"))

@@ -15,7 +15,7 @@ import json
 import os
 import site
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,9 +63,14 @@ class Interpreter:
 
 @dataclass(slots=True, eq=False)
 class Environment:
-    """An interpreter that a worker runs with, until `release`: what was unpacked for it stays as long."""
+    """An interpreter that a worker runs with, until `release`: what was unpacked for it stays as long.
+
+    Attributes:
+        root: its directory; None: the server's own interpreter.
+    """
 
     interpreter: Interpreter
+    root: Path | None = None
     _lock: int = -1
 
     def release(self) -> None:
@@ -137,10 +142,14 @@ class Environments:
 
     Args:
         cache: where archives are unpacked; made when the first one is.
+        confine: keeps the code of an environment, by its directory, from the server's files.
     """
 
-    def __init__(self, cache: Path | None = None) -> None:
+    def __init__(
+        self, cache: Path | None = None, confine: Callable[[Interpreter, Path], Interpreter] | None = None
+    ) -> None:
         self._cache = cache or default_cache(os.environ)
+        self._confine = confine or (lambda interpreter, root: interpreter)
         #: (inode, modification time ns) of what was there when it was checked
         self._checked: dict[Path, tuple[tuple[int, int], ...]] = {}
 
@@ -156,7 +165,7 @@ class Environments:
             if path is None:
                 return None
             root, lock = (path.resolve(), -1) if path.is_dir() else await self._unpacked(path)
-            return Environment(await self._checked_interpreter(root), lock)
+            return Environment(await self._checked_interpreter(root), root, lock)
         except BaseException as error:
             if lock >= 0:
                 os.close(lock)
@@ -194,9 +203,32 @@ class Environments:
         parts = [Path(interpreter.command[0]), *sorted(root.glob("lib/python*/site-packages"))]
         state = tuple((found.st_ino, found.st_mtime_ns) for found in map(Path.stat, parts))
         if self._checked.get(root) != state:
-            await _check(root, interpreter)
+            await self._check(root, interpreter)
             self._checked[root] = state
         return interpreter
+
+    async def _check(self, root: Path, interpreter: Interpreter) -> None:
+        """Whether a worker can run with it.
+
+        Raises:
+            InvalidArgument: it cannot.
+        """
+        python = interpreter.command[0]
+        probe = self._confine(Interpreter((python,), interpreter.variables), root)
+        text, status = await _output([*probe.command, "-c", _PROBE], probe.variables, PROBE_SECONDS)
+        try:
+            version, numpy, reason = json.loads(text.splitlines()[-1])
+        except (ValueError, IndexError):
+            raise InvalidArgument(f"'{python}' does not run (status {status}): {text.strip()[-500:]}") from None
+        if tuple(version) < OLDEST:
+            raise InvalidArgument(
+                f"'{root}' has Python {version[0]}.{version[1]}, expected {OLDEST[0]}.{OLDEST[1]} or newer"
+            )
+        if not numpy:
+            raise InvalidArgument(
+                f"'{root}' has no NumPy that can be imported ({reason}), which every Python model needs: "
+                f"install it there, as with '{python} -m pip install numpy', and pack an archive anew"
+            )
 
 
 def default_cache(environ: Mapping[str, str]) -> Path:
@@ -206,29 +238,6 @@ def default_cache(environ: Mapping[str, str]) -> Path:
         return Path(given, "environments")
     home = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(home, "edge-serve", "environments")
-
-
-async def _check(root: Path, interpreter: Interpreter) -> None:
-    """Whether a worker can run with it.
-
-    Raises:
-        InvalidArgument: it cannot.
-    """
-    python = interpreter.command[0]
-    text, status = await _output([python, "-c", _PROBE], interpreter.variables, PROBE_SECONDS)
-    try:
-        version, numpy, reason = json.loads(text.splitlines()[-1])
-    except (ValueError, IndexError):
-        raise InvalidArgument(f"'{python}' does not run (status {status}): {text.strip()[-500:]}") from None
-    if tuple(version) < OLDEST:
-        raise InvalidArgument(
-            f"'{root}' has Python {version[0]}.{version[1]}, expected {OLDEST[0]}.{OLDEST[1]} or newer"
-        )
-    if not numpy:
-        raise InvalidArgument(
-            f"'{root}' has no NumPy that can be imported ({reason}), which every Python model needs: install it there, "
-            f"as with '{python} -m pip install numpy', and pack an archive anew"
-        )
 
 
 async def _output(command: Sequence[str], variables: Mapping[str, str], seconds: float) -> tuple[str, int]:

@@ -21,13 +21,14 @@ from edge_serve.workers.arena import Arena
 from edge_serve.workers.awake import Awake
 from edge_serve.workers.cgroups import MEMORY_PARAMETER, Group, Groups, parse_bytes
 from edge_serve.workers.desk import Hooks
-from edge_serve.workers.environments import Environment, Environments
+from edge_serve.workers.environments import Environment, Environments, own_interpreter
 from edge_serve.workers.hangs import HANG_PARAMETER
 from edge_serve.workers.layout import Layout
 from edge_serve.workers.link import Link, ModelListener, PartialListener
 from edge_serve.workers.part import Part
 from edge_serve.workers.process import Limits
 from edge_serve.workers.reply import BatchReply
+from edge_serve.workers.sandbox import Sandbox
 from edge_serve.workers.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -168,7 +169,9 @@ class Workers:
         hooks: Hooks | None = None,
         environments: Environments | None = None,
         awake: Awake | None = None,
+        sandbox: Sandbox | None = None,
     ) -> None:
+        self._sandbox = sandbox
         self._awake = awake or Awake()
         if self._awake.neighbours is not None:
             self._awake.neighbours.own_seconds = lambda: time.process_time() + self.cpu_seconds()
@@ -295,6 +298,10 @@ class Workers:
         own_limit = _memory(spec)
         shared = backend in SHARED and not own_worker and not own_limit
         environment = await self._environments.take(spec) if backend in ALONE else None
+        if self._sandbox is not None:
+            environment = self._sandbox.environment(
+                environment or Environment(own_interpreter()), None if shared else [spec.model_directory]
+            )
         worker = self._groups.get(backend) if shared else None
         if worker is None or worker.gone:
             try:
