@@ -93,6 +93,8 @@ class Poller:
                 task = asyncio.get_running_loop().create_task(self._registry.unload(name), name=f"unload {name}")
                 self._unloading.add(task)  # it may take as long as its last request: nobody else waits for that
                 task.add_done_callback(self._unloading.discard)
+            else:
+                self._registry.incidents.reasons.pop(name, None)
         load = list(dict.fromkeys([*changes.load, *self._registry.strayed()]))
         if load:
             log.info("changed in the repository: %s", ", ".join(load))

@@ -197,7 +197,7 @@ class Registry:
 
     def unread(self) -> dict[str, str]:
         """The models of which no version could be tried, and why: they have no standing."""
-        reasons = self.incidents.reasons.items()
+        reasons = {**self.incidents.reasons, **self._repository.faults}.items()
         return {plain_name(name): reason for name, reason in reasons if name not in self._models}
 
     def lacking(self) -> list[Standing]:
@@ -294,9 +294,10 @@ class Registry:
 
     def _remember(self, results: Results) -> None:
         for name, error in results.items():
-            if error is None:
+            cause = error.__cause__ if error is not None else None
+            if error is None or isinstance(cause, UnreadableEntry):  # the repository keeps its reason while it lasts
                 self.incidents.reasons.pop(name, None)
-            elif not isinstance(cause := error.__cause__, NotFound):  # clients may ask for anything
+            elif not isinstance(cause, NotFound):  # clients may ask for anything
                 self.incidents.reasons[name] = (cause if isinstance(cause, EdgeServeError) else error).message.strip()
 
     def strayed(self) -> list[str]:
@@ -406,6 +407,8 @@ class Registry:
             unload_dependents: unload the members of an ensemble too, as far as nobody else asked for them.
             begun: called once the first of them answers nothing new.
         """
+        for one in [one for one in self.incidents.reasons if name in (one, plain_name(one))]:
+            del self.incidents.reasons[one]
         for one in [one for one in self._models if name in (one, plain_name(one))]:
             await self._unload(one, unload_dependents, begun)
 

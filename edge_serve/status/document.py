@@ -109,7 +109,7 @@ def standing(server: ServerFacts, waiting: Sequence[str] = ()) -> tuple[str, str
     if server.stopping:
         return "stopping", "requests that were accepted are answered"
     if server.safe_mode:
-        return "safe mode", server.safe_mode
+        return "safe mode", f"{server.safe_mode}; 'edge-serve safe-mode --leave' loads what is left out"
     names = ", ".join(waiting)
     if not server.started:
         return "starting", f"loading {names}" if names else "looking for models"

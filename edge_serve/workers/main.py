@@ -18,16 +18,14 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edge_serve.backends import host, loader
 from edge_serve.backends.base import Backend, InstanceSpec, ModelSpec
-from edge_serve.errors import EdgeServeError, Internal, NotFound, Unavailable
+from edge_serve.errors import EdgeServeError, Internal, NotFound
 from edge_serve.workers.calling import Home
 from edge_serve.workers.child import Control, ForwardingHandler, beat, prepare_process
 from edge_serve.workers.forks import Forks
@@ -35,12 +33,9 @@ from edge_serve.workers.frames import CANCELLATION, SLOT, Frame, Kind, failed_fr
 from edge_serve.workers.instance import Instance
 from edge_serve.workers.layout import Layout
 from edge_serve.workers.lending import Borrowed
-from edge_serve.workers.own_threads import OwnThread
 from edge_serve.workers.remote import Remote
 from edge_serve.workers.states import with_states
 
-#: questions about one model's health that are remembered; the front end does not wait for older ones any more
-_MOST_WAITING = 64
 #: how long a job may go on after the front end has hung up
 _LAST_JOB_SECONDS = 0.2
 
@@ -67,9 +62,6 @@ class Main:
         self._busy: set[object] = set()
         self._borrowed = Borrowed()
         self._forked = False
-        #: model -> questions that the answer of its `is_ready` is for
-        self._health: dict[int, deque[int]] = {}
-        self._health_lock = threading.Lock()
         self.remote = Remote(control.send)
         self._acts: dict[int, Callable[[Frame], None]] = {
             Kind.DESCRIBE: self._on_describe,
@@ -90,7 +82,7 @@ class Main:
 
     def run(self) -> None:
         """Do the main thread's jobs until the front end hangs up."""
-        OwnThread(self._listen, "control").start()
+        threading.Thread(target=self._listen, name="control", daemon=True).start()
         while (job := self._jobs.get()) is not None:
             job()
 
@@ -142,9 +134,7 @@ class Main:
             raise RuntimeError("a descriptor from the server did not arrive: this process has too many files open")
         return found
 
-    def _start(self, question: int, in_main: bool, job: Callable[[], object]) -> bool:
-        """Run a job in the main thread, or in one of its own. Return False when it was answered that there is none."""
-
+    def _start(self, in_main: bool, job: Callable[[], object]) -> None:
         def run() -> None:
             try:
                 job()
@@ -156,13 +146,7 @@ class Main:
         if in_main:
             self._jobs.put(run)
         else:
-            try:
-                threading.Thread(target=run, name="loading", daemon=True).start()
-            except RuntimeError as error:  # what runs already goes on
-                self._busy.discard(run)
-                self._control.send(failed_frame(question, Unavailable(f"its process cannot start a thread: {error}")))
-                return False
-        return True
+            threading.Thread(target=run, name="loading", daemon=True).start()
 
     def _answer(self, question: int, make: Callable[[], bytes]) -> bool:
         """Send what `make` returns, or FAILED with why it could not."""
@@ -182,7 +166,7 @@ class Main:
 
     def _on_describe(self, received: Frame) -> None:
         value = received.json()
-        self._start(received.id, value["in_main"], lambda: self._describe(received.id, value))
+        self._start(value["in_main"], lambda: self._describe(received.id, value))
 
     def _describe(self, question: int, value: dict[str, Any]) -> bool:
         spec = _spec(value["spec"])
@@ -198,9 +182,7 @@ class Main:
     def _on_open(self, received: Frame) -> None:
         value = received.json()
         descriptors = self._descriptors(1 + len(value["instances"]))
-        if not self._start(received.id, value["in_main"], lambda: self._open(received.id, value, descriptors)):
-            for fd in descriptors:
-                os.close(fd)
+        self._start(value["in_main"], lambda: self._open(received.id, value, descriptors))
 
     def _open(self, question: int, value: dict[str, Any], descriptors: list[int]) -> None:
         sockets = [socket.socket(fileno=fd) for fd in descriptors[1:]]
@@ -250,7 +232,7 @@ class Main:
         else:
             for instance in loaded.instances:  # one that waits for a client would not come to its end
                 instance.end_holds()
-            self._start(received.id, loaded.in_main, lambda: self._close(received.id, number))
+            self._start(loaded.in_main, lambda: self._close(received.id, number))
 
     def _close(self, question: int, number: int) -> bool:
         loaded = self._loaded[number]
@@ -271,30 +253,17 @@ class Main:
         return self._answer(question, close)
 
     def _on_health(self, received: Frame) -> None:
-        """Ask the model in a thread. Questions that come meanwhile get the same answer, so that a model whose
-        `is_ready` hangs has one thread that hangs, and not one for each question."""
-        number = received.json()["model"]
-        with self._health_lock:
-            waiting = self._health.get(number)
-            if waiting is not None:
-                waiting.append(received.id)
-                return
-            self._health[number] = deque([received.id], _MOST_WAITING)
-        if not self._start(received.id, False, lambda: self._ask_health(number)):
-            with self._health_lock:
-                del self._health[number]
+        loaded = self._loaded.get(received.json()["model"])
 
-    def _ask_health(self, number: int) -> None:
-        loaded = self._loaded.get(number)
-        try:
-            ready = loaded is not None and all(instance.backend.is_ready() for instance in loaded.instances)
-        except BaseException:  # users' code: sys.exit too
-            logging.getLogger(__name__).exception("is_ready failed")
-            ready = False
-        with self._health_lock:
-            questions = self._health.pop(number)
-        for question in questions:
-            self._control.send(json_frame(Kind.HEALTH_REPLY, question, {"ready": ready}))
+        def ask() -> None:
+            try:
+                ready = loaded is not None and all(instance.backend.is_ready() for instance in loaded.instances)
+            except Exception:
+                logging.getLogger(__name__).exception("is_ready failed")
+                ready = False
+            self._control.send(json_frame(Kind.HEALTH_REPLY, received.id, {"ready": ready}))
+
+        self._start(False, ask)
 
     # ---- about running batches ------------------------------------------------------------------------------------
 
@@ -354,7 +323,7 @@ def main(arguments: list[str]) -> None:
     Forks(in_child).watch()
     host.install(worker.remote)
     logging.basicConfig(level=logging.INFO, handlers=[ForwardingHandler(worker.remote)], format="%(message)s")
-    OwnThread(partial(beat, control, float(arguments[2])), "heartbeat").start()
+    threading.Thread(target=beat, args=(control, float(arguments[2])), name="heartbeat", daemon=True).start()
     control.send(json_frame(Kind.HELLO, 0, {"pid": os.getpid()}))
     worker.run()
 

@@ -79,12 +79,15 @@ def test_it_is_json() -> None:
     assert json.loads(json.dumps(document())) == document()
 
 
+LEAVE = "; 'edge-serve safe-mode --leave' loads what is left out"
+
+
 @pytest.mark.parametrize(
     ("changes", "waiting", "expected"),
     [
         ({}, [], ("ready", "")),
         ({"stopping": True, "safe_mode": "x"}, [], ("stopping", "requests that were accepted are answered")),
-        ({"safe_mode": "det crashed it"}, [], ("safe mode", "det crashed it")),
+        ({"safe_mode": "det crashed it"}, [], ("safe mode", f"det crashed it{LEAVE}")),
         ({"started": False, "ready": False}, ["a", "b"], ("starting", "loading a, b")),
         ({"started": False, "ready": False}, [], ("starting", "looking for models")),
         ({"ready": False}, ["a"], ("not ready", "waiting for a")),

@@ -10,7 +10,7 @@ import pytest
 
 from tests.system import models
 from tests.system.machine import wait_until
-from tests.system.service import Service
+from tests.system.service import MODELS, Service
 
 #: what systemd and a start may take beyond the watchdog's time, seconds
 GRACE = 5.0
@@ -284,3 +284,19 @@ def test_a_required_model_that_cannot_load_costs_the_others_nothing(fresh: Servi
     assert wait_until(lambda: fresh.status_of("GET", "/v2/health/ready") == 200, 20 * fresh.patience)
     assert "3 models ready" in fresh.show("StatusText")
     assert fresh.show("NRestarts") == "0"
+
+
+def test_a_model_that_the_service_may_not_read_is_named(fresh: Service) -> None:
+    fresh.add_shipped_models("simple", "simple_string")
+    fresh.machine.run(f"chown -R root:root {MODELS}/simple; chmod -R go= {MODELS}/simple")  # umask 077; cp -r
+    fresh.start()
+
+    status = fresh.show("StatusText")
+    assert status.startswith("1 model ready; simple: ")
+    assert "Permission denied" in status
+    assert "Permission denied" in fresh.machine.run("edge-serve status")
+    assert fresh.status_of("GET", "/v2/health/ready") == 200
+
+    fresh.machine.run(f"chmod -R go+rX {MODELS}/simple; systemctl reload edge-serve", 60)
+    assert wait_until(lambda: fresh.infers("simple"), 20 * fresh.patience)
+    assert wait_until(lambda: fresh.show("StatusText") == "2 models ready", 20 * fresh.patience)

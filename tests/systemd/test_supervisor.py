@@ -115,6 +115,44 @@ def test_a_required_model_that_no_client_has_loaded_yet_keeps_nothing_from_start
         assert box.wait_for(lambda message: message.get("STATUS") == "1 model ready")
 
 
+@pytest.mark.parametrize("way_out", ["mended", "removed"])
+def test_a_model_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path, way_out: str) -> None:
+    python_model(tmp_path / "models", "good")
+    endless = tmp_path / "models/locked"
+    endless.symlink_to(endless)
+    with (
+        mailbox(tmp_path / "notify") as box,
+        supervised(box, f"--model-repository={tmp_path}/models", "--exit-on-error=false") as server,
+    ):
+        status = box.wait_for(ready)["STATUS"]
+        assert status.startswith("1 model ready; locked: ")
+        assert "Too many levels of symbolic links" in status
+        find_ports(server)
+        assert server.get("/v2/health/ready")[0] == 200, "as Triton's"
+        rows = {row["name"]: row for row in json.loads(server.get("/edge-serve/status")[1])["models"]}
+        assert "Too many levels of symbolic links" in rows["locked"]["reason"]
+
+        endless.unlink()
+        if way_out == "mended":
+            python_model(tmp_path / "aside", "locked").rename(endless)
+        server.process.send_signal(signal.SIGHUP)
+        wanted = "2 models ready" if way_out == "mended" else "1 model ready"
+        assert box.wait_for(lambda message: message.get("STATUS") == wanted)
+
+
+def test_a_model_whose_configuration_cannot_be_read_is_named_until_it_is_gone(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "good")
+    bad = python_model(tmp_path / "models", "bad", config="max_batch: 8\n")
+    flags = [f"--model-repository={tmp_path}/models", "--exit-on-error=false"]
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags) as server:
+        status = box.wait_for(ready)["STATUS"]
+        assert status.startswith("1 model ready; bad: ")
+        assert "unknown field 'max_batch'" in status
+        bad.rename(tmp_path / "bad")
+        server.process.send_signal(signal.SIGHUP)
+        assert box.wait_for(lambda message: message.get("STATUS") == "1 model ready")
+
+
 def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
     python_model(tmp_path / "models", "bad", "raise RuntimeError('no licence')\n")
     with mailbox(tmp_path / "notify") as box, supervised(box, f"--model-repository={tmp_path}/models") as server:
