@@ -11,7 +11,7 @@ FLAGS ?=
 TESTS ?= tests
 
 .PHONY: help serve test slow check conformance bench models docs proto clean \
-	install install-system deb test-system test-vm test-powercut
+	install install-system deb lock test-system test-vm test-powercut
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -95,6 +95,9 @@ install-system:
 
 deb: .venv/serve  ## edge-serve_*.deb for this release of Debian or Ubuntu, into dist/ (DEB='--release trixie' for another)
 	$(BIN)/python -m deploy.debian $(DEB)
+
+lock: .venv/serve  ## write deploy/requirements-*.txt again, with the newest wheels that pyproject.toml allows
+	$(BIN)/python -m deploy.lock
 
 test-system: .venv/test  ## boot Debian in systemd-nspawn, install the package, break it (root; under 6 minutes)
 	$(BIN)/python -m pytest -q -rs -s -m 'not powercut' tests/system --machine nspawn $(SYSTEM)

@@ -12,23 +12,39 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+from deploy import requirements
+from deploy.version import CHECKOUT as CHECKOUT
+from deploy.version import VersionError, base_version, identify
 
 #: where it is installed
 HOME = "opt/edge-serve"
 
 #: extras of edge-serve that the package has
 EXTRAS = "onnx"
+
+#: files of wheels that nothing loads
+_UNUSED = (
+    "bin/*",  # scripts that name the interpreter of this machine
+    "onnxruntime/capi/libonnxruntime.so*",  # the library for C; the module for Python has all of it inside
+    "numpy/**/tests",
+    "numpy/conftest.py",
+    "numpy/_core/_*_tests.*.so",
+    "numpy/_core/_simd.*.so",  # instructions as functions, for tests
+    "numpy/**/*.a",
+)
 
 #: wheels for Linux are built for a C library of some release or newer; before this one they were named otherwise
 _OLDEST_GLIBC = 17
@@ -90,8 +106,8 @@ def readable_by_all() -> Iterator[None]:
 
 
 @readable_by_all()
-def install(root: Path, target: Target, place: str = HOME) -> None:
-    """Write the program to `place` below `root`. An older one there stays until the new one is complete.
+def install(root: Path, target: Target, version: str, place: str = HOME) -> None:
+    """Write the program of a version to `place` below `root`. An older one there stays until the new one is complete.
 
     Raises:
         subprocess.CalledProcessError: pip failed; it has said why.
@@ -101,33 +117,67 @@ def install(root: Path, target: Target, place: str = HOME) -> None:
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".edge-serve-", dir=home.parent) as folder:
         fresh, old = Path(folder, "fresh"), Path(folder, "old")
-        _write(fresh, target)
+        _write(fresh, target, version)
         if home.exists():
             home.rename(old)
         fresh.rename(home)
 
 
-def _write(home: Path, target: Target) -> None:
+def _write(home: Path, target: Target, version: str) -> None:
     packages = home / "lib" / f"python{target.python}" / "site-packages"
     packages.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as folder:
-        wheel = _wheel(Path(folder))
-        _pip("install", "--no-compile", "--target", str(packages), *target.wheels(), f"{wheel}[{EXTRAS}]")
-    shutil.rmtree(packages / "bin", ignore_errors=True)  # scripts that name the interpreter of this machine
+        wheel = build_wheel(Path(folder), version)
+        lock = requirements.lock_file(target.python)
+        if lock.exists():
+            wanted = ["--no-deps", "--require-hashes", "--requirement", str(lock)]
+        else:
+            print(f"install: no {lock.name} in deploy/, so pip chooses the newest wheels", file=sys.stderr)
+            wanted = [f"{wheel}[{EXTRAS}]"]
+        report = Path(folder, "report.json")
+        arguments = ["--no-compile", "--target", str(packages), "--report", str(report), *target.wheels()]
+        pip("install", *arguments, *wanted)
+        wheels = requirements.joined([json.loads(report.read_text())])
+        about = "The wheels that this program was made of."
+        (home / requirements.INSTALLED).write_text(requirements.write(about, wheels))
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(packages)
+    _prune(packages)
     # the distribution's python3-systemd, where it is installed; a link to nothing is no module, and we do without
     (packages / "systemd").symlink_to("/usr/lib/python3/dist-packages/systemd")
     _environment(home, target)
 
 
-def _wheel(folder: Path) -> Path:
-    """edge-serve itself, built from a copy: nothing is left in the checkout, and nothing old of it gets in."""
-    source = folder / "source"
+def _prune(packages: Path) -> None:
+    """Remove files that nothing loads, and those that pip writes about this build; the lists of files follow."""
+    for pattern in (*_UNUSED, "*.dist-info/direct_url.json", "*.dist-info/REQUESTED"):
+        for path in sorted(packages.glob(pattern)):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.rmtree(packages / "bin", ignore_errors=True)
+    for record in packages.glob("*.dist-info/RECORD"):
+        lines = record.read_text().splitlines(keepends=True)
+        record.write_text("".join(line for line in lines if (packages / line.split(",")[0]).exists()))
+
+
+def build_wheel(folder: Path, version: str) -> Path:
+    """Build edge-serve itself, from a copy: nothing is left in the checkout, and nothing old of it gets in.
+
+    Raises:
+        subprocess.CalledProcessError: pip failed; it has said why.
+        OSError: it cannot be written there.
+    """
+    source, tools = folder / "source", folder / "tools"
     source.mkdir()
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, source)
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(CHECKOUT / "edge_serve", source / "edge_serve", ignore=ignored)
-    _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(source))
+    for file, name in ((source / "pyproject.toml", "version"), (source / "edge_serve/__init__.py", "__version__")):
+        line = f'{name} = "{version}"'
+        file.write_text(re.sub(rf'^{name} = ".*"$', line, file.read_text(), count=1, flags=re.MULTILINE))
+    pip("install", "--target", str(tools), "--no-deps", "--require-hashes", "--requirement", str(requirements.BUILD))
+    arguments = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
+    pip("wheel", *arguments, path=str(tools))
     return next(folder.glob("*.whl"))
 
 
@@ -146,11 +196,16 @@ def _environment(home: Path, target: Target) -> None:
     )
 
 
-def _pip(*arguments: str) -> None:
-    """What pip says is shown when it fails: it warns of packages beside it that have no part in this."""
+def pip(*arguments: str, path: str = "") -> None:
+    """Run pip, with `path` before its own modules. Its output is shown when it fails: it warns of unrelated packages.
+
+    Raises:
+        subprocess.CalledProcessError: pip failed; it has said why.
+    """
     quiet = ("--quiet", "--disable-pip-version-check", "--no-input")
     command = [sys.executable, "-m", "pip", *arguments[:1], *quiet, *arguments[1:]]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    environ = {**os.environ, "PYTHONPATH": path} if path else None
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ)
     if done.returncode:
         sys.stderr.write(done.stdout)
         raise subprocess.CalledProcessError(done.returncode, command)
@@ -163,13 +218,21 @@ def why(error: subprocess.CalledProcessError | OSError, place: Path) -> str:
     return f"{' '.join(map(str, error.cmd[:4]))} ... failed, see above"
 
 
+def _version() -> str:
+    """The build's version, or where nothing tells, as in an unpacked archive, the plain one."""
+    try:
+        return identify().version
+    except VersionError:
+        return base_version()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m deploy.program ROOT`; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m deploy.program", description="write /opt/edge-serve below ROOT")
     parser.add_argument("root", type=Path)
     root = parser.parse_args(argv).root
     try:
-        install(root, this_machine())
+        install(root, this_machine(), _version())
     except (subprocess.CalledProcessError, OSError) as error:
         print(f"install: {why(error, root / HOME)}", file=sys.stderr)
         return 1

@@ -12,6 +12,7 @@ from pathlib import Path
 from deploy.debian.package import build
 from deploy.debian.releases import MACHINES, RELEASES, this_release
 from deploy.program import this_machine, why
+from deploy.version import VersionError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for release in releases:
         try:
             print(build(release, options.arch, options.out))
+        except VersionError as error:
+            print(f"deb: {error}", file=sys.stderr)
+            return 1
         except (subprocess.CalledProcessError, OSError) as error:
             print(f"deb: {release}: {why(error, options.out)}", file=sys.stderr)
             return 1

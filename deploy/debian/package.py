@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
+from deploy.bill import bill_of_materials
 from deploy.debian.releases import MACHINES, RELEASES, Release, target
+from deploy.debian.texts import changelog, copyright_file
 from deploy.program import CHECKOUT, HOME, install, readable_by_all
+from deploy.version import Build, identify
+from deploy.wheels import read_wheels
 
 SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
 
 #: where dpkg unpacks the program; postinst makes the tree that runs of it
 PACKED = f"{HOME}/package"
+DOCUMENTS = "usr/share/doc/edge-serve"
 
 
-def version() -> str:
-    """edge-serve's own, as pyproject.toml has it."""
-    found = re.search(r'^version = "(.+)"$', (CHECKOUT / "pyproject.toml").read_text(), re.MULTILINE)
-    if found is None:
-        raise ValueError('pyproject.toml has no line like: version = "0.1.0"')
-    return found[1]
+def debian_version(build: Build, release: Release) -> str:
+    """The package's version."""
+    return f"{build.version}-1+{release.tag}"
 
 
-def control(release: Release, arch: str, kilobytes: int) -> str:
+def control(version: str, release: Release, arch: str, kilobytes: int) -> str:
     """The control file (Debian policy, chapter 5)."""
     fields = {
         "Package": "edge-serve",
-        "Version": f"{version()}-1+{release.tag}",
+        "Version": version,
         "Architecture": arch,
         "Maintainer": "edge-serve <edge-serve@localhost>",
         "Section": "net",
@@ -42,8 +44,8 @@ def control(release: Release, arch: str, kilobytes: int) -> str:
         # journal fields and notifications by systemd's own library; without it ours serve
         "Recommends": "python3-systemd",
         "Description": "inference server for one device\n"
-        " Serves models (ONNX, Python) over HTTP and gRPC with Triton's protocol and configuration,\n"
-        " as a supervised and locked-down systemd service.",
+        " Serves models (ONNX, Python) over HTTP and gRPC with Triton's protocol\n"
+        " and configuration, as a supervised and locked-down systemd service.",
     }
     return "".join(f"{name}: {text}\n" for name, text in fields.items())
 
@@ -53,23 +55,27 @@ def build(name: str, arch: str, out: Path) -> Path:
     """Make the package for a release in `out`; its path.
 
     Raises:
+        VersionError: nothing tells the version of these sources.
         subprocess.CalledProcessError: make, pip or dpkg-deb failed; it has said why.
         OSError: `out` cannot be written.
     """
-    release = RELEASES[name]
+    release, made = RELEASES[name], identify()
+    version = debian_version(made, release)
     out.mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("SOURCE_DATE_EPOCH", _changed())  # the same sources give the same times in the archive
     with tempfile.TemporaryDirectory(prefix="edge-serve-deb-") as folder:
         root = Path(folder) / "root"
         root.mkdir(mode=0o755)
         _system(root, release, arch)
-        install(root, target(release, arch), PACKED)
+        install(root, target(release, arch), made.version, PACKED)
         (root / HOME / "bin").mkdir()
         (root / HOME / "bin/edge-serve").symlink_to("../current/bin/edge-serve")
-        _control_files(root, release, arch)
-        path = out / f"edge-serve_{version()}-1+{release.tag}_{arch}.deb"
+        _documents(root, name, version, made.epoch)
+        _control_files(root, control(version, release, arch, _kilobytes(root)))
+        path = out / f"edge-serve_{version}_{arch}.deb"
         command = ["dpkg-deb", "--root-owner-group", "-Zzstd", "-z9", "--build", str(root), str(path)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        # the same commit gives the same bytes: times, and one way of compressing however many cores there are
+        environ = {**os.environ, "SOURCE_DATE_EPOCH": str(made.epoch), "DPKG_DEB_THREADS_MAX": "1"}
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environ)
     return path
 
 
@@ -79,13 +85,31 @@ def _system(root: Path, release: Release, arch: str) -> None:
     subprocess.run(["make", "--silent", "--no-print-directory", "install-system", *arguments], cwd=CHECKOUT, check=True)
 
 
-def _control_files(root: Path, release: Release, arch: str) -> None:
+def _documents(root: Path, name: str, version: str, epoch: int) -> None:
+    """/usr/share/doc: licences, changes, and the bill of materials."""
+    folder = root / DOCUMENTS
+    folder.mkdir(parents=True, exist_ok=True)
+    wheels = read_wheels(root / PACKED, RELEASES[name].python)
+    (folder / "copyright").write_text(copyright_file(wheels))
+    changes = changelog((CHECKOUT / "docs/changes").glob("*-*.md"), version, name, epoch)
+    (folder / "changelog.Debian.gz").write_bytes(gzip.compress(changes.encode(), 9, mtime=0))
+    (folder / "sbom.cdx.json").write_text(bill_of_materials(wheels, version, epoch))
+
+
+def _files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def _kilobytes(root: Path) -> int:
+    return sum(max(1, path.stat().st_size // 1024) for path in _files(root))
+
+
+def _control_files(root: Path, control_file: str) -> None:
     """DEBIAN/: what dpkg is told, in place of what debhelper would write."""
-    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
-    kilobytes = sum(max(1, path.stat().st_size // 1024) for path in files)
+    files = _files(root)
     folder = root / "DEBIAN"
     folder.mkdir()
-    (folder / "control").write_text(control(release, arch, kilobytes))
+    (folder / "control").write_text(control_file)
     settings = [path for path in files if (root / "etc") in path.parents]
     (folder / "conffiles").write_text("".join(f"/{path.relative_to(root)}\n" for path in settings))
     sums = (f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(root)}\n" for path in files)
@@ -93,12 +117,3 @@ def _control_files(root: Path, release: Release, arch: str) -> None:
     for name in SCRIPTS:
         shutil.copy(Path(__file__).parent / name, folder / name)
         (folder / name).chmod(0o755)
-
-
-def _changed() -> str:
-    """When the sources were last changed, in seconds of UNIX; 0 where git does not know."""
-    command = ["git", "-C", str(CHECKOUT), "log", "-1", "--format=%ct"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() or "0"
-    except (OSError, subprocess.CalledProcessError):
-        return "0"

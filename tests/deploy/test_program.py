@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,21 @@ import pytest
 
 from deploy import program
 from deploy.program import HOME, Target
+from deploy.requirements import lock_file
 
 TARGET = Target("3.11", "x86_64", 36, "/usr/bin/python3.11")
+
+#: files of wheels
+LEFT_OUT = [
+    "bin/f2py", "onnxruntime/capi/libonnxruntime.so.1.32.0", "numpy/_core/tests/data/a.csv", "numpy/ma/tests/test_a.py",
+    "numpy/_core/_simd.cpython-311-x86_64-linux-gnu.so", "numpy/_core/_umath_tests.cpython-311-x86_64-linux-gnu.so",
+    "numpy/random/lib/libnpyrandom.a", "numpy-2.dist-info/direct_url.json", "numpy-2.dist-info/REQUESTED",
+]  # fmt: skip
+KEPT = [
+    "numpy/testing/__init__.py", "numpy-2.dist-info/METADATA", "numpy-2.dist-info/RECORD",
+    "onnxruntime/capi/onnxruntime_pybind11_state.cpython-311-x86_64-linux-gnu.so",
+    "onnxruntime/capi/libonnxruntime_providers_shared.so",
+]  # fmt: skip
 
 
 class Pip:
@@ -20,21 +34,32 @@ class Pip:
 
     def __init__(self) -> None:
         self.works = True
+        self.source = ""
+        self.asked: tuple[str, ...] = ()
 
-    def __call__(self, *arguments: str) -> None:
+    def __call__(self, *arguments: str, path: str = "") -> None:
         if not self.works:
             raise subprocess.CalledProcessError(1, ["python", "-m", "pip", arguments[0], "..."])
-        if arguments[0] == "install":
-            folder = Path(arguments[arguments.index("--target") + 1])
-            (folder / "edge_serve.py").write_text("x = 1\n")
-        else:
-            Path(arguments[arguments.index("--wheel-dir") + 1], "edge_serve-1-py3-none-any.whl").touch()
+        if arguments[0] == "wheel":
+            folder = Path(arguments[arguments.index("--wheel-dir") + 1])
+            self.source = Path(arguments[-1], "edge_serve/__init__.py").read_text()
+            with zipfile.ZipFile(folder / "edge_serve-1-py3-none-any.whl", "w") as wheel:
+                wheel.writestr("edge_serve.py", "x = 1\n")
+        elif "--report" in arguments:
+            self.asked = arguments
+            Path(arguments[arguments.index("--report") + 1]).write_text('{"install": []}')
+            packages = Path(arguments[arguments.index("--target") + 1])
+            for name in LEFT_OUT + KEPT:
+                (packages / name).parent.mkdir(parents=True, exist_ok=True)
+                (packages / name).touch()
+            record = "".join(f"{name},,\n" for name in LEFT_OUT + KEPT)
+            (packages / "numpy-2.dist-info/RECORD").write_text(record)
 
 
 @pytest.fixture
 def pip(monkeypatch: pytest.MonkeyPatch) -> Pip:
     pip = Pip()
-    monkeypatch.setattr(program, "_pip", pip)
+    monkeypatch.setattr(program, "pip", pip)
     monkeypatch.setattr(program, "this_machine", lambda: TARGET)
     return pip
 
@@ -69,7 +94,7 @@ def test_the_old_program_stays_until_the_new_one_is_there(
     (home / "bin/edge-serve").write_text("old")
     pip.works = False
     assert program.main([str(tmp_path)]) == 1
-    assert capsys.readouterr().err == "install: python -m pip wheel ... failed, see above\n"
+    assert capsys.readouterr().err == "install: python -m pip install ... failed, see above\n"
     assert (home / "bin/edge-serve").read_text() == "old"
     assert os.listdir(home.parent) == ["edge-serve"]
     pip.works = True
@@ -83,3 +108,25 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pyte
     (tmp_path / "opt").touch()
     assert program.main([str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"install: cannot write '{tmp_path}/opt': File exists\n"
+
+
+def test_a_program_has_the_locked_wheels_without_what_nothing_loads(pip: Pip, tmp_path: Path) -> None:
+    program.install(tmp_path, TARGET, "0.1.0+git484.1cac580")
+
+    packages = tmp_path / HOME / "lib/python3.11/site-packages"
+    assert [name for name in LEFT_OUT if (packages / name).exists()] == []
+    assert [name for name in KEPT if not (packages / name).exists()] == []
+    record = (packages / "numpy-2.dist-info/RECORD").read_text()
+    assert record == "".join(f"{name},,\n" for name in KEPT)
+    assert "--require-hashes" in pip.asked
+    assert str(lock_file("3.11")) in pip.asked
+    assert '\n__version__ = "0.1.0+git484.1cac580"\n' in pip.source
+
+
+def test_a_python_without_a_lock_file_gets_the_newest_wheels_and_says_so(
+    pip: Pip, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.install(tmp_path, Target("3.99", "x86_64", 36, "/usr/bin/python3.99"), "1")
+
+    assert "--require-hashes" not in pip.asked
+    assert capsys.readouterr().err == "install: no requirements-3.99.txt in deploy/, so pip chooses the newest wheels\n"

@@ -74,7 +74,7 @@ def test_what_is_too_new_is_found() -> None:
 
 
 def test_the_network_gets_inference_and_metrics_only() -> None:
-    """Sockets that listen on all addresses; gRPC and administration are not among them."""
+    """Sockets that listen on all addresses, which a port alone says; gRPC and administration are not among them."""
     opened = {
         path.name
         for path, _ in shipped()

@@ -52,6 +52,7 @@ def before(original: Path, folder: Path) -> Package:
     for path in (tree / PACKED).iterdir():
         path.rename(home / path.name)
     (tree / PACKED).rmdir()
+    (home / "wheels.txt").unlink()
     (home / "bin/edge-serve").write_text(
         (home / "bin/edge-serve").read_text().replace("/opt/edge-serve/current/", "/opt/edge-serve/")
     )

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import json
+import os
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from deploy.debian.package import DOCUMENTS, build
+from tests.deploy.test_texts import check
 from tests.system import models
 from tests.system.agent import KEPT
 from tests.system.machine import wait_until
@@ -68,13 +75,15 @@ def byte_code(service: Service) -> str:
 
 
 def running(service: Service) -> str:
-    """The folder of the program that runs."""
-    command = service.machine.run(f"tr '\\0' '\\n' < /proc/{service.main_pid()}/cmdline")
-    return command.partition("/bin/python3")[0].strip()
+    """The folder of the program that runs; "" while it restarts."""
+    done = service.machine.try_run(f"tr '\\0' '\\n' < /proc/{service.main_pid()}/cmdline")
+    return done.output.partition("/bin/python3")[0].strip() if done.status == 0 else ""
 
 
-def is_whole(service: Service, program: str, *packages: Package) -> bool:
-    """Whether a program on the machine has the files of one of the packages, all of them."""
+def runs_whole(service: Service, *packages: Package) -> bool:
+    """Whether the program that runs has the files of one of the packages, all of them."""
+    assert wait_until(lambda: running(service) != "", 30 * service.patience)
+    program = running(service)
     for package in packages:
         service.machine.put(f"{KEPT}/sums", package.sums.encode())
         if service.machine.try_run(f"cd {program} && md5sum --quiet -c {KEPT}/sums").status == 0:
@@ -159,7 +168,7 @@ def test_an_upgrade_that_is_killed_leaves_a_whole_program(
     state = service.machine.run("dpkg-query -W -f '${db:Status-Abbrev} ${Version}' edge-serve")
     assert step == "activated" or state != f"ii  {other.version}", "it came too late to interrupt anything"
     assert service.infer() == 200
-    assert is_whole(service, running(service), shipped, newer)
+    assert runs_whole(service, shipped, newer)
     service.machine.run("pkill -KILL -u edge-serve -f 'edge_serve[.]workers[.]main'")
     service.recovered_in("echo", 30)  # the running server finds the files of its workers
     if step == "renaming":
@@ -168,13 +177,13 @@ def test_an_upgrade_that_is_killed_leaves_a_whole_program(
     else:
         service.machine.run("systemctl restart edge-serve", 120)
     service.recovered_in("echo", 60)
-    assert is_whole(service, running(service), shipped, newer)
+    assert runs_whole(service, shipped, newer)
     assert byte_code(service) == ""
 
     output = dpkg(service, f"-i {path}")
     assert quiet(output), output
     assert wait_until(lambda: f"versions/{other.version}." in running(service), 30 * service.patience)
-    assert is_whole(service, running(service), other)
+    assert runs_whole(service, other)
     assert wait_until(lambda: service.machine.run(f"ls {OPT}/versions | wc -l").strip() == "1", 30 * service.patience)
 
 
@@ -196,5 +205,52 @@ def test_upgrades_from_the_layout_of_the_first_package(
     assert quiet(output), output
     assert wait_until(lambda: f"versions/{shipped.version}." in running(service), 30 * service.patience)
     assert service.machine.run(f"ls {OPT}").split() == ["bin", "current", "package", "versions"]
-    assert is_whole(service, running(service), shipped)
+    assert runs_whole(service, shipped)
     assert byte_code(service) == ""
+
+
+def test_the_same_commit_gives_the_same_bytes(
+    package: Path, release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = os.umask(0o077)
+    try:
+        again = build(release, "amd64", tmp_path / "again")
+    finally:
+        os.umask(before)
+
+    assert again.name == package.name
+    assert hashlib.sha256(again.read_bytes()).hexdigest() == hashlib.sha256(package.read_bytes()).hexdigest()
+
+
+def test_the_package_tells_its_licences_changes_and_materials(package: Path, tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "-x", package, tmp_path], check=True)
+    documents = tmp_path / DOCUMENTS
+
+    licences = (documents / "copyright").read_text()
+    for owner in ("OpenBLAS", "GCC runtime library", "Microsoft Corporation", "Cory Benfield", "Google Inc"):
+        assert owner in licences, owner
+    version = package.name.split("_")[1]
+    assert gzip.decompress((documents / "changelog.Debian.gz").read_bytes()).startswith(
+        f"edge-serve ({version})".encode()
+    )
+    bill = json.loads((documents / "sbom.cdx.json").read_text())
+    assert check(bill) == []
+    installed = {path.name.removesuffix(".dist-info") for path in tmp_path.rglob("*.dist-info")}
+    told = {f"{part['name']}-{part['version']}" for part in bill["components"]}
+    assert told == {name for name in installed if not name.startswith("edge_serve-")}
+    assert all(len(part["hashes"]) == 1 for part in bill["components"])
+
+
+def test_every_large_library_of_the_package_is_loaded(service: Service) -> None:
+    """A model of each backend runs; a library that neither loads has no business on a device."""
+    service.add_python_model("echo", models.source("segfaults"))
+    service.machine.run("systemctl restart edge-serve", 120)
+    service.recovered_in("echo", 60)
+    found = service.machine.run(f"find {OPT}/current/ -name '*.so*' -size +1M -printf '%f\\n'").split()
+    pids = " ".join(f"/proc/{pid}/maps" for pid in service.workers())
+    loaded = service.machine.run(f"cat {pids}")
+
+    assert len(found) >= 3
+    assert [name for name in found if f"/{name}" not in loaded] == []

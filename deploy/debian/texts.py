@@ -1,0 +1,67 @@
+"""The files copyright and changelog of the package (Debian policy 12.5 and 12.7)."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import textwrap
+from collections.abc import Iterable
+from email.utils import format_datetime
+from pathlib import Path
+
+from deploy.wheels import Wheel
+
+MAINTAINER = "edge-serve <edge-serve@localhost>"
+
+_HEAD = """\
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: edge-serve
+Comment: The program has libraries of others inside, under the licences below. Their files are in
+ /opt/edge-serve/package/lib and, while they run, in a copy of it in /opt/edge-serve/versions.
+"""
+_COMMON = "On Debian systems the full text of the Apache License 2.0 is in /usr/share/common-licenses/Apache-2.0."
+#: the order in which changes are told
+_KINDS = ("changed", "removed", "added", "fixed")
+
+
+def copyright_file(wheels: list[Wheel]) -> str:
+    """Licences of edge-serve and of every wheel beside it, in Debian's machine-readable format."""
+    ours = next(wheel for wheel in wheels if wheel.name == "edge-serve")
+    stanzas = [_HEAD, _stanza("*", ["the authors of edge-serve"], ours.licence, _COMMON)]
+    for wheel in wheels:
+        if wheel is not ours:
+            text = "\n\n".join(f"--- {name} ---\n\n{text.strip()}" for name, text in wheel.texts.items())
+            files = f"opt/edge-serve/package/lib/*/site-packages/{wheel.name}*"
+            stanzas.append(_stanza(files, _holders(wheel), f"{wheel.name}: {wheel.licence}", text or _COMMON))
+    return "\n".join(stanzas)
+
+
+def changelog(fragments: Iterable[Path], version: str, release: str, epoch: int) -> str:
+    """The entry of this version, from docs/changes."""
+    told = sorted(fragments, key=lambda path: (_KINDS.index(_kind(path)), -int(path.name.split("-")[0]), path.name))
+    items = []
+    for path in told:
+        text = " ".join(path.read_text().split())
+        items.append(textwrap.fill(f"{_kind(path)}: {text}", 78, initial_indent="  * ", subsequent_indent="    "))
+    date = format_datetime(datetime.datetime.fromtimestamp(epoch, datetime.timezone.utc))
+    return (
+        f"edge-serve ({version}) {release}; urgency=medium\n\n" + "\n".join(items) + f"\n\n -- {MAINTAINER}  {date}\n"
+    )
+
+
+def _kind(path: Path) -> str:
+    return path.name.split(".")[-2]
+
+
+def _holders(wheel: Wheel) -> list[str]:
+    """Lines of the licence texts that name owners."""
+    main = next(iter(wheel.texts.values()), "")
+    lines = [" ".join(line.split()) for line in main.splitlines()]
+    found = [line for line in lines if re.match(r"(Copyright|\(c\)|©).*\d{4}", line, re.IGNORECASE)]
+    return list(dict.fromkeys(found)) or [f"the authors of {wheel.name}"]
+
+
+def _stanza(files: str, holders: list[str], licence: str, text: str) -> str:
+    owners = "\n ".join(holders)
+    lines = "".join(f" {line}\n" if line.strip() else " .\n" for line in text.splitlines())
+    return f"Files: {files}\nCopyright: {owners}\nLicense: {licence}\n{lines}"

@@ -1,0 +1,61 @@
+"""`make lock`: look for the newest wheels that pyproject.toml allows, and write deploy/requirements-*.txt.
+
+Each file has the wheels for one Python and all processors. `requirements-build.txt` has those that build
+edge-serve itself.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from deploy.debian.releases import MACHINES, RELEASES, target
+from deploy.program import CHECKOUT, EXTRAS, build_wheel, pip, why
+from deploy.requirements import BUILD, FOLDER, joined, lock_file, write
+
+#: what onnxruntime 1.23, the last for Python 3.10, asks for and imports in its conversion tools only
+_UNNEEDED = {"coloredlogs", "humanfriendly", "mpmath", "sympy"}
+
+_HINT = "Written by `make lock`: run it again to get newer ones, and review the difference."
+
+
+def main() -> int:
+    """Write the lock files; the exit status."""
+    try:
+        entries = joined([_resolve("--only-binary=:all:", "setuptools")])
+        BUILD.write_text(write(f"The wheels that build edge-serve's own. {_HINT}", entries))
+        with tempfile.TemporaryDirectory() as folder:
+            wheel = build_wheel(Path(folder), "0")
+            for release in RELEASES.values():
+                reports = [_resolve(*target(release, arch).wheels(), f"{wheel}[{EXTRAS}]") for arch in MACHINES]
+                file = lock_file(release.python)
+                file.write_text(
+                    write(
+                        f"The program's wheels for Python {release.python}. {_HINT}", joined(reports, without=_UNNEEDED)
+                    )
+                )
+                print(file.relative_to(CHECKOUT))
+    except (subprocess.CalledProcessError, OSError) as error:
+        print(f"lock: {why(error, FOLDER)}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"lock: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _resolve(*arguments: str) -> dict[str, Any]:
+    """pip's report about the distributions that it would install."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        pip("install", "--dry-run", "--ignore-installed", "--report", str(report), "--target", folder, *arguments)
+        resolved: dict[str, Any] = json.loads(report.read_text())
+        return resolved
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""The lock files: the wheels of the program for each Python, by version and SHA-256; deploy/lock.py writes them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import urllib.parse
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+
+#: in an installed program: the wheels that it was made of
+INSTALLED = "wheels.txt"
+
+#: builds edge-serve's own wheel
+BUILD = FOLDER / "requirements-build.txt"
+
+_HASH = r" \\\n +--hash=sha256:[0-9a-f]{64}"
+_ENTRY = re.compile(rf"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)(?P<hashes>(?:{_HASH})+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """One distribution.
+
+    Attributes:
+        hashes: SHA-256 of the wheels that may be installed, for all processors
+    """
+
+    name: str
+    version: str
+    hashes: tuple[str, ...]
+
+
+def lock_file(python: str) -> Path:
+    """The lock file for a Python such as `3.11`, which may not exist."""
+    return FOLDER / f"requirements-{python}.txt"
+
+
+def read(text: str) -> list[Locked]:
+    """The entries of a lock file."""
+    return [
+        Locked(found["name"], found["version"], tuple(re.findall("[0-9a-f]{64}", found["hashes"])))
+        for found in _ENTRY.finditer(text)
+    ]
+
+
+def write(about: str, entries: list[Locked]) -> str:
+    """The text of a lock file, which begins with a comment."""
+    lines = [f"# {about}\n"]
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        hashes = "".join(f" \\\n    --hash=sha256:{digest}" for digest in sorted(set(entry.hashes)))
+        lines.append(f"{entry.name}=={entry.version}{hashes}\n")
+    return "".join(lines)
+
+
+def joined(reports: list[dict[str, Any]], without: Set[str] = frozenset()) -> list[Locked]:
+    """The distributions of pip's reports, one report for each processor; without edge-serve itself.
+
+    Raises:
+        ValueError: the processors do not have the same versions.
+    """
+    by_processor = [{_name(item): item for item in report["install"]} for report in reports]
+    found = []
+    for name in sorted(set().union(*by_processor) - {"edge-serve"} - without):
+        items = [processor[name] for processor in by_processor if name in processor]
+        versions = {item["metadata"]["version"] for item in items}
+        if len(versions) > 1 or len(items) < len(reports):
+            raise ValueError(
+                f"{name}: {', '.join(sorted(versions))} for {len(items)} of {len(reports)} processors,"
+                " expected one version for all: pin it in pyproject.toml"
+            )
+        found.append(Locked(name, versions.pop(), tuple(_digest(item["download_info"]) for item in items)))
+    return found
+
+
+def _name(item: dict[str, Any]) -> str:
+    return re.sub("[-_.]+", "-", item["metadata"]["name"]).lower()
+
+
+def _digest(download: dict[str, Any]) -> str:
+    known: str | None = download["archive_info"].get("hashes", {}).get("sha256")
+    if known is None:  # a wheel in a folder of this machine
+        path = urllib.parse.unquote(urllib.parse.urlsplit(download["url"]).path)
+        known = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return known

@@ -1,0 +1,91 @@
+"""The wheels in an installed program: names, versions, licences, and their bundled shared libraries."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from pathlib import Path
+
+from deploy import requirements
+
+#: licence texts beside a wheel's metadata, or in its package
+_TEXTS = ("licenses/**/*", "LICENSE*", "LICENCE*", "COPYING*", "NOTICE*")
+_PACKAGE_TEXTS = ("LICENSE*", "ThirdPartyNotices*")
+
+#: identifiers for what authors of wheels write
+_SPDX = {"Apache 2.0": "Apache-2.0", "MIT License": "MIT", "3-Clause BSD License": "BSD-3-Clause"}
+
+_CLASSIFIER = "License :: OSI Approved :: "
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """One distribution of an installed program.
+
+    Attributes:
+        name: as package indexes normalize it
+        licence: an SPDX expression, or the words of the wheel's author
+        texts: licence texts by file name
+        hashes: SHA-256 of the wheel; none for edge-serve itself
+        libraries: shared libraries that were copied into the wheel, with their SHA-256
+        requires: names of the distributions that it needs
+    """
+
+    name: str
+    version: str
+    licence: str
+    texts: dict[str, str]
+    hashes: tuple[str, ...]
+    libraries: dict[str, str]
+    requires: tuple[str, ...]
+
+
+def read_wheels(home: Path, python: str) -> list[Wheel]:
+    """The wheels in the program at `home`, sorted by name."""
+    locked = {entry.name: entry.hashes for entry in requirements.read((home / requirements.INSTALLED).read_text())}
+    packages = home / "lib" / f"python{python}" / "site-packages"
+    found = [_read(folder, locked) for folder in packages.glob("*.dist-info")]
+    names = {wheel.name for wheel in found}
+    return sorted((_without(wheel, names) for wheel in found), key=lambda wheel: wheel.name)
+
+
+def _without(wheel: Wheel, names: set[str]) -> Wheel:
+    """The wheel without requirements that the program does not have."""
+    requires = tuple(sorted(set(wheel.requires) & names))
+    return Wheel(wheel.name, wheel.version, wheel.licence, wheel.texts, wheel.hashes, wheel.libraries, requires)
+
+
+def _read(folder: Path, locked: dict[str, tuple[str, ...]]) -> Wheel:
+    metadata = HeaderParser().parsestr((folder / "METADATA").read_text())
+    name = normalized(metadata["Name"])
+    packages = folder.parent
+    texts = {}
+    for base, patterns in ((folder, _TEXTS), (packages / name, _PACKAGE_TEXTS)):
+        for pattern in patterns:
+            for path in sorted(base.glob(pattern)):
+                if path.is_file():
+                    texts[str(path.relative_to(packages))] = path.read_text(errors="replace")
+    licence = _licence(metadata["License-Expression"], metadata["License"], metadata.get_all("Classifier", []))
+    libraries = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (packages / f"{name}.libs").glob("*")
+    }
+    requires = tuple(normalized(re.split("[^A-Za-z0-9._-]", text)[0]) for text in metadata.get_all("Requires-Dist", []))
+    hashes = locked.get(name, ())
+    return Wheel(name, metadata["Version"], licence, texts, hashes, dict(sorted(libraries.items())), requires)
+
+
+def _licence(expression: str | None, words: str | None, classifiers: list[str]) -> str:
+    """One line; some wheels have the whole text where its name belongs."""
+    if expression:
+        return expression
+    if words and "\n" not in words:
+        return _SPDX.get(words, words)
+    classified = [text.removeprefix(_CLASSIFIER) for text in classifiers if text.startswith(_CLASSIFIER)]
+    return ", ".join(classified) or "see the texts"
+
+
+def normalized(name: str) -> str:
+    """A distribution's name as package indexes compare it."""
+    return re.sub("[-_.]+", "-", name).lower()
