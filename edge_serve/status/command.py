@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from edge_serve import __version__
 from edge_serve.status.client import (
     ABSENT,
     DEFAULT_SOCKET,
@@ -19,7 +20,7 @@ from edge_serve.status.client import (
     fetch,
     find_target,
 )
-from edge_serve.status.report import coloured, plain, report
+from edge_serve.status.report import Document, coloured, plain, report
 
 READY, NOT_READY = 0, 1
 
@@ -80,8 +81,16 @@ def _once(target: Target, *, as_json: bool) -> int:
         time.sleep(MEASURED_SECONDS)
         before, document = document, fetch(target)
         paint = coloured if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else plain
-        _print("\n".join(report(before, document, paint)))
+        _print("\n".join([*report(before, document, paint), *_outdated(document, target)]))
     return READY if document["server"]["state"] == "ready" else NOT_READY
+
+
+def _outdated(document: Document, target: Target) -> list[str]:
+    """A hint if the server on this device is not of the installed version, as after an upgrade without a restart."""
+    running = document["versions"].get("edge-serve", __version__)
+    if not target.socket or running == __version__:
+        return []
+    return ["", f"the server runs version {running}, installed is {__version__}: systemctl restart edge-serve"]
 
 
 def _print(text: str) -> None:

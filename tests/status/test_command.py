@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve import cli
+from edge_serve import __version__, cli
 from edge_serve.status import client, command
 from tests.status.documents import document, server
 from tests.status.test_client import serving
@@ -39,6 +39,18 @@ def test_top_into_a_file_is_one_report(capsys: pytest.CaptureFixture[str]) -> No
     out = capsys.readouterr().out
     assert out.startswith("edge-serve 1.2.3 on cart-7: ready")
     assert "\x1b" not in out
+
+
+def test_a_server_of_another_version_than_the_installed_one_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = {**document(), "versions": {"edge-serve": "0.0.9"}}
+    for made, hints in ((old, 1), ({**document(), "versions": {"edge-serve": __version__}}, 0)):
+        path = str(tmp_path / f"{hints}.sock")
+        with serving(json.dumps(made).encode(), path=path):
+            assert cli.main(["status", "--admin-socket", path]) == 0
+        hint = f"the server runs version 0.0.9, installed is {__version__}: systemctl restart edge-serve"
+        assert capsys.readouterr().out.count(hint) == hints
 
 
 @pytest.mark.parametrize("name", ["status", "top"])
