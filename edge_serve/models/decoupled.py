@@ -84,7 +84,7 @@ class DecoupledDriver(Driver):
         if opened is None:
             super().cancel(job)
         elif job.position in opened.streams:
-            self.model.cancel(job.batch_id, job.position)
+            self.model.cancel(opened.instance, job.batch_id, job.position)
             self._hold(job.batch_id, opened, job.position, False)
 
     def hold(self, job: Job, held: bool) -> bool:
@@ -169,7 +169,7 @@ class DecoupledDriver(Driver):
         if opened is None:
             return
         for position, stream in opened.streams.items():
-            self.model.cancel(batch_id, position)
+            self.model.cancel(opened.instance, batch_id, position)
             self._hold(batch_id, opened, position, False)
             text = (
                 f"model '{self.name}' sent {stream.count} responses and no final one within its execution_timeout_ms "

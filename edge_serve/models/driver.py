@@ -40,7 +40,7 @@ class Executors(Protocol):
 
     def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None: ...
 
-    def cancel(self, batch_id: int, index: int) -> None: ...
+    def cancel(self, instance: int, batch_id: int, index: int) -> None: ...
 
     def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None: ...
 
@@ -140,8 +140,8 @@ class Driver:
             self._fail(job, Cancelled(""), record.CANCELED)
             self._pump()
             self._check_idle()
-        elif job.batch_id in self._batches:
-            self.model.cancel(job.batch_id, job.position)
+        elif (batch := self._batches.get(job.batch_id)) is not None:
+            self.model.cancel(batch[0], job.batch_id, job.position)
 
     def hold(self, job: Job, held: bool) -> bool:
         """See `Ticket.hold`: one answer needs no waiting."""

@@ -110,13 +110,13 @@ class LimitedModel:
         self._gate.limiter.ask(self._claimants[instance], len(requests) if each else 1)
         self._gate.open()
 
-    def cancel(self, batch_id: int, index: int) -> None:
+    def cancel(self, instance: int, batch_id: int, index: int) -> None:
         """The client of a request has gone: its worker is told, when it has it."""
-        for held in self._held.values():
-            if held.batch_id == batch_id:
-                held.cancelled.add(index)
-                return
-        self._model.cancel(batch_id, index)
+        held = self._held.get(instance)
+        if held is not None and held.batch_id == batch_id:
+            held.cancelled.add(index)
+        else:
+            self._model.cancel(instance, batch_id, index)
 
     def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None:
         """See `OpenedModel`."""
@@ -128,7 +128,7 @@ class LimitedModel:
         if held is not None:
             self._model.execute(instance, held.batch_id, held.requests, held.each)
             for index in held.cancelled:
-                self._model.cancel(held.batch_id, index)
+                self._model.cancel(instance, held.batch_id, index)
 
     def _take(self, instance: int) -> _Held | None:
         held = self._held.pop(instance, None)

@@ -120,7 +120,9 @@ class Served:
 
     def stand_in(self, runner: Runner) -> Served:
         """The same version without its model, which may go: `runner` takes its requests."""
-        return replace(self, runner=runner, opened=None, arena=None, kept=None, exchanging=True, _holds=0, _free=None)
+        return replace(
+            self, runner=runner, opened=None, arena=None, kept=None, exchanging=True, on_close=(), _holds=0, _free=None
+        )
 
     def replace(self, before: Served) -> None:
         """Take the place of another load of this version: its metrics go on."""

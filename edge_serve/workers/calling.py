@@ -20,6 +20,7 @@ from edge_serve.tensors import Buffer, Tensor
 from edge_serve.workers.calls import decode_response, encode_call, encode_rest, room_of
 from edge_serve.workers.frames import Frame, Kind, frame
 from edge_serve.workers.layout import INLINE, padded
+from edge_serve.workers.own_threads import OwnThread
 
 #: data shorter than this is not looked for in the arena
 _SHORT = 1024
@@ -152,7 +153,7 @@ class Calling:
     def _start_sender(self) -> None:
         with self._lock:
             if self._sender is None:
-                self._sender = threading.Thread(target=self._send_later, name="calls", daemon=True)
+                self._sender = OwnThread(self._send_later, "calls")
                 self._sender.start()
 
     def _send_later(self) -> None:

@@ -163,21 +163,20 @@ class Channel:
         """The batch that its instance executes; 0 = none."""
         return next(iter(self._pending), 0)
 
-    def cancel(self, batch_id: int, index: int) -> bool:
-        """Tell the worker that a client has gone; False when the batch is not here. A decoupled model may still have
-        replies to send for a batch that is done."""
+    def cancel(self, batch_id: int, index: int) -> None:
+        """Tell the worker that a client has gone. A decoupled model may still have replies to send for a batch that is
+        done."""
         pending = self._pending.get(batch_id)
         if pending is None:
             if not self._link.layout.decoupled:
-                return False
+                return
         elif self.on_abandoned is not None and pending.abandon(index):
             self.on_abandoned(batch_id)
         if pending is not None and pending.sent is not None:
             if index not in pending.sent:
-                return True
+                return
             index = pending.sent.index(index)
         self._send_control(frame(Kind.CANCEL, batch_id, CANCELLATION.pack(self.number, index)))
-        return True
 
     def hold(self, batch_id: int, index: int, held: bool) -> None:
         """Let the sender of a decoupled model's stream wait, or go on; its time limit stands still meanwhile."""

@@ -10,12 +10,14 @@ from functools import partial
 from typing import Any
 
 from edge_serve.backends.base import BackendRequest, Reply
+from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import NULL_SEAT, InferRequest, Parameter
 from edge_serve.tensors import DataType, Shape, Tensor
+from edge_serve.workers.cancellations import cancel_key
 from edge_serve.workers.frames import HEADER, HEADER_SIZE, VERSION, Kind, parse_json
 from edge_serve.workers.layout import IN_ARENA, IN_FRAME, NAMES_IN_EXTRA, PAD, TENSOR, Layout
 from edge_serve.workers.lending import OFFSET_BITS, Borrowed
-from edge_serve.workers.shared import SharedRequest, places_of
+from edge_serve.workers.shared import SharedRequest, places_of, zeros
 
 # mask of the listed outputs (0 = all), correlation id, priority, timeout us, deadline ns; flags, id bytes, extra bytes,
 # block bytes, where its data starts, seat of its sequence
@@ -140,7 +142,8 @@ class Batch:
         wanted: the outputs that each request named; None = it named none, and wants all.
         each: its requests are executed one after the other, not together.
         poll_us: for how long its worker may poll for the next one.
-        shared: those with tensors in clients' shared memory, by position; None = there are none.
+        shared: those with tensors in clients' shared memory, and those that cannot be executed, by position; None =
+            there are none.
     """
 
     id: int
@@ -169,8 +172,7 @@ def decode_execute(
         send: for decoupled models: batch id, index, reply, final.
         borrowed: memory of other models.
 
-    Raises:
-        Internal: an input lies in memory that has not come.
+    A request whose inputs lie in memory that has not come is among the `shared` ones, with an error.
     """
     _, _, kind, count, batch_id = HEADER.unpack_from(frame, 0)
     slot_offset, slot_capacity, meta, poll_us = EXECUTE_HEAD.unpack_from(frame, HEADER_SIZE)
@@ -209,6 +211,7 @@ def decode_execute(
         position += block_size
         base += data_start
         inputs: list[Tensor] = []
+        missing: EdgeServeError | None = None
         for name, datatype, shape, place, where, size in read(block):
             if place == IN_FRAME:
                 where += base
@@ -216,9 +219,17 @@ def decode_execute(
             elif shared is not None and (region := shared.region(where)) is not None:
                 inputs.append(shared.input(region, name or "", datatype, shape, where, size))
             elif where >> OFFSET_BITS and borrowed is not None:
-                inputs.append(_lent(name or "", datatype, shape, borrowed.at(where, size), where))
+                try:
+                    inputs.append(_lent(name or "", datatype, shape, borrowed.at(where, size), where))
+                except EdgeServeError as error:
+                    missing = error
+                    inputs.append(Tensor(name or "", datatype, shape, zeros(datatype, shape)))
             else:
                 inputs.append(_in_arena(name or "", datatype, shape, arena, where, size))
+        if missing is not None and borrowed is not None:
+            shared = shared or SharedRequest.of_lent(borrowed)
+            shared.error = shared.error or missing
+            all_shared = {**(all_shared or {}), i: shared}
         any_deadline = any_deadline or deadline != 0
         deadlines.append(deadline)
         if seat == NULL_SEAT:
@@ -235,7 +246,7 @@ def decode_execute(
             flags,
             priority,
             timeout_us,
-            partial(is_cancelled, (batch_id << 16) | i),
+            partial(is_cancelled, cancel_key(batch_id, i)),
             seat=seat,
         )
         if send is not None:
@@ -247,11 +258,6 @@ def decode_execute(
         deadlines = []
     each = kind == _EXECUTE_EACH
     return Batch(batch_id, requests, deadlines, wanted, slot_offset, slot_capacity, each, poll_us, all_shared)
-
-
-def cancel_key(batch_id: int, index: int) -> int:
-    """How a request of a batch is named in the worker's set of cancelled ones."""
-    return (batch_id << 16) | index
 
 
 def _lent(name: str, datatype: DataType, shape: Shape, data: memoryview, where: int) -> Tensor:

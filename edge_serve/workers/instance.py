@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from edge_serve.backends.base import BackendInstance, BackendRequest, Reply, Timing
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.workers.awake import Wait
-from edge_serve.workers.execute import Batch, cancel_key, decode_execute
+from edge_serve.workers.cancellations import Cancellations, cancel_key
+from edge_serve.workers.execute import Batch, decode_execute
 from edge_serve.workers.frames import HEADER, HEADER_SIZE, NEED, Kind, frame
 from edge_serve.workers.holding import Holds
 from edge_serve.workers.layout import INLINE, Layout
@@ -120,7 +121,7 @@ class Instance:
         self._layout = layout
         self._arena = arena
         self._borrowed = borrowed
-        self._cancelled: set[int] = set()
+        self._cancellations = Cancellations()
         self._holds = Holds()
         self._send_lock = threading.Lock()
         self._tokens = itertools.count(1)
@@ -143,24 +144,44 @@ class Instance:
         """Answer a batch; its requests, and for how many microseconds to poll for the next one."""
         clock = time.monotonic_ns
         start = clock()
-        send = self._send_partial if self._layout.decoupled else None
-        batch = decode_execute(self._layout, received, self._arena, self._cancelled, send, self._borrowed)
+        layout, marks = self._layout, self._cancellations.marks
+        send = self._send_partial if layout.decoupled else None
+        try:
+            batch = decode_execute(layout, received, self._arena, marks, send, self._borrowed)
+        except Exception as fault:  # no memory, say
+            return self._refuse(received, fault)
+        if layout.decoupled:
+            self._cancellations.begin(batch.id, len(batch.requests))
         timing = Timing()
         ready = clock()
         if batch.each:
-            replies, marks = self._execute_each(batch, start)
+            replies, times = self._execute_each(batch, start)
         else:
             replies = self._execute(batch, timing, ready)
-            marks = (start, timing.input_end_ns or ready, timing.output_start_ns or clock())
+            times = (start, timing.input_end_ns or ready, timing.output_start_ns or clock())
         if batch.shared is not None:
             for i, shared in batch.shared.items():
                 replies[i] = shared.answer(replies[i], batch.wanted[i])
-        data = self._encode(batch, replies, marks)
+        data = self._encode(batch, replies, times)
         with self._send_lock:
             self._socket.sendall(data)
-        if self._cancelled:
-            self._forget(batch)
+        if layout.decoupled:
+            self._close_failed(batch, replies)
+        else:
+            self._cancellations.done(batch.id)
         return len(batch.requests), batch.poll_us
+
+    def _refuse(self, received: bytearray, fault: Exception) -> tuple[int, int]:
+        """Answer a batch that cannot be read; the same as of `_serve`."""
+        _, _, _, count, batch_id = HEADER.unpack_from(received)
+        error = fault if isinstance(fault, EdgeServeError) else self._failed(f"{type(fault).__name__}: {fault}")
+        now = time.monotonic_ns()
+        room = OutputRoom(self._arena, 0, 0, self._need)
+        replies, wanted = [Reply(error=error)] * count, [None] * count
+        data = encode_reply(self._layout, batch_id, replies, wanted, room, (now, now, now), time.monotonic_ns)
+        with self._send_lock:
+            self._socket.sendall(data)
+        return count, 0
 
     def _execute(self, batch: Batch, timing: Timing, now_ns: int) -> list[Reply]:
         requests = batch.requests
@@ -234,7 +255,8 @@ class Instance:
         return encode_reply(self._layout, batch.id, replies, batch.wanted, room, marks, clock)
 
     def _send_partial(self, batch_id: int, index: int, reply: Reply | None, final: bool) -> None:
-        if self._holds.held and not self._holds.wait(cancel_key(batch_id, index), final):
+        key = cancel_key(batch_id, index)
+        if self._holds.held and not self._holds.wait(key, final):
             return
         room = OutputRoom(self._arena, 0, 0, self._need)
         try:
@@ -244,6 +266,8 @@ class Instance:
             data = encode_partial(self._layout, batch_id, index, Reply(error=error), final, None, room)
         with self._send_lock:
             self._socket.sendall(data)
+        if final:
+            self._cancellations.close(key)
 
     def _need(self, nbytes: int) -> tuple[int, int, int]:
         token = next(self._tokens)
@@ -274,10 +298,8 @@ class Instance:
             event.set()
 
     def cancel(self, batch_id: int, index: int) -> None:
-        """The client of a request has gone. It may have been answered meanwhile: then the mark is swept later."""
-        if len(self._cancelled) >= 4096:
-            self._cancelled.clear()
-        self._cancelled.add((batch_id << 16) | index)
+        """The client of a request has gone."""
+        self._cancellations.add(batch_id, index)
 
     def hold(self, batch_id: int, index: int, held: bool) -> None:
         """Let the senders of a stream wait, or go on. The front end takes back each hold when the stream ends."""
@@ -288,12 +310,14 @@ class Instance:
 
     def end_holds(self) -> None:
         """The model is being closed. Who waits returns from `send`, and hears that nobody listens."""
-        self._cancelled.update(self._holds.held)
+        self._cancellations.marks.update(self._holds.held)
         self._holds.close()
 
-    def _forget(self, batch: Batch) -> None:
-        if not self._layout.decoupled:  # their senders outlive the batch
-            self._cancelled.difference_update((batch.id << 16) | i for i in range(len(batch.requests)))
+    def _close_failed(self, batch: Batch, replies: list[Reply]) -> None:
+        """The batch's own reply is the last one of a request that failed, or that comes again in another batch."""
+        for i, reply in enumerate(replies):
+            if reply.error is not None or reply.rescheduled:
+                self._cancellations.close(cancel_key(batch.id, i))
 
 
 def _refuse_large(reply: Reply, error: EdgeServeError) -> Reply:

@@ -123,6 +123,11 @@ class Lending:
         for ending in self._endings.values():
             ending.detach()
         self._endings.clear()
+        self._send = _discard  # a reference cycle would keep the process's objects until a garbage collection
+
+
+def _discard(data: bytes, fds: Sequence[int]) -> None:
+    """For `Lending`, once its worker is dead."""
 
 
 class Borrowed:
@@ -131,16 +136,25 @@ class Borrowed:
     def __init__(self) -> None:
         self._views: dict[int, memoryview] = {}
         self._regions: dict[int, ClientRegion] = {}
+        #: arenas that cannot be had, and why; or that have not come in time
+        self._failed: dict[int, str] = {}
         self._changed = threading.Condition()
 
     def add(self, number: int, fd: int) -> None:
-        """ARENA arrived, with its descriptor."""
+        """ARENA arrived, with its descriptor. One that cannot be mapped costs the requests that lie in it."""
+        view, failed = None, ""
         try:
             view = memoryview(mmap.mmap(fd, os.fstat(fd).st_size, access=mmap.ACCESS_READ))
+        except (OSError, ValueError) as error:
+            failed = f"cannot be mapped: {error}"
         finally:
             os.close(fd)
         with self._changed:
-            self._views[number] = view
+            if view is not None:
+                self._views[number] = view
+                self._failed.pop(number, None)
+            else:
+                self._failed[number] = failed
             self._changed.notify_all()
 
     def add_region(self, number: int, value: dict[str, Any], fd: int) -> None:
@@ -154,6 +168,7 @@ class Borrowed:
         with suppress(KeyError):
             del self._views[number]
         self._regions.pop(number, None)
+        self._failed.pop(number, None)
 
     def region(self, place: int) -> ClientRegion | None:
         """The client's memory that a place is in; None when it is in an arena."""
@@ -161,7 +176,9 @@ class Borrowed:
         found = self._regions.get(number)
         if found is None and number and number not in self._views:
             with self._changed:
-                self._changed.wait_for(lambda: number in self._regions or number in self._views, _WAIT_SECONDS)
+                self._changed.wait_for(
+                    lambda: number in self._regions or number in self._views or number in self._failed, _WAIT_SECONDS
+                )
             found = self._regions.get(number)
         return found
 
@@ -169,14 +186,15 @@ class Borrowed:
         """The bytes of a lent tensor, for reading.
 
         Raises:
-            Internal: its arena has not come.
+            Internal: its arena has not come, or cannot be mapped.
         """
         number, offset = place >> OFFSET_BITS, place & OFFSET_MASK
         view = self._views.get(number)
         if view is None:
             with self._changed:
-                self._changed.wait_for(lambda: number in self._views, _WAIT_SECONDS)
+                self._changed.wait_for(lambda: number in self._views or number in self._failed, _WAIT_SECONDS)
             view = self._views.get(number)
-            if view is None:
-                raise Internal(f"the memory of an input did not arrive within {_WAIT_SECONDS:g} s")
+            if view is None:  # the next request need not wait as long
+                reason = self._failed.setdefault(number, f"did not arrive within {_WAIT_SECONDS:g} s")
+                raise Internal(f"the memory of an input {reason}")
         return view[offset : offset + size]

@@ -18,14 +18,16 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edge_serve.backends import host, loader
 from edge_serve.backends.base import Backend, InstanceSpec, ModelSpec
-from edge_serve.errors import EdgeServeError, Internal, NotFound
+from edge_serve.errors import EdgeServeError, Internal, NotFound, Unavailable
 from edge_serve.workers.calling import Home
 from edge_serve.workers.child import Control, ForwardingHandler, beat, prepare_process
 from edge_serve.workers.forks import Forks
@@ -33,9 +35,12 @@ from edge_serve.workers.frames import CANCELLATION, SLOT, Frame, Kind, failed_fr
 from edge_serve.workers.instance import Instance
 from edge_serve.workers.layout import Layout
 from edge_serve.workers.lending import Borrowed
+from edge_serve.workers.own_threads import OwnThread
 from edge_serve.workers.remote import Remote
 from edge_serve.workers.states import with_states
 
+#: questions about one model's health that are remembered; the front end does not wait for older ones any more
+_MOST_WAITING = 64
 #: how long a job may go on after the front end has hung up
 _LAST_JOB_SECONDS = 0.2
 
@@ -62,6 +67,9 @@ class Main:
         self._busy: set[object] = set()
         self._borrowed = Borrowed()
         self._forked = False
+        #: model -> questions that the answer of its `is_ready` is for
+        self._health: dict[int, deque[int]] = {}
+        self._health_lock = threading.Lock()
         self.remote = Remote(control.send)
         self._acts: dict[int, Callable[[Frame], None]] = {
             Kind.DESCRIBE: self._on_describe,
@@ -82,7 +90,7 @@ class Main:
 
     def run(self) -> None:
         """Do the main thread's jobs until the front end hangs up."""
-        threading.Thread(target=self._listen, name="control", daemon=True).start()
+        OwnThread(self._listen, "control").start()
         while (job := self._jobs.get()) is not None:
             job()
 
@@ -134,7 +142,9 @@ class Main:
             raise RuntimeError("a descriptor from the server did not arrive: this process has too many files open")
         return found
 
-    def _start(self, in_main: bool, job: Callable[[], object]) -> None:
+    def _start(self, question: int, in_main: bool, job: Callable[[], object]) -> bool:
+        """Run a job in the main thread, or in one of its own. Return False when it was answered that there is none."""
+
         def run() -> None:
             try:
                 job()
@@ -146,7 +156,13 @@ class Main:
         if in_main:
             self._jobs.put(run)
         else:
-            threading.Thread(target=run, name="loading", daemon=True).start()
+            try:
+                threading.Thread(target=run, name="loading", daemon=True).start()
+            except RuntimeError as error:  # what runs already goes on
+                self._busy.discard(run)
+                self._control.send(failed_frame(question, Unavailable(f"its process cannot start a thread: {error}")))
+                return False
+        return True
 
     def _answer(self, question: int, make: Callable[[], bytes]) -> bool:
         """Send what `make` returns, or FAILED with why it could not."""
@@ -166,7 +182,7 @@ class Main:
 
     def _on_describe(self, received: Frame) -> None:
         value = received.json()
-        self._start(value["in_main"], lambda: self._describe(received.id, value))
+        self._start(received.id, value["in_main"], lambda: self._describe(received.id, value))
 
     def _describe(self, question: int, value: dict[str, Any]) -> bool:
         spec = _spec(value["spec"])
@@ -182,7 +198,9 @@ class Main:
     def _on_open(self, received: Frame) -> None:
         value = received.json()
         descriptors = self._descriptors(1 + len(value["instances"]))
-        self._start(value["in_main"], lambda: self._open(received.id, value, descriptors))
+        if not self._start(received.id, value["in_main"], lambda: self._open(received.id, value, descriptors)):
+            for fd in descriptors:
+                os.close(fd)
 
     def _open(self, question: int, value: dict[str, Any], descriptors: list[int]) -> None:
         sockets = [socket.socket(fileno=fd) for fd in descriptors[1:]]
@@ -232,7 +250,7 @@ class Main:
         else:
             for instance in loaded.instances:  # one that waits for a client would not come to its end
                 instance.end_holds()
-            self._start(loaded.in_main, lambda: self._close(received.id, number))
+            self._start(received.id, loaded.in_main, lambda: self._close(received.id, number))
 
     def _close(self, question: int, number: int) -> bool:
         loaded = self._loaded[number]
@@ -253,17 +271,30 @@ class Main:
         return self._answer(question, close)
 
     def _on_health(self, received: Frame) -> None:
-        loaded = self._loaded.get(received.json()["model"])
+        """Ask the model in a thread. Questions that come meanwhile get the same answer, so that a model whose
+        `is_ready` hangs has one thread that hangs, and not one for each question."""
+        number = received.json()["model"]
+        with self._health_lock:
+            waiting = self._health.get(number)
+            if waiting is not None:
+                waiting.append(received.id)
+                return
+            self._health[number] = deque([received.id], _MOST_WAITING)
+        if not self._start(received.id, False, lambda: self._ask_health(number)):
+            with self._health_lock:
+                del self._health[number]
 
-        def ask() -> None:
-            try:
-                ready = loaded is not None and all(instance.backend.is_ready() for instance in loaded.instances)
-            except Exception:
-                logging.getLogger(__name__).exception("is_ready failed")
-                ready = False
-            self._control.send(json_frame(Kind.HEALTH_REPLY, received.id, {"ready": ready}))
-
-        self._start(False, ask)
+    def _ask_health(self, number: int) -> None:
+        loaded = self._loaded.get(number)
+        try:
+            ready = loaded is not None and all(instance.backend.is_ready() for instance in loaded.instances)
+        except BaseException:  # users' code: sys.exit too
+            logging.getLogger(__name__).exception("is_ready failed")
+            ready = False
+        with self._health_lock:
+            questions = self._health.pop(number)
+        for question in questions:
+            self._control.send(json_frame(Kind.HEALTH_REPLY, question, {"ready": ready}))
 
     # ---- about running batches ------------------------------------------------------------------------------------
 
@@ -323,7 +354,7 @@ def main(arguments: list[str]) -> None:
     Forks(in_child).watch()
     host.install(worker.remote)
     logging.basicConfig(level=logging.INFO, handlers=[ForwardingHandler(worker.remote)], format="%(message)s")
-    threading.Thread(target=beat, args=(control, float(arguments[2])), name="heartbeat", daemon=True).start()
+    OwnThread(partial(beat, control, float(arguments[2])), "heartbeat").start()
     control.send(json_frame(Kind.HELLO, 0, {"pid": os.getpid()}))
     worker.run()
 

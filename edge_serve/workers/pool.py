@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.backends.base import InstanceSpec, ModelSpec, Reply
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.about import about
@@ -118,16 +118,23 @@ class OpenedModel:
         Never blocks and never raises; the listener hears of it exactly once, after this has returned."""
         channel = self._channels[instance].get(instance)
         if channel is None:
-            error = Internal(f"instance {instance} of model '{self._link.name}' has no worker now")
-            self._loop.call_soon(self._link.listener.on_lost, instance, error)
+            self._loop.call_soon(self._refuse, instance, batch_id, len(requests))
         else:
             channel.execute(batch_id, requests, each)
 
-    def cancel(self, batch_id: int, index: int) -> None:
+    def _refuse(self, instance: int, batch_id: int, count: int) -> None:
+        error = Internal(f"instance {instance} of model '{self._link.name}' has no worker now")
+        if self._channels[instance].get(instance) is None:
+            self._link.listener.on_lost(instance, error)
+        else:  # it came back meanwhile, and may have its next batch
+            replies = [Reply(error=error) for _ in range(count)]
+            self._link.listener.on_reply(instance, BatchReply(batch_id, 0, 0, 0, 0, replies, last=True))
+
+    def cancel(self, instance: int, batch_id: int, index: int) -> None:
         """The client of a running request has gone: the backend may ask whether. The batch is still answered."""
-        for home in self._homes:
-            for channel in home.part.channels.values():
-                channel.cancel(batch_id, index)
+        channel = self._channels[instance].get(instance)
+        if channel is not None:
+            channel.cancel(batch_id, index)
 
     def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None:
         """The client of a decoupled model's request reads too slowly: its sender waits until it is told to go on.
@@ -265,17 +272,19 @@ class Workers:
         try:
             for group in groups:
                 worker = self._take_reserved(spec)
-                if worker is None or worker.gone:
+                if worker is not None and worker.gone:
+                    await self.release(worker)
+                    worker = None
+                if worker is None:
                     worker = await self._claim(spec, backend, own_worker, instances[group[0]].name)
                 homes.append(_Home(worker, Part(spec, backend, link, group, [instances[i] for i in group], {})))
-        except BaseException:
+            results = await asyncio.gather(*(home.worker.open(home.part) for home in homes), return_exceptions=True)
+            failures = [result for result in results if result is not None]
+            if failures:
+                raise failures[0]
+        except BaseException:  # cancelled, too
             await self._abandon(homes)
             raise
-        results = await asyncio.gather(*(home.worker.open(home.part) for home in homes), return_exceptions=True)
-        failures = [result for result in results if result is not None]
-        if failures:
-            await self._abandon(homes)
-            raise failures[0]
         return OpenedModel(self, link, homes, len(instances))
 
     async def _abandon(self, homes: list[_Home]) -> None:

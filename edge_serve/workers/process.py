@@ -322,6 +322,7 @@ class Process:
         self._loop.remove_reader(self._socket.fileno())
         self._queue.close()
         self.lending.close()
+        self._splitter = Splitter()  # timers and tasks may hold this object on; half a frame may be large
         self.output.finish()
         lost = ProcessLost(f"worker {self.label} {self._reason}")
         for _, future in self._questions.values():

@@ -16,11 +16,10 @@ from edge_serve.backends.host import Call, Cancel, MetricUpdate, OnReply
 from edge_serve.errors import Unsupported
 from edge_serve.workers.calling import Calling
 from edge_serve.workers.frames import Frame, Kind, error_of, json_frame
+from edge_serve.workers.own_threads import model_has_threads
 
 #: longest log text; a worker cannot flood the front end with one line
 LOG_CHARACTERS = 64 * 1024
-#: of a worker, besides the main one; others are the model's own, which may wake its loop
-_THREADS = {"control", "heartbeat", "calls"}
 #: levels of `backends.host.LEVELS` as numbers of `logging`
 _LEVELS = {"VERBOSE": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
 
@@ -66,8 +65,7 @@ class Remote:
 
     def rests(self, still: Callable[[], bool]) -> bool:
         """Tell that the instance waits for its calls alone; see `backends.host.Host.rests`."""
-        ours = (threading.current_thread(), threading.main_thread())
-        if any(one not in ours and one.name not in _THREADS for one in threading.enumerate()):
+        if model_has_threads():  # one of them may wake the model's loop
             return False
         self.calling.rest(still)
         return True

@@ -62,6 +62,7 @@ class SendQueue:
         for _, fds in self._queue:
             _close_all(fds)
         self._queue.clear()
+        self._broken = _ignore
 
     def _write(self, data: memoryview, fds: Sequence[int]) -> int:
         """Write as many bytes as the socket takes; their number. The socket of a dying process takes all."""
@@ -86,6 +87,10 @@ class SendQueue:
                 return
             queue.popleft()
         self._loop.remove_writer(self._socket.fileno())
+
+
+def _ignore(reason: str) -> None:
+    """For `broken`, once the socket is closed."""
 
 
 def _close_all(fds: list[int]) -> None:

@@ -52,6 +52,11 @@ class SharedRequest:
         self._outputs: dict[str, tuple[int, int, str]] = {one[0]: (one[1], one[2], one[3]) for one in value["outputs"]}
         self.error: EdgeServeError | None = None
 
+    @classmethod
+    def of_lent(cls, borrowed: Borrowed) -> SharedRequest:
+        """A request with nothing in clients' memory, to refuse it by its `error`."""
+        return cls(borrowed, "", {"model": "", "outputs": []}, copies=False)
+
     def region(self, place: int) -> ClientRegion | None:
         """The client's memory that an input is in; None when it is in an arena."""
         return self._borrowed.region(place)
@@ -62,7 +67,7 @@ class SharedRequest:
             data = self._read(region, name, datatype, shape, place & OFFSET_MASK, size)
         except EdgeServeError as error:
             self.error = self.error or error
-            data = _zeros(datatype, shape)
+            data = zeros(datatype, shape)
         except (OSError, MemoryError) as error:
             self.error = self.error or Internal(
                 f"input '{name}' in shared memory cannot be read: {str(error) or 'no memory'}"
@@ -127,7 +132,8 @@ class SharedRequest:
             region.write(place & OFFSET_MASK, tensor.data)
 
 
-def _zeros(datatype: DataType, shape: Shape) -> Buffer:
+def zeros(datatype: DataType, shape: Shape) -> Buffer:
+    """The data of a tensor that cannot be read."""
     count = element_count(shape)
     return bytes(count * datatype.size) if datatype.size else join_bytes([b""] * count)
 

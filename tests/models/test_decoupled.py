@@ -34,7 +34,7 @@ class Model:
     def execute(self, instance: int, batch_id: int, requests: list[InferRequest], each: bool = False) -> None:
         self.batches.append(batch_id)
 
-    def cancel(self, batch_id: int, position: int) -> None:
+    def cancel(self, instance: int, batch_id: int, position: int) -> None:
         self.told.append(("cancel", batch_id, position))
 
     def hold(self, instance: int, batch_id: int, position: int, held: bool) -> None:

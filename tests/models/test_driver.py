@@ -39,7 +39,7 @@ class Model:
         self.batches.append((instance, batch_id, requests))
         self._scene.events.append("execute " + " ".join(request.id for request in requests))
 
-    def cancel(self, batch_id: int, position: int) -> None:
+    def cancel(self, instance: int, batch_id: int, position: int) -> None:
         self.cancelled.append((batch_id, position))
 
 

@@ -45,7 +45,7 @@ class Opened:
         assert instance not in self.running
         self.running[instance] = (batch_id, requests)
 
-    def cancel(self, batch_id: int, index: int) -> None:
+    def cancel(self, instance: int, batch_id: int, index: int) -> None:
         self.told.append((batch_id, index))
 
     def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from edge_serve.backends.base import Reply
 from edge_serve.backends.host import Call
 from edge_serve.messages.infer import InferResponse
@@ -76,11 +78,12 @@ def test_nothing_is_told_when_the_model_has_been_woken_meanwhile() -> None:
     assert wire.waits == []
 
 
-def test_a_model_with_a_thread_of_its_own_may_be_woken_by_that() -> None:
+@pytest.mark.parametrize("name", ["the model's", "calls", "control"])
+def test_a_model_with_a_thread_of_its_own_may_be_woken_by_that(name: str) -> None:
     wire, stop = Wire(), threading.Event()
     remote = Remote(wire.send)
     remote.infer(CALL, nobody)
-    thread = threading.Thread(target=stop.wait, name="the model's")
+    thread = threading.Thread(target=stop.wait, name=name)
     thread.start()
     try:
         assert not remote.rests(lambda: True)

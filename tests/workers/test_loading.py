@@ -206,3 +206,21 @@ def test_the_loop_is_never_blocked_for_long(tmp_path: Path) -> None:
         assert longest < 0.005
 
     run(work())
+
+
+def test_an_open_that_is_called_off_needs_its_workers_no_more(tmp_path: Path) -> None:
+    async def work() -> None:
+        workers, arena = Workers(Limits(close=1)), Arena("echo", Budget(1 << 20))
+        slow = spec(tmp_path, config(on_open="sleep"))
+        opening = asyncio.create_task(workers.open(slow, "echo", [InstanceSpec("echo_0")], Recorder(), arena))
+        while not workers.workers():
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert workers.workers() == 0
+        await workers.stop()
+        arena.close()
+
+    run(work())

@@ -131,10 +131,10 @@ def test_a_running_request_learns_that_its_client_has_gone(tmp_path: Path) -> No
             for wanted in (True, False):
                 batch = served.send(request(), request(do="until_cancelled", ms=20_000 if wanted else 1))
                 if wanted:
-                    served.model.cancel(batch, 1)
+                    served.model.cancel(0, batch, 1)
                 reply = await served.listener.reply()
                 assert reply.replies[1].parameters == {"cancelled": wanted}
-            served.model.cancel(99, 0)
+            served.model.cancel(0, 99, 0)
 
     run(work())
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import os
 import signal
+import tracemalloc
+import weakref
 from pathlib import Path
 
 import pytest
 
+from edge_serve.messages.infer import InferRequest
+from edge_serve.tensors import DataType, Handle, Tensor
 from edge_serve.workers.arena import Arena, Budget
-from edge_serve.workers.frames import CANCELLATION, Kind, frame
+from edge_serve.workers.frames import CANCELLATION, HEADER, LONGEST, VERSION, Kind, frame
 from edge_serve.workers.pool import Hooks
-from edge_serve.workers.process import Process
+from edge_serve.workers.process import GRACE, Process
 from tests.workers.harness import Served, config, request, run, serving, values
+from tests.workers.hostile import run_hostile_processes
 
 
 def process_of(served: Served) -> Process:
@@ -89,3 +96,54 @@ def test_a_frame_that_cannot_be_handled_ends_the_worker_and_nothing_else(
 
     run(work())
     assert "the hook is broken" in caplog.text
+
+
+@pytest.mark.parametrize("moment", [Kind.HEALTH, Kind.EXECUTE])
+def test_half_a_large_frame_of_a_dead_worker_leaves_no_memory_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: Kind
+) -> None:
+    half = HEADER.pack(LONGEST - 1, VERSION, Kind.LOG if moment == Kind.HEALTH else Kind.REPLY, 0, 1) + bytes(1 << 22)
+    run_hostile_processes(monkeypatch, tmp_path, {moment: [half]}, {})
+
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            old = weakref.ref(process_of(served))
+            served.send(request())
+            assert not await served.model.is_ready(0.1) or moment == Kind.EXECUTE
+            while tracemalloc.get_traced_memory()[0] < 1 << 22:
+                await asyncio.sleep(0.01)
+            os.kill(served.model.pids()[0], signal.SIGKILL)
+            await served.listener.lost()
+            assert tracemalloc.get_traced_memory()[0] < 1 << 22
+            await served.listener.back()
+            await asyncio.sleep(GRACE + 0.2)  # the timer of a process that closed its channel
+            assert old() is None, "nothing waits for a garbage collection"
+
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        run(work())
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+def test_an_arena_that_cannot_be_mapped_costs_its_request_and_not_the_worker(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, config(dims=-1)) as served:
+            process, (pid,), other = process_of(served), served.model.pids(), Arena("other", Budget(1 << 24))
+            slot = other.allocate(1 << 16)
+            there = Tensor("INPUT0", DataType.INT32, (1, 1 << 14), slot.view, slot.offset)
+            process.lending._known[other] = number = 99
+            other.on_close.append(process.lending._forget)
+            with (tmp_path / "empty").open("w+b") as empty:
+                process.send(frame(Kind.ARENA, number), (empty.fileno(),))
+            reply = await served.ask(InferRequest("echo", inputs=[Handle.of(there, other)]), request())
+            assert "the memory of an input cannot be mapped" in str(reply.replies[0].error)
+            assert values(reply.replies[1]) == list(range(16))
+            assert served.model.pids() == [pid]
+            slot.release()
+            other.close()
+
+    run(work())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -10,7 +11,7 @@ from edge_serve.backends.base import InstanceSpec
 from edge_serve.messages.infer import InferRequest
 from edge_serve.tensors import DataType, Tensor
 from edge_serve.workers.arena import Arena, Budget
-from edge_serve.workers.pool import Workers
+from edge_serve.workers.pool import Limits, Workers
 from tests.workers.harness import Recorder, run, spec, values
 
 MODEL = """
@@ -44,13 +45,15 @@ class TritonPythonModel:
         (self.directory / f"finalized-{os.getpid()}").touch()
 """
 
+CONFIG = {"name": "echo", "backend": "python"}
+
 
 def test_each_instance_has_its_own_process_and_main_thread(tmp_path: Path) -> None:
     async def work() -> None:
         (tmp_path / "1").mkdir()
         (tmp_path / "1" / "model.py").write_text(MODEL)
         workers, arena, listener = Workers(), Arena("m", Budget(1 << 20)), Recorder()
-        completed = await workers.describe(spec(tmp_path, {"name": "echo", "backend": "python"}), "python")
+        completed = await workers.describe(spec(tmp_path, CONFIG), "python")
         assert [entry["name"] for entry in completed["input"]] == ["IN"]
         instances = [InstanceSpec("echo_0_0"), InstanceSpec("echo_0_1")]
         model = await workers.open(spec(tmp_path, completed), "python", instances, listener, arena)
@@ -74,6 +77,37 @@ def test_each_instance_has_its_own_process_and_main_thread(tmp_path: Path) -> No
         await model.close()
         assert {path.name for path in tmp_path.iterdir()} == {"1", *(f"finalized-{pid}" for pid in pids)}
         assert workers.workers() == 0
+        arena.close()
+
+    run(work())
+
+
+def test_questions_about_health_share_one_is_ready_and_one_that_hangs_delays_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        for name, deed in (("hangs", "threading.Event().wait()"), ("slow", "return not threading.Event().wait(0.5)")):
+            (tmp_path / name / "1").mkdir(parents=True)
+            (tmp_path / name / "1" / "model.py").write_text(f"{MODEL}    def is_ready(self):\n        {deed}\n")
+        workers, arena, listener = Workers(Limits(close=1)), Arena("m", Budget(1 << 20)), Recorder()
+        hangs, slow = [
+            await workers.open(
+                spec(tmp_path / name, await workers.describe(spec(tmp_path / name, CONFIG), "python")),
+                "python", [InstanceSpec(name)], listener, arena,
+            )
+            for name in ("hangs", "slow")
+        ]  # fmt: skip
+        threads = Path(f"/proc/{hangs.pids()[0]}/task")
+        assert not await hangs.is_ready(0.05)
+        before = len(list(threads.iterdir()))
+        answers = await asyncio.gather(
+            *(hangs.is_ready(0.2) for _ in range(20)), *(slow.is_ready(20) for _ in range(3))
+        )
+        assert answers == [False] * 20 + [True] * 3
+        assert len(list(threads.iterdir())) == before
+        one = Tensor("IN", DataType.INT32, (1,), (41).to_bytes(4, "little"))
+        hangs.execute(0, 1, [InferRequest("echo", inputs=[one])])
+        assert values((await listener.reply()).replies[0])[0] == 41
+        await asyncio.gather(hangs.close(), slow.close())
+        await workers.stop()
         arena.close()
 
     run(work())

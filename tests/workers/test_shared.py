@@ -171,7 +171,7 @@ def test_a_file_that_shrinks_while_it_is_read_ends_the_worker_and_nothing_else(t
             while "r--s" not in mappings(pid, client.path):  # made after the file was measured
                 await asyncio.sleep(0.001)
             os.truncate(client.path, 0)
-            served.model.cancel(batch, 0)
+            served.model.cancel(0, batch, 0)
             lost = await served.listener.lost()
             assert "SIGBUS" in lost.message
             await survives(served)
