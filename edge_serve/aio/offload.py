@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -43,6 +44,9 @@ class Threads:
         """Call `function(*args)` in a thread, and return the future of its result.
 
         When the future is cancelled, a function that has not begun is not called; the result of another is discarded.
+
+        Raises:
+            OSError: there is no thread, and the machine lets none start now.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -58,16 +62,27 @@ class Threads:
                 _report(loop, _succeed, future, result)
 
         self._jobs.put(job)
-        self._need_thread()
+        try:
+            self._need_thread()
+        except OSError:
+            future.cancel()
+            raise
         return future
 
     def _need_thread(self) -> None:
         if self._idle.acquire(blocking=False):
             return
         with self._lock:
-            if self._count < self._limit:
+            if self._count == self._limit:
+                return
+            thread = threading.Thread(target=self._work, name=f"{self._name} {self._count + 1}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                if not self._count:  # otherwise a thread that exists takes the job
+                    raise BlockingIOError(errno.EAGAIN, "no thread can be started") from error
+            else:
                 self._count += 1
-                threading.Thread(target=self._work, name=f"{self._name} {self._count}", daemon=True).start()
 
     def _work(self) -> None:
         while True:

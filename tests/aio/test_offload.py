@@ -93,3 +93,26 @@ def test_the_process_ends_although_a_function_hangs() -> None:
         "asyncio.run(main())\n"
     )
     assert subprocess.run([sys.executable, "-c", text], timeout=20).returncode == 0
+
+
+def test_a_machine_without_threads_is_an_error_until_it_has_some_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def story() -> None:
+        threads, go_on = Threads("test", 2), threading.Event()
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            for _ in range(3):
+                with pytest.raises(OSError, match="no thread can be started"):
+                    threads.start(go_on.set)
+        first = threads.start(go_on.wait)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            second = threads.start(max, 1, 7)  # waits for the thread that there is
+        assert not go_on.is_set(), "a function whose caller got the error is not called"
+        go_on.set()
+        assert await asyncio.wait_for(second, 20) == 7
+        assert await first
+
+    asyncio.run(story())
