@@ -13,7 +13,7 @@ import time
 from multiprocessing.connection import Connection
 
 from benchmarks.report import Report, Row
-from edge_serve.messages.infer import Lease
+from edge_serve.messages.infer import Room
 from edge_serve.protocol.http1 import Head
 from edge_serve.transport.exchange import Exchange
 from edge_serve.transport.http import HttpServer
@@ -34,7 +34,7 @@ class Answering:
     def check(self, head: Head, length: int) -> None:
         pass
 
-    def place(self, head: Head, length: int) -> Lease | None:
+    def place(self, head: Head, length: int) -> Room | None:
         """Ordinary memory will do."""
         return None
 

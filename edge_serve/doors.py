@@ -56,11 +56,11 @@ class Guards:
         self.http_tls = self._tls("HTTP", http_files(config), "http/1.1")
         self.metrics_tls = self.http_tls if config.metrics_use_ssl else None
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """Load what has changed."""
-        self.access.look()
+        await self.access.look()
         for contexts in self._contexts:
-            contexts.look()
+            await contexts.look()
 
     def chooser(self, application: V2Application) -> Callable[[Peer], Application]:
         """What answers a client: the application as far as this client may, and browsers where pages may read."""

@@ -15,11 +15,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from edge_serve import __version__
+from edge_serve.aio.tasks import repeat
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.server import ServerConfig
 from edge_serve.doors import Guards, quarter_of_memory, raise_file_limit
@@ -57,13 +59,14 @@ from edge_serve.workers.pool import Hooks, Workers
 from edge_serve.workers.pool import Limits as WorkerLimits
 from edge_serve.workers.sandbox import Sandbox, keep_out
 from edge_serve.workers.selector import AwakeSelector
+from edge_serve.workers.trimming import trim_idle
 
 log = logging.getLogger(__name__)
 
 #: exit statuses, as Triton's
 CLEAN, FAILED = 0, 1
 
-#: how often workers are asked for their health and idle tensor memory is given back, seconds
+#: how often models are asked for their health, and files of certificates and tokens are looked at, seconds
 HOUSEKEEPING_SECONDS = 1.0
 
 #: how long a worker that is still there when all is over may take to end by itself, seconds
@@ -182,7 +185,7 @@ class Server:
         await self._entrance.open(self._source)
         if self._sandbox is not None:
             self._sandbox.tell()
-        self._background.append(asyncio.create_task(self._keep_house(), name="housekeeping"))
+        self._keep_house()
         self._background.append(asyncio.create_task(self._supervisor.run(), name="supervision"))
         failures = await self._load(started)
         if self._config.self_inference_interval_secs:
@@ -292,17 +295,16 @@ class Server:
 
     # ---- while it runs ------------------------------------------------------------------------------------------
 
-    async def _keep_house(self) -> None:
-        while True:
-            await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            try:
-                if self._log_control is not None:
-                    self._log_control.tick()
-                self._guards.look()
-                self._codec.trim()
-                await self._registry.keep_house()
-            except Exception:  # one bad round must not be the last
-                log.exception("housekeeping failed")
+    def _keep_house(self) -> None:
+        """Start what is done all the time, each in a task of its own: one that hangs delays no other."""
+        chores: dict[str, Coroutine[Any, Any, None]] = {
+            "trimming": trim_idle(self._budget),
+            "health": repeat("asking models for their health", HOUSEKEEPING_SECONDS, self._registry.check_health),
+            "guards": repeat("looking at certificates and tokens", HOUSEKEEPING_SECONDS, self._guards.look),
+        }
+        if self._log_control is not None:
+            chores["log"] = repeat("housekeeping of the log", HOUSEKEEPING_SECONDS, self._log_control.tick)
+        self._background += [asyncio.create_task(chore, name=name) for name, chore in chores.items()]
 
     # ---- stop ---------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from edge_serve.config.model_config_pb2 import ModelConfig
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
-from edge_serve.messages.infer import InferRequest, InferResponse, Lease
+from edge_serve.messages.infer import InferRequest, InferResponse, Room
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata, TensorMetadata
 from edge_serve.messages.settings import LogControl, LogSettings, TraceChanges, TraceSettings
 from edge_serve.messages.shared_memory import RegionStatus
@@ -363,7 +363,7 @@ class Service:
 
     # ---- inference ----------------------------------------------------------------------------------------------
 
-    def lease(self, name: str, version: str, nbytes: int) -> Lease | None:
+    def lease(self, name: str, version: str, nbytes: int) -> Room | None:
         """Memory for a request body, or None for ordinary memory (a small body, or a model that does not serve).
 
         Raises:

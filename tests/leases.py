@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class Slot:
     """`length` bytes, with slack behind them."""
 
     offset = 0
+    is_ready = True
+    error = None
 
     def __init__(self, length: int = 0) -> None:
         self.memory = bytearray(length + 64)
@@ -17,6 +21,10 @@ class Slot:
     def arena(self) -> object:
         """Its own."""
         return self.memory
+
+    def when_ready(self, done: Callable[[], None]) -> None:
+        """See Room."""
+        done()
 
     def release(self) -> None:
         """See Lease."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -20,6 +20,18 @@ def start_task(coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     _running.add(task)
     task.add_done_callback(_ended)
     return task
+
+
+async def repeat(name: str, seconds: float, step: Callable[[], Awaitable[object] | None]) -> None:
+    """Call `step` with a pause of `seconds` before each call, until cancelled. An exception is logged."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            under_way = step()
+            if under_way is not None:
+                await under_way
+        except Exception:
+            log.exception("%s failed; the next try follows in %g s", name, seconds)
 
 
 def _ended(task: asyncio.Task[Any]) -> None:

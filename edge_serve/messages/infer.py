@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,6 +38,21 @@ class Lease(Protocol):
 
     def release(self) -> None:
         """Give it back; the view must not be used any more. A second call does nothing."""
+
+
+class Room(Lease, Protocol):
+    """A lease whose memory may come later."""
+
+    @property
+    def is_ready(self) -> bool:
+        """The memory is there, or `error` says that it will not come. Until then nothing may be written to it."""
+
+    @property
+    def error(self) -> EdgeServeError | None:
+        """Why there is no memory."""
+
+    def when_ready(self, done: Callable[[], None]) -> None:
+        """Call `done` when it is ready, at once if it is; not at all once it was released."""
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ https://prometheus.io/docs/instrumenting/exposition_formats/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 CONTENT_TYPE = "text/plain; charset=utf-8"
@@ -30,13 +30,16 @@ def with_label(labels: str, name: str, value: str) -> str:
     return f"{labels},{pair}" if labels else pair
 
 
-def family_lines(name: str, kind: str, description: str, samples: Iterable[Sample]) -> list[str]:
-    """A family with its HELP and TYPE lines; nothing at all when it has no sample."""
-    lines = [
-        f"{name}{suffix}{{{labels}}} {number(value)}" if labels else f"{name}{suffix} {number(value)}"
-        for labels, value, suffix in samples
-    ]
-    return [f"# HELP {name} {_escape_help(description)}", f"# TYPE {name} {kind}", *lines] if lines else []
+def family_lines(name: str, kind: str, description: str, samples: Iterable[Sample]) -> Iterator[str]:
+    """A family, after its HELP and TYPE lines; nothing at all when it has no sample."""
+    head = f"# HELP {name} {_escape_help(description)}\n# TYPE {name} {kind}\n"
+    for labels, value, suffix in samples:
+        yield (
+            f"{head}{name}{suffix}{{{labels}}} {number(value)}\n"
+            if labels
+            else f"{head}{name}{suffix} {number(value)}\n"
+        )
+        head = ""
 
 
 def number(value: float) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Iterator
 
+from edge_serve.aio.offload import offload
+from edge_serve.aio.turns import in_pieces
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.metrics.catalogue import CATALOGUE
 from edge_serve.metrics.exposition import Sample, family_lines, label_text
@@ -14,6 +17,9 @@ from edge_serve.metrics.machine import Machine, MachineReading
 from edge_serve.metrics.options import MetricsOptions
 from edge_serve.metrics.readers import Model, Scrape
 from edge_serve.metrics.source import CustomFamily, CustomSample, StatisticsSource
+
+#: how long a scrape waits for the figures of the machine and its GPUs, seconds
+DEVICE_SECONDS = 2.0
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _CATALOGUE_NAMES = frozenset(metric.name for metric in CATALOGUE)
@@ -33,32 +39,48 @@ class Page:
         self._options = options
         self._clock = clock or MonotonicClock()
         self._gpus = gpus or NoGpu()
+        self._machine_reading = MachineReading()
         self._gpu_readings: list[GpuReading] = []
+        self._reading: asyncio.Future[tuple[MachineReading, list[GpuReading]]] | None = None
         self._gpus_due_ns = 0
         self._machine = Machine(options.interval_ns, self._clock.now_ns()) if options.cpu else None
 
-    def render(self) -> bytes:
-        """The whole page as of now."""
-        scrape = self._scrape(self._clock.now_ns())
-        lines: list[str] = []
-        for metric in CATALOGUE:
-            lines += family_lines(metric.name, metric.kind, metric.help, metric.read(scrape))
-        for family in _merged(self._source.custom()):
-            lines += family_lines(family.name, family.kind, family.description, _custom_samples(family))
-        lines.append("")
-        return "\n".join(lines).encode("utf-8", "replace")
+    async def render(self) -> list[bytes]:
+        """The whole page as of now, in pieces. With many models it is long: others have their turn in between."""
+        await self._read_devices()
+        return ["".join(lines).encode("utf-8", "replace") async for lines in in_pieces(self._lines())]
 
-    def _scrape(self, now_ns: int) -> Scrape:
-        models = [Model(series, self._options, now_ns) for series in self._source.models()]
-        machine = self._machine.read(now_ns) if self._machine else MachineReading()
+    def _lines(self) -> Iterator[str]:
+        now_ns = self._clock.now_ns()
+        models: list[Model] = []
+        for series in self._source.models():
+            models.append(Model(series, self._options, now_ns))
+            yield ""
         http, memory = self._source.http(), self._source.tensor_memory()
-        return Scrape(models, http, memory, machine, self._read_gpus(now_ns))
+        scrape = Scrape(models, http, memory, self._machine_reading, self._gpu_readings)
+        for metric in CATALOGUE:
+            yield from family_lines(metric.name, metric.kind, metric.help, metric.read(scrape))
+        for family in _merged(self._source.custom()):
+            yield from family_lines(family.name, family.kind, family.description, _custom_samples(family))
 
-    def _read_gpus(self, now_ns: int) -> list[GpuReading]:
+    async def _read_devices(self) -> None:
+        """Read the machine and its GPUs in a thread: a driver or a file of sysfs may take long, or hang.
+
+        One thread does it at a time. A scrape that has waited for it for `DEVICE_SECONDS` shows the figures before.
+        """
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.ensure_future(offload(self._read_now, self._clock.now_ns()))
+        done, _ = await asyncio.wait({self._reading}, timeout=DEVICE_SECONDS)
+        for reading in done:
+            self._machine_reading, self._gpu_readings = reading.result()
+
+    def _read_now(self, now_ns: int) -> tuple[MachineReading, list[GpuReading]]:
+        machine = self._machine.read(now_ns) if self._machine else MachineReading()
+        gpus = self._gpu_readings
         if self._options.gpu and now_ns >= self._gpus_due_ns:
-            self._gpu_readings = self._gpus.read()
+            gpus = self._gpus.read()
             self._gpus_due_ns = now_ns + self._options.interval_ns
-        return self._gpu_readings
+        return machine, gpus
 
 
 def _merged(families: Iterable[CustomFamily]) -> list[CustomFamily]:

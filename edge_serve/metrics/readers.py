@@ -71,7 +71,7 @@ def model_labels(series: ModelSeries) -> dict[str, str]:
 
 def each(value: Callable[[Model], float]) -> Reader:
     """A series for each model."""
-    return lambda scrape: [Sample(model.labels, value(model)) for model in scrape.models]
+    return lambda scrape: (Sample(model.labels, value(model)) for model in scrape.models)
 
 
 def counted(value: Callable[[ModelStatistics], int]) -> Reader:

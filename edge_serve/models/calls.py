@@ -30,6 +30,7 @@ from edge_serve.models.traced import TracedServed
 from edge_serve.models.waits import Place, Waits
 from edge_serve.protocol.validate import validate
 from edge_serve.tensors import Tensor
+from edge_serve.workers.arena import Slot
 from edge_serve.workers.beside import copy, work
 from edge_serve.workers.desk import Answer, Asked
 from edge_serve.workers.layout import INLINE, padded
@@ -103,7 +104,11 @@ class Calls:
                 self._on_answer(asked, final=True)
             served.let_go()
 
-        work(self._loop, nbytes, job, prepared)
+        slot = request.lease if isinstance(request.lease, Slot) and moved else None
+        if slot is None:
+            work(nbytes, job, prepared)
+        else:
+            slot.when_ready(lambda: prepared(slot.error) if slot.error is not None else work(nbytes, job, prepared))
 
     def _target(self, asked: Asked) -> Served:
         call = asked.call

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from edge_serve.aio.offload import offload
@@ -46,6 +46,9 @@ from edge_serve.models.served import Served
 from edge_serve.models.turnover import Turnover, settled
 
 log = logging.getLogger(__name__)
+
+#: models whose health is asked for before the loop has a turn
+ASKED_AT_ONCE = 16
 
 
 class Registry:
@@ -175,9 +178,9 @@ class Registry:
             if version.served is not None
         ]
 
-    def series(self) -> list[ModelSeries]:
+    def series(self) -> Iterator[ModelSeries]:
         """What the metrics page shows of each served version."""
-        return [served.series() for served in self.served()]
+        return (served.series() for served in self.served())
 
     def is_ready(self) -> bool:
         """Strict readiness: every version of every model that counts serves and is healthy, or was unloaded, and no
@@ -444,10 +447,12 @@ class Registry:
         _, busy = await asyncio.wait(self._turnover.leaving, timeout=max(0.0, end - time.monotonic()))
         return len(busy)
 
-    async def keep_house(self) -> None:
-        """Give idle tensor memory back and ask each model whether it is well. Called about once a second."""
-        served = self.served()
-        for one in served:
-            if one.arena is not None:
-                one.arena.trim()
-        await asyncio.gather(*(one.check_health() for one in served))
+    async def check_health(self) -> None:
+        """Ask each model whether it is well, and do not wait for the answers. Called about once a second.
+
+        A model that has not answered yet is not asked again, so that one that hangs delays nothing.
+        """
+        for i, one in enumerate(self.served()):
+            one.ask_health()
+            if i % ASKED_AT_ONCE == ASKED_AT_ONCE - 1:
+                await asyncio.sleep(0.001)

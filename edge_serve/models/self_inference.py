@@ -28,6 +28,8 @@ from edge_serve.protocol.validate import validate
 
 log = logging.getLogger(__name__)
 
+#: so many models are asked together, and the next ones that much later, seconds
+AT_ONCE, APART = 4, 0.005
 #: how long an answer may take, seconds
 PATIENCE = 30.0
 
@@ -72,7 +74,16 @@ class SelfInference:
         """Ask whoever has not answered anybody since the last round."""
         now = list(self._served())
         self._patients = {one: self._patients.get(one) or _Patient(_answers(one)) for one in now}
-        await asyncio.gather(*(self._visit(one, patient) for one, patient in self._patients.items()))
+        visits: list[asyncio.Task[None]] = []
+        try:
+            for one, patient in list(self._patients.items()):
+                visits.append(asyncio.ensure_future(self._visit(one, patient)))
+                if len(visits) % AT_ONCE == 0:
+                    await asyncio.sleep(APART)
+            await asyncio.gather(*visits)
+        finally:
+            for visit in visits:
+                visit.cancel()
 
     async def _visit(self, served: Served, patient: _Patient) -> None:
         """Ask one version. An unexpected error is logged, so that the other versions are asked all the same."""

@@ -9,8 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
+from edge_serve.aio.tasks import start_task
 from edge_serve.config.model_config_pb2 import ModelConfig
-from edge_serve.messages.infer import InferRequest, InferResponse, Lease
+from edge_serve.messages.infer import InferRequest, InferResponse, Room
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.metrics.source import ModelSeries
@@ -83,6 +84,8 @@ class Served:
     _free: asyncio.Event | None = None
     #: `opened.restarts` when the model last said that it is not ready; -1 = it said that it is
     _refused_at: int = -1
+    #: asks the model whether it is ready
+    _asking: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
         self.identity = self.identity or self.name
@@ -99,7 +102,7 @@ class Served:
             on_response = self._reshaped(on_response)
         return self.runner.submit(request, request.rows, key, on_response)
 
-    def lease(self, nbytes: int) -> Lease | None:
+    def lease(self, nbytes: int) -> Room | None:
         """Memory for a body, which the worker sees without a copy; None when the body is small or the arena is full."""
         if nbytes < INLINE_BYTES or self.arena is None:
             return None
@@ -140,6 +143,11 @@ class Served:
         while self._holds:
             self._free = asyncio.Event()
             await self._free.wait()
+
+    def ask_health(self) -> None:
+        """Start to ask the model whether it is ready, unless it has not answered the last time yet."""
+        if self.opened is not None and (self._asking is None or self._asking.done()):
+            self._asking = start_task(self.check_health(), f"health of {self.name}")
 
     async def check_health(self) -> None:
         """Ask every instance whether the model is ready. What a worker said dies with it: its successor is fresh."""

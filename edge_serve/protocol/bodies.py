@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -54,6 +54,15 @@ def _index_entry(entry: IndexEntry) -> dict[str, str]:
 def statistics(models: Sequence[tuple[str, str, ModelStatistics]]) -> bytes:
     """GET .../stats: (name, version, statistics) of each version."""
     return orjson.dumps({"model_stats": [_model_statistics(*model) for model in models]})
+
+
+#: around the statistics of each version, with commas between
+STATISTICS_HEAD, STATISTICS_TAIL = b'{"model_stats":[', b"]}"
+
+
+def statistics_of_each(models: Iterable[tuple[str, str, ModelStatistics]]) -> Iterator[bytes]:
+    """The same one by one, for many versions."""
+    return (orjson.dumps(_model_statistics(*model)) for model in models)
 
 
 def _model_statistics(name: str, version: str, of: ModelStatistics) -> dict[str, Any]:

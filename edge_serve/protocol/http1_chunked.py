@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from edge_serve.protocol.body_buffer import BodyBuffer
 from edge_serve.protocol.http1 import FIELD, SINGLE, TOKEN, MessageLimits, refuse_field
 from edge_serve.protocol.http1_errors import BadRequest, ContentTooLarge, FieldsTooLarge
 
@@ -39,7 +40,7 @@ class ChunkedDecoder:
     )  # fmt: skip
 
     def __init__(self, limits: MessageLimits, grow: Callable[[int], int]) -> None:
-        self.body = bytearray()
+        self.body = BodyBuffer()
         self.done = False
         self.rested = False
         self._limits = limits
@@ -90,7 +91,7 @@ class ChunkedDecoder:
             taken = min(data_left, end - pos)
             if len(self.body) + taken > self._allowed:
                 self._allowed = self._grow(len(self.body) + taken)
-            self.body += view[pos : pos + taken]
+            self.body.extend(view[pos : pos + taken])
             self._left -= taken
             pos += taken
             if taken < data_left:

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 
 from edge_serve.messages.infer import Lease
+from edge_serve.protocol.body_buffer import SMALL as LARGE
+from edge_serve.protocol.body_buffer import pages
 from edge_serve.protocol.http1 import END_OF_HEAD, Head, HeadParser
 from edge_serve.protocol.http1_chunked import ChunkedDecoder
 from edge_serve.protocol.http1_errors import ContentTooLarge
@@ -24,7 +26,7 @@ PLACED_FROM = 32 * 1024
 _FIRST_STEP = 256 * 1024
 
 #: Bytes of a body received in one call: a fast sender must not keep the loop for itself.
-_AT_ONCE = 1 << 20
+_AT_ONCE = 512 * 1024
 
 #: Empty lines before a request line that are forgiven (RFC 9112 2.2 asks for at least one).
 _EMPTY_LINES = 4
@@ -199,13 +201,15 @@ class RequestReader:
             del self._own[: self._pos]
             self._rebase()
 
-    def abandon(self) -> None:
-        """Forget the request that is under way and give its memory back."""
+    def abandon(self) -> Buffer:
+        """Forget the request that is under way and give its memory back; the part of its body that was in no lease."""
+        own = self._chunked.body.take() if self._chunked is not None else self._store
         lease, self._lease, self._store, self._head, self._chunked = self._lease, None, None, None, None
         self._own = None
         self._pos = self._end = 0
         if lease is not None:
             lease.release()
+        return b"" if own is None or lease is not None else own
 
     def _rebase(self) -> None:
         self._scanned = max(0, self._scanned - self._pos)
@@ -239,13 +243,18 @@ class RequestReader:
             return self._whole_body(head, length)
         self._head, self._length, self._lease = head, length, lease
         taken = min(here, length)
-        self._store = bytearray(min(length, max(_FIRST_STEP, taken))) if lease is None else lease.view[:length]
+        self._store = self._memory(length, taken) if lease is None else lease.view[:length]
         with memoryview(self._data) as view:
             self._store[:taken] = view[self._pos : self._pos + taken]
         self._filled = taken
         self._pos += taken
         self._scanned = self._pos
         return self._continue_body(head)
+
+    def _memory(self, length: int, taken: int) -> bytearray | memoryview:
+        if length > LARGE:
+            return memoryview(pages(length))
+        return bytearray(min(length, max(_FIRST_STEP, taken)))
 
     def _whole_body(self, head: Head, length: int) -> Head:
         start, end = self._pos, self._pos + length
@@ -265,7 +274,7 @@ class RequestReader:
             self._pos = self._scanned = self._chunked.feed(self._data, self._pos, self._end)
             if not self._chunked.done:
                 return None
-            self.body = self._chunked.body
+            self.body = self._chunked.body.take()
         elif self._filled < self._length:
             return None
         else:

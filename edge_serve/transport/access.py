@@ -132,11 +132,11 @@ class Access:
             )
         self.policy = self._read()
 
-    def look(self) -> None:
-        """Whether a file has changed; to be called once a second."""
+    async def look(self) -> None:
+        """Load the files that have changed; to be called once a second."""
         for file in (self._tokens, self._certificates):
             if file is not None:
-                file.look()
+                await file.look()
 
     def gate(self, peer: Peer) -> Gate | None:
         """What stands between this client and the operations; None: nothing."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Overloaded
 from edge_serve.messages.infer import Lease
@@ -96,12 +97,18 @@ class Claim:
 Evict = Callable[[Overloaded], None]
 
 
+class Releasable(Protocol):
+    """A claim, or a lease of one."""
+
+    def release(self) -> None: ...
+
+
 class ClaimedLease:
-    """Tensor memory that gives a claim back with itself."""
+    """Tensor memory that releases a claim with itself."""
 
     __slots__ = ("_claim", "_lease", "arena", "offset", "view")
 
-    def __init__(self, lease: Lease, claim: Claim) -> None:
+    def __init__(self, lease: Lease, claim: Releasable) -> None:
         self._lease = lease
         self._claim = claim
         self.view = lease.view

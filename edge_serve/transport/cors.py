@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edge_serve.messages.infer import Lease
+from edge_serve.messages.infer import Room
 from edge_serve.protocol.http1 import Head
 from edge_serve.transport.exchange import Application, Exchange
 
@@ -31,7 +31,7 @@ class Cors:
         """See Application."""
         self._application.check(head, length)
 
-    def place(self, head: Head, length: int) -> Lease | None:
+    def place(self, head: Head, length: int) -> Room | None:
         """See Application."""
         return self._application.place(head, length)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from edge_serve.messages.infer import Lease
+from edge_serve.messages.infer import Lease, Room
 from edge_serve.protocol.http1 import Head
 from edge_serve.tensors import Buffer
 
@@ -64,7 +64,7 @@ class Application(Protocol):
             EdgeServeError: it is not; that is answered at once and the connection closed.
         """
 
-    def place(self, head: Head, length: int) -> Lease | None:
+    def place(self, head: Head, length: int) -> Room | None:
         """Memory for a body of `length` bytes (Content-Length known), or None for ordinary memory.
 
         Raises:

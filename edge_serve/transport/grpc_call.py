@@ -24,12 +24,12 @@ from edge_serve.transport.body_memory import BodyMemory
 from edge_serve.transport.grpc_asked import Asked, DeadlineExceeded, HeadRefused
 from edge_serve.transport.grpc_deflater import SMALL, Deflater
 from edge_serve.transport.grpc_messages import Message, MessageStream, Place
-from edge_serve.transport.grpc_methods import Conversation, Streaming, Unary
+from edge_serve.transport.grpc_methods import Conversation, Prepare, Streaming, Unary
 
 log = logging.getLogger(__name__)
 
 #: what a message that is inflated in the loop may become there
-_SMALL_INFLATED = 1024 * 1024
+_SMALL_INFLATED = 256 * 1024
 _PREFIX_SIZE = PREFIX.size
 
 FAULT = Internal("the server failed to handle this request, its log says why")
@@ -111,7 +111,13 @@ class GrpcCall(MessageStream):
     def take(self, message: Message, compressed: int) -> None:
         if compressed and not self.closed:
             self._in_turn(partial(self._inflate, message))
-        elif self._conversation is not None:
+        elif message.offset < 0 and len(message.data) > SMALL and self._prepares is not None:
+            self._in_turn(partial(self._prepare, message))
+        else:
+            self._hand_over(message)
+
+    def _hand_over(self, message: Message) -> None:
+        if self._conversation is not None:
             self._in_turn(partial(self._hand_on, message))
         elif self.finished:
             message.release()
@@ -307,7 +313,7 @@ class GrpcCall(MessageStream):
         except EdgeServeError as error:
             self.fail(error)
         except Exception:
-            self._fail_by_us()
+            self.fail_by_us()
 
     def _open(self, method: Streaming) -> None:
         self._conversation = method.open(self)
@@ -317,9 +323,10 @@ class GrpcCall(MessageStream):
         try:
             step()
         except Exception:
-            self._fail_by_us()
+            self.fail_by_us()
 
-    def _fail_by_us(self) -> None:
+    def fail_by_us(self) -> None:
+        """End the call after an exception, which is logged."""
         log.exception("a gRPC call failed")
         self.fail(FAULT)
 
@@ -376,14 +383,41 @@ class GrpcCall(MessageStream):
         except EdgeServeError as error:
             self.fail(error)
         except Exception:
-            self._fail_by_us()
+            self.fail_by_us()
         finally:
             compressed.release()
+        self._end_step(None if message is None else partial(self.take, message, 0))
+
+    @property
+    def _prepares(self) -> Prepare | None:
+        method = self.asked.method
+        return method.prepare if isinstance(method, (Unary, Streaming)) else None
+
+    def _prepare(self, message: Message) -> None:
+        prepare = self._prepares
+        if self.closed or self.finished or prepare is None:
+            message.release()
+            return
+        self._steps = self._steps or deque()
+        start_task(self._prepare_elsewhere(prepare, message), "prepare a large message")
+
+    async def _prepare_elsewhere(self, prepare: Prepare, message: Message) -> None:
+        try:
+            await prepare(self.asked, message)
+        except Exception:
+            message.release()
+            self.fail_by_us()
+            self._end_step(None)
+        else:
+            self._end_step(partial(self._hand_over, message))
+
+    def _end_step(self, then: Callable[[], None] | None) -> None:
+        """What was done in a thread is done: go on with it, then with what waited for that."""
         steps, self._steps = self._steps or deque(), None
-        if message is not None:
-            self.take(message, 0)
+        if then is not None:
+            steps.appendleft(then)
         while steps:
-            self._guarded(steps.popleft())
             if self._steps is not None:
                 self._steps.extend(steps)
                 return
+            self._guarded(steps.popleft())

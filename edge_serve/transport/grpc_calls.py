@@ -8,8 +8,11 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError, Message
 
+from edge_serve.aio.tasks import start_task
+from edge_serve.aio.turns import in_pieces
 from edge_serve.errors import EdgeServeError, NotFound, Unavailable, Unsupported
 from edge_serve.messages.metadata import IndexEntry
+from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.protocol import grpc_bodies
 from edge_serve.protocol import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc_infer import Unreadable
@@ -20,6 +23,9 @@ from edge_serve.transport.call_service import CallService, Done
 
 INFERENCE = "/inference.GRPCInferenceService/"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+
+#: statistics of more models are written in pieces
+MANY_MODELS = 32
 
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 
@@ -48,20 +54,34 @@ class Call:
     request: type[Message]
     ask: Ask
 
-    def run(self, data: Buffer, replier: Replier) -> None:
+    def read(self, data: Buffer) -> Message:
+        """The message.
+
+        Raises:
+            Unreadable: it is none.
+        """
+        try:
+            return self.request.FromString(bytes(data))
+        except DecodeError as error:
+            raise Unreadable from error
+
+    def run(self, message: Message, replier: Replier) -> None:
         """Answer a request, now or later.
 
         Raises:
             EdgeServeError: what the client is told instead.
         """
-        try:
-            message = self.request.FromString(bytes(data))
-        except DecodeError as error:
-            raise Unreadable from error
         answer = self.ask(message, replier)
         if answer is not None:
             raw = answer if isinstance(answer, bytes) else answer.SerializeToString()
             replier.reply((raw,), len(raw))
+
+
+async def _statistics_of_many(models: Sequence[tuple[str, str, ModelStatistics]], replier: Replier) -> None:
+    """In pieces: messages one after the other are one with the repeated fields of all."""
+    each = (grpc_bodies.statistics([model]).SerializeToString() for model in models)
+    parts = [b"".join(made) async for made in in_pieces(each)]
+    replier.reply(parts, sum(map(len, parts)))
 
 
 class Calls:
@@ -127,8 +147,12 @@ class Calls:
         config = self._service.model_config(request.name, request.version)
         return delimited(0x0A, config.SerializeToString())  # a ModelConfigResponse, without a copy into our own pool
 
-    def _model_statistics(self, request: pb.ModelStatisticsRequest, _: Replier) -> Answer:
-        return grpc_bodies.statistics(self._service.model_statistics(request.name, request.version))
+    def _model_statistics(self, request: pb.ModelStatisticsRequest, replier: Replier) -> Answer:
+        models = self._service.model_statistics(request.name, request.version)
+        if len(models) <= MANY_MODELS:
+            return grpc_bodies.statistics(models)
+        start_task(_statistics_of_many(models, replier), "statistics")
+        return None
 
     # ---- the repository -----------------------------------------------------------------------------------------
 

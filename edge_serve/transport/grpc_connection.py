@@ -24,7 +24,7 @@ from edge_serve.transport.grpc_asked import Asked, Understanding
 from edge_serve.transport.grpc_call import GrpcCall
 from edge_serve.transport.grpc_keepalive import Due, Keepalive
 from edge_serve.transport.grpc_shared import Shared
-from edge_serve.transport.send_queue import SendQueue
+from edge_serve.transport.send_queue import AT_ONCE, SendQueue
 from edge_serve.transport.watched import OverTls, Watched
 from edge_serve.transport.wire import Wire
 
@@ -145,7 +145,8 @@ class GrpcConnection(Watched):
         out, sender = self._out, http2.sender
         try:
             out.flush()
-            while not out.pending and sender.waiting:
+            end = out.taken + AT_ONCE
+            while not out.pending and sender.waiting and out.taken < end:
                 sender.pump()
                 if not out.pending:
                     break
@@ -154,6 +155,8 @@ class GrpcConnection(Watched):
             self.close()
             return
         pending = out.pending
+        if out.taken >= end and not pending and sender.waiting:  # a fast reader: others have their turn first
+            self._schedule()
         if pending or self._writing:
             self._set_writing(pending > 0)
             limits = self._shared.limits

@@ -19,6 +19,7 @@ from edge_serve.protocol.grpc_response import GrpcInferEncoder
 from edge_serve.tensors import Buffer
 from edge_serve.transport.grpc_asked import Asked
 from edge_serve.transport.grpc_call import GrpcCall
+from edge_serve.transport.grpc_large import decode, prepare
 from edge_serve.transport.grpc_messages import Message, Place
 from edge_serve.transport.grpc_stream import GrpcInferService, InferStream
 
@@ -63,6 +64,10 @@ class GrpcInference:
         lease = self._service.lease(asked.model_name, asked.model_version, length + shift)
         return None if lease is None else Place(lease, shift)
 
+    async def prepare(self, asked: Asked, message: Message) -> None:
+        """See `Unary`."""
+        await prepare(self._decoder, self._service, message, asked.forwarded)
+
     def infer(self, call: UnaryCall, message: Message) -> None:
         """Answer a ModelInferRequest, now or later.
 
@@ -71,7 +76,7 @@ class GrpcInference:
         """
         asked = call.asked
         try:
-            request, signature, _ = self._decoder.decode(message.data, asked.forwarded, message.offset)
+            request, signature, _ = decode(self._decoder, message, asked.forwarded)
             if signature.decoupled:
                 raise Unsupported(_DECOUPLED)
         except BaseException:

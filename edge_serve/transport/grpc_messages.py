@@ -7,8 +7,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.messages.infer import Lease
+from edge_serve.messages.infer import InferRequest, Lease, Room
+from edge_serve.messages.signature import Signature
 from edge_serve.protocol import grpc_wire
+from edge_serve.protocol.body_buffer import SMALL as LARGE
+from edge_serve.protocol.body_buffer import pages
 from edge_serve.protocol.grpc_wire import PREFIX
 from edge_serve.protocol.http2 import Http2
 from edge_serve.protocol.http2_stream import INITIAL_WINDOW, Stream
@@ -19,8 +22,10 @@ from edge_serve.transport.body_memory import BodyMemory, Claim, ClaimedLease, Cl
 PLACED_FROM = 32 * 1024
 #: memory of a message that nobody placed grows by doubling from here, so that a declared length costs nothing
 _FIRST_STEP = 16 * 1024
+#: bytes received in one call: a fast sender must not keep the loop for itself
+_AT_ONCE = 512 * 1024
 #: bytes of a message's beginning that `find_place` is shown
-_SHOWN = 4096
+SHOWN = 4096
 _PREFIX_SIZE = PREFIX.size
 
 
@@ -31,11 +36,14 @@ class Message:
     Attributes:
         lease: releases the message's memory, or only its claim when `data` is ordinary memory; the taker's from now on.
         offset: where `data` starts in the lease's arena; -1 = it is ordinary memory.
+        decoded: the request in it, what serves that and whether it wants an empty final response, or why there is none;
+            None = it was not decoded yet.
     """
 
     data: Buffer
     lease: Lease | None = None
     offset: int = -1
+    decoded: tuple[InferRequest, Signature, bool] | EdgeServeError | None = None
 
     def release(self) -> None:
         """Nobody will read it."""
@@ -47,7 +55,7 @@ class Message:
 class Place:
     """Where a message is to be received to: `lease.view[shift:]`."""
 
-    lease: Lease
+    lease: Room
     shift: int
 
 
@@ -60,8 +68,19 @@ class MessageStream(Stream):
         finished: the end of the answer is handed over, though it may wait to be sent: nobody reads what still comes.
     """
 
-    __slots__ = ("_beginning", "_claim", "_flag", "_length", "_placed", "_prefix", "_store", "filled",
-                 "finished", "max_message")  # fmt: skip
+    __slots__ = (
+        "_beginning",
+        "_claim",
+        "_flag",
+        "_lease",
+        "_length",
+        "_placed",
+        "_prefix",
+        "_store",
+        "filled",
+        "finished",
+        "max_message",
+    )  # fmt: skip
 
     def __init__(self, connection: Http2, stream_id: int, due: int, max_message: int) -> None:
         Stream.__init__(self, connection, stream_id, due)
@@ -73,6 +92,8 @@ class MessageStream(Stream):
         self._prefix = b""
         self._store: bytearray | memoryview | None = None
         self._placed: Place | None = None
+        #: the lease of the place, with the claim
+        self._lease: Lease | None = None
         self.filled = 0
         #: on memory for the message that is coming; a complete message takes it along
         self._claim: Claim | None = None
@@ -117,11 +138,11 @@ class MessageStream(Stream):
             return None
         if type(store) is bytearray and self.filled == len(store):
             self._grow(store)
-        return memoryview(store)[self.filled : min(self._length, self.filled + size)] or None
+        return memoryview(store)[self.filled : min(self._length, self.filled + min(size, _AT_ONCE))] or None
 
     def on_placed(self, size: int) -> None:
         self.filled += size
-        if self.filled == self._length:
+        if self.filled == self._length and not self.waits:
             self._complete()
 
     @property
@@ -131,7 +152,7 @@ class MessageStream(Stream):
 
     def drop(self) -> None:
         """Forget the message that is coming."""
-        placed, self._placed, self._store = self._placed, None, None
+        placed, self._placed, self._store, self._lease = self._placed, None, None, None
         if placed is not None:
             placed.lease.release()
         self._release()
@@ -139,7 +160,10 @@ class MessageStream(Stream):
     @property
     def waits(self) -> bool:
         """There is no memory yet for the message that is coming."""
-        return self._claim is not None and not self._claim.granted
+        placed = self._placed
+        return (self._claim is not None and not self._claim.granted) or (
+            placed is not None and not placed.lease.is_ready
+        )
 
     def overdue(self, now_ns: int, rate: int, wait: float) -> EdgeServeError | None:
         """See `Claim.overdue`."""
@@ -169,7 +193,7 @@ class MessageStream(Stream):
                     self.take(Message(data[start:end]), self._flag)
                     start = end
                 elif here:
-                    self._begin(data[start : min(stop, start + _SHOWN)], here)
+                    self._begin(data[start : min(stop, start + SHOWN)], here)
                 else:
                     return
             elif start == stop:
@@ -198,8 +222,9 @@ class MessageStream(Stream):
             except EdgeServeError as error:
                 self.fail(error)
                 return
-        if self._placed is None:
-            self._store = bytearray(min(length, max(_FIRST_STEP, here)))
+        if self._store is None:
+            large = length > LARGE
+            self._store = memoryview(pages(length)) if large else bytearray(min(length, max(_FIRST_STEP, here)))
         if not self.waits:
             self.widen(length - here)
 
@@ -211,14 +236,20 @@ class MessageStream(Stream):
             self._claim.grow(length, 1)
 
     def _find(self, beginning: bytes) -> None:
+        """Find a place, and use it if its memory is there already; `_on_ready` does otherwise."""
         self._placed = placed = self.find_place(beginning, self._length)
-        if placed is not None:
-            assert self._claim is not None, "every message that is placed has one"
-            placed.lease = ClaimedLease(placed.lease, self._claim)
-            self._store = placed.lease.view[placed.shift : placed.shift + self._length]
+        if placed is not None and not placed.lease.is_ready:
+            placed.lease.when_ready(self._on_ready)
+        elif placed is not None:
+            self._use(placed)
+
+    def _use(self, placed: Place) -> None:
+        assert self._claim is not None, "every message that is placed has one"
+        self._lease = lease = ClaimedLease(placed.lease, self._claim)
+        self._store = lease.view[placed.shift : placed.shift + self._length]
 
     def _on_admitted(self) -> None:
-        """There is memory: move what has come to its place, and let the rest come."""
+        """The claim is granted: find a place, and go on there."""
         early = self._store
         if self.closed or early is None:
             return
@@ -228,10 +259,29 @@ class MessageStream(Stream):
         except EdgeServeError as error:
             self.fail(error)
             return
-        if self._placed is not None and self._store is not None:
-            self._store[: self.filled] = early[: self.filled]
         self._beginning = b""
-        self.widen(self._length - self.filled)
+        if not self.waits:
+            self._go_on(early)
+
+    def _on_ready(self) -> None:
+        """The memory of the place is there, or will not come."""
+        placed, early = self._placed, self._store
+        if self.closed or placed is None or early is None:
+            return
+        if placed.lease.error is not None:
+            self.fail(placed.lease.error)
+            return
+        self._use(placed)
+        self._go_on(early)
+
+    def _go_on(self, early: bytearray | memoryview) -> None:
+        """Move what has come already to its place, and let the rest come."""
+        if self._store is not None and self._store is not early:
+            self._store[: self.filled] = early[: self.filled]
+        if self.filled == self._length:
+            self._complete()
+        else:
+            self.widen(self._length - self.filled)
 
     def charged(self, data: bytes) -> Message:
         """Return a message of bytes that were made here, with a claim on memory for them.
@@ -270,12 +320,13 @@ class MessageStream(Stream):
     def _complete(self) -> None:
         store, self._store = self._store, None
         placed, self._placed = self._placed, None
+        lease, self._lease = self._lease, None
         claim, self._claim = self._claim, None
         self._length = -1
         assert store is not None, "something was put there"
         if claim is not None:
             claim.settle()
-        if placed is not None:
-            self.take(Message(store, placed.lease, placed.lease.offset + placed.shift), self._flag)
+        if placed is not None and lease is not None:
+            self.take(Message(store, lease, lease.offset + placed.shift), self._flag)
         else:
             self.take(Message(store, ClaimOnly(claim) if claim is not None else None), self._flag)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,7 +10,12 @@ from edge_serve.protocol.routes import Group
 from edge_serve.transport.grpc_messages import Message, Place
 
 if TYPE_CHECKING:
+    from edge_serve.transport.grpc_asked import Asked
     from edge_serve.transport.grpc_call import GrpcCall
+
+
+#: is given the head of a call and one of its messages
+Prepare = Callable[["Asked", Message], Awaitable[None]]
 
 
 class Conversation(Protocol):
@@ -36,19 +41,22 @@ class Unary:
     Attributes:
         answer: answers by `reply` or `fail`, now or later. May raise EdgeServeError, with which the call then fails.
         place: see `MessageStream.find_place`.
+        prepare: does in a thread what is to be done with a large message in ordinary memory before it is handed over.
     """
 
     group: Group
     answer: Callable[[GrpcCall, Message], None]
     compresses: bool = False
     place: Callable[[bytes, int], Place | None] | None = None
+    prepare: Prepare | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """A method with many messages; `open` gives what answers the call, `place` is as of `Unary`."""
+    """A method with many messages; `open` gives what answers the call, `place` and `prepare` are as of `Unary`."""
 
     group: Group
     open: Callable[[GrpcCall], Conversation]
     compresses: bool = False
     place: Callable[[bytes, int], Place | None] | None = None
+    prepare: Prepare | None = None

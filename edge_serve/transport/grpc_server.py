@@ -9,7 +9,10 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from edge_serve.aio.offload import offload
+from edge_serve.aio.tasks import start_task
 from edge_serve.clock import Clock
+from edge_serve.errors import EdgeServeError
 from edge_serve.messages.peer import Peer
 from edge_serve.protocol.http2_frames import Code, goaway
 from edge_serve.protocol.routes import Group
@@ -21,6 +24,7 @@ from edge_serve.transport.grpc_asked import GrpcSettings, Method, Understanding
 from edge_serve.transport.grpc_call import GrpcCall
 from edge_serve.transport.grpc_calls import INFERENCE, Call, Calls
 from edge_serve.transport.grpc_connection import GrpcConnection, TlsGrpcConnection
+from edge_serve.transport.grpc_deflater import SMALL
 from edge_serve.transport.grpc_health import WATCH, Watchers
 from edge_serve.transport.grpc_infer import GrpcInference
 from edge_serve.transport.grpc_keepalive import KeepaliveSettings
@@ -77,6 +81,7 @@ class GrpcServer(Door[GrpcConnection]):
         self._keepalive = keepalive or KeepaliveSettings()
         self._limits = limits = limits or GrpcLimits()
         self._context = tls
+        self._looking: asyncio.Task[bool] | None = None
         self._watchers = Watchers(service)
         self._service = service
         self._methods = _methods(service, clock, self._watchers)
@@ -119,8 +124,8 @@ class GrpcServer(Door[GrpcConnection]):
         """Do what is due at every connection, tell watchers of health, and look for new certificates."""
         super().sweep()
         self._watchers.look()
-        if self._context is not None:
-            self._context.look()
+        if self._context is not None and (self._looking is None or self._looking.done()):
+            self._looking = start_task(self._context.look(), "look for new certificates of gRPC")
 
     def _connect(self, sock: socket.socket | TlsSocket, peer: Peer) -> GrpcConnection:
         assert self._shared is not None, "listeners come after it"
@@ -156,8 +161,8 @@ class GrpcServer(Door[GrpcConnection]):
 
 def _inference(of: GrpcInference) -> dict[str, Method]:
     return {
-        MODEL_INFER: Unary(Group.INFERENCE, of.infer, True, of.place),
-        MODEL_STREAM_INFER: Streaming(Group.INFERENCE, of.stream, True, of.place),
+        MODEL_INFER: Unary(Group.INFERENCE, of.infer, True, of.place, of.prepare),
+        MODEL_STREAM_INFER: Streaming(Group.INFERENCE, of.stream, True, of.place, of.prepare),
     }
 
 
@@ -176,6 +181,17 @@ def _methods(service: GrpcService, clock: Clock, watchers: Watchers) -> dict[str
 
 def _answering(call: Call) -> Callable[[GrpcCall, Message], None]:
     def answer(to: GrpcCall, message: Message) -> None:
-        call.run(message.data, to)
+        if len(message.data) <= SMALL:
+            call.run(call.read(message.data), to)
+        else:
+            start_task(answer_large(to, message), "read a large message")
+
+    async def answer_large(to: GrpcCall, message: Message) -> None:
+        try:
+            call.run(await offload(call.read, message.data), to)
+        except EdgeServeError as error:
+            to.fail(error)
+        except Exception:
+            to.fail_by_us()
 
     return answer

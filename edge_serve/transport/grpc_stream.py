@@ -18,7 +18,7 @@ from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.about import about
-from edge_serve.messages.infer import InferRequest, InferResponse, Lease
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Room
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol import grpc_response
@@ -29,6 +29,7 @@ from edge_serve.transport import backlog
 from edge_serve.transport.backlog import Backlog
 from edge_serve.transport.generate import StreamTicket
 from edge_serve.transport.grpc_asked import Asked
+from edge_serve.transport.grpc_large import decode
 from edge_serve.transport.grpc_messages import Message
 from edge_serve.transport.v2_infer import Served
 
@@ -49,7 +50,7 @@ class GrpcInferService(Protocol):
     def regions(self) -> Regions: ...
     def exiting(self) -> bool: ...
     def lookup(self, name: str, version: str) -> Served: ...
-    def lease(self, name: str, version: str, nbytes: int) -> Lease | None: ...
+    def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
     def infer(self, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
 
 
@@ -184,7 +185,7 @@ class InferStream:
     def _submit(self, message: Message) -> None:
         data = message.data
         try:
-            request, signature, wants_final = self._decoder.decode(data, self._call.asked.forwarded, message.offset)
+            request, signature, wants_final = decode(self._decoder, message, self._call.asked.forwarded)
         except EdgeServeError as error:
             self._refuse_unread(error, data)
             message.release()

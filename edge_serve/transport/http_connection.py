@@ -12,8 +12,10 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.infer import Lease
 from edge_serve.protocol.http1 import NO_HEAD
 from edge_serve.protocol.http1_errors import RequestTimeout
 from edge_serve.protocol.http1_reader import RequestReader
@@ -28,6 +30,7 @@ from edge_serve.transport.retiring import FRESH_GRACE, GRACE
 from edge_serve.transport.send_queue import SendQueue
 from edge_serve.transport.watched import OverTls, Watched
 from edge_serve.transport.wire import Wire
+from edge_serve.workers.beside import MOST_AT_ONCE, drop
 
 _log = logging.getLogger(__name__)
 
@@ -148,6 +151,9 @@ class HttpConnection(Watched):
         while True:
             front = exchanges.popleft()
             front.line = None
+            if front.lease is None and len(front.body) > MOST_AT_ONCE:
+                drop(front.body)
+                front.body = self._reader.body = b""
             self._in_flight.now -= 1
             if front.claim is not None:
                 front.claim.release()
@@ -271,6 +277,9 @@ class HttpConnection(Watched):
                     exchange.claim = intake.hand_over(reader.lease)
                 if not head.keep_alive or (self._draining and not reader.unread):
                     self._phase = Phase.LAST
+                if head.chunked and len(reader.body) > MOST_AT_ONCE and self._move(exchange):
+                    self._stalled = self._scheduled = True  # `_on_moved` goes on
+                    break
                 try:
                     if in_flight.now > in_flight.limit and head.method != "GET":
                         turn_away(exchange, in_flight.refusal())
@@ -296,6 +305,23 @@ class HttpConnection(Watched):
         else:
             self._abandon_reading()
         self._resume()
+
+    def _move(self, exchange: HttpExchange) -> bool:
+        return self._intake.move(exchange.head, exchange.body, partial(self._on_moved, exchange))
+
+    def _on_moved(self, exchange: HttpExchange, lease: Lease | None) -> None:
+        """A large chunked body lies where it will be read: handle it, then what came after it."""
+        if lease is not None and exchange.line is None:
+            lease.release()
+        elif exchange.line is not None:
+            if lease is not None:
+                exchange.body, exchange.lease = lease.view[: len(exchange.body)], lease
+                self._reader.body = b""
+            try:
+                self._application.handle(exchange)
+            except Exception:
+                self._fail(exchange)
+        self._process_again()
 
     def _process_again(self) -> None:
         self._scheduled = False
@@ -390,7 +416,9 @@ class HttpConnection(Watched):
         self._set_reading(True)
 
     def _abandon_reading(self) -> None:
-        self._reader.abandon()
+        unused = self._reader.abandon()
+        if len(unused) > MOST_AT_ONCE:
+            drop(unused)
         self._intake.drop()
 
     def _abandon_exchanges(self) -> None:

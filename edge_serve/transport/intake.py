@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from edge_serve.errors import EdgeServeError
-from edge_serve.messages.infer import Lease
+from edge_serve.messages.infer import Lease, Room
 from edge_serve.protocol.http1 import Head
 from edge_serve.protocol.http1_reader import NotYet
+from edge_serve.tensors import Buffer
 from edge_serve.transport.body_memory import BodyMemory, Claim, ClaimedLease
 from edge_serve.transport.exchange import Application
+from edge_serve.workers.beside import move, work
 
 
 class Line(Protocol):
@@ -30,12 +34,14 @@ class Intake:
         waits: there is no memory yet for the body of the request that is next.
     """
 
-    __slots__ = ("_application", "_line", "_memory", "claim", "waits")
+    __slots__ = ("_application", "_line", "_memory", "_room", "claim", "waits")
 
     def __init__(self, application: Application, memory: BodyMemory, line: Line) -> None:
         self._application = application
         self._memory = memory
         self._line: Line | None = line
+        #: for the body that is next, while its memory is being prepared
+        self._room: Room | None = None
         self.claim: Claim | None = None
         self.waits = False
 
@@ -50,11 +56,22 @@ class Intake:
         if claim is None:
             self._application.check(head, length)
             claim = self.claim = self._memory.claim(length, self._admitted)
-        self.waits = not claim.granted
-        if self.waits:
+        if self._room is None and claim.granted:
+            self._room = self._application.place(head, length)
+            if self._room is None:
+                self.waits = False
+                return None
+        room = self._room
+        self.waits = room is None or not room.is_ready
+        if room is None or not room.is_ready:
+            if room is not None:
+                room.when_ready(self._admitted)
             raise NotYet
-        lease = self._application.place(head, length)
-        return None if lease is None else ClaimedLease(lease, claim)
+        self._room = None
+        if room.error is not None:
+            room.release()
+            raise room.error
+        return ClaimedLease(room, claim)
 
     def grow(self, total: int) -> int:
         """Room for a chunked body; see RequestReader."""
@@ -70,9 +87,42 @@ class Intake:
         claim.settle()
         return claim if lease is None else None
 
+    def move(self, head: Head, body: Buffer, done: Callable[[Lease | None], None]) -> bool:
+        """Move a large chunked body to where it will be read, if that is tensor memory.
+
+        Args:
+            done: called with the memory, or None where there is none and the body stays where it is.
+
+        Returns:
+            False: it stays, and `done` will not be called.
+        """
+        try:
+            room = self._application.place(head, len(body))
+        except EdgeServeError:  # the model will say so
+            return False
+        if room is None:
+            return False
+
+        def ready() -> None:
+            if room.error is not None:
+                moved(room.error)
+            else:
+                work(len(body), partial(move, room.view[: len(body)], body), moved)
+
+        def moved(error: Exception | None) -> None:
+            if error is not None:
+                room.release()
+            done(room if error is None else None)
+
+        room.when_ready(ready)
+        return True
+
     def drop(self) -> None:
         """What was being read is forgotten."""
         claim, self.claim, self.waits = self.claim, None, False
+        room, self._room = self._room, None
+        if room is not None:
+            room.release()
         if claim is not None:
             claim.release()
 

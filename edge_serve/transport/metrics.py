@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from edge_serve.access.roles import Role
-from edge_serve.messages.infer import Lease
+from edge_serve.aio.tasks import start_task
+from edge_serve.messages.infer import Room
 from edge_serve.messages.peer import Peer
 from edge_serve.metrics.exposition import CONTENT_TYPE
 from edge_serve.protocol.http1 import Head
@@ -25,11 +26,13 @@ class MetricsApplication:
     """Answers scrapes.
 
     Args:
-        render: the page, `metrics.page.Page.render`; read anew for each scrape.
+        render: the page in pieces, `metrics.page.Page.render`; read anew for each scrape.
         access: who may see it; None = everybody. See `for_peer`.
     """
 
-    def __init__(self, render: Callable[[], bytes], access: Access | None = None, gate: Gate | None = None) -> None:
+    def __init__(
+        self, render: Callable[[], Awaitable[Sequence[bytes]]], access: Access | None = None, gate: Gate | None = None
+    ) -> None:
         self._render = render
         self._access = access
         self._gate = gate
@@ -43,7 +46,7 @@ class MetricsApplication:
     def check(self, head: Head, length: int) -> None:
         """Nobody looks at it, and LIMITS say how long it may be."""
 
-    def place(self, head: Head, length: int) -> Lease | None:
+    def place(self, head: Head, length: int) -> Room | None:
         """Ordinary memory, as far as LIMITS allow."""
         return None
 
@@ -57,15 +60,15 @@ class MetricsApplication:
         elif exchange.head.method != "GET":
             exchange.reply(405, (error_body("Method Not Allowed"),), content_type="text/plain")
         elif exchange.head.path in ("/metrics", "/metrics/"):
-            self._scrape(exchange)
+            start_task(self._scrape(exchange), "scrape")
         else:
             exchange.reply(200, content_type=CONTENT_TYPE)
 
-    def _scrape(self, exchange: Exchange) -> None:
+    async def _scrape(self, exchange: Exchange) -> None:
         try:
-            page = self._render()
+            page = await self._render()
         except Exception:
             log.exception("the metrics page could not be made")
             exchange.reply(500, (error_body("the metrics page could not be made, the server's log says why"),))
             return
-        exchange.reply(200, (page,), content_type=CONTENT_TYPE)
+        exchange.reply(200, page, content_type=CONTENT_TYPE)

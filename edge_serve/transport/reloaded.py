@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError
 
 log = logging.getLogger(__name__)
@@ -36,19 +37,21 @@ class Reloaded(Generic[T]):
         self._loaded = self._seen = self._stat()
         self.value = load()
 
-    def look(self) -> bool:
+    async def look(self) -> bool:
         """Load what has changed since and is as it was at the last look: half-written files are left alone.
+
+        The files are read in a thread, because a slow disk must not hold the loop.
 
         Returns:
             Whether there is a new value.
         """
-        seen, before = self._stat(), self._seen
+        seen, before = await offload(self._stat), self._seen
         self._seen = seen
         if seen == self._loaded or seen != before:
             return False
         self._loaded = seen  # good or not: a file that stays broken is told once
         try:
-            self.value = self._load()
+            self.value = await offload(self._load)
         except EdgeServeError as error:
             log.error("%s: %s; what was loaded before stays in use", self._what, error.message)
             return False

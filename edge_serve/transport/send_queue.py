@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from edge_serve.tensors import Buffer
@@ -14,6 +14,10 @@ JOIN_BELOW = 64 * 1024
 
 #: Buffers of one `sendmsg`; Linux takes up to 1024 (IOV_MAX).
 _VECTOR = 64
+
+
+#: Bytes that the kernel is given at most before others have their turn.
+AT_ONCE = 1 << 20
 
 
 class SendQueue:
@@ -42,12 +46,14 @@ class SendQueue:
             self._callbacks.append((self.taken + self.pending, on_sent))
 
     def flush(self) -> None:
-        """Send until all is taken or the kernel takes no more. Callbacks that fall due are called at the end.
+        """Send until all is taken, the kernel takes no more, or `AT_ONCE` bytes are taken: a fast reader must not keep
+        the loop for itself. Callbacks that fall due are called at the end.
 
         Raises:
             OSError: the connection is gone.
         """
-        while self.pending:
+        end = self.taken + AT_ONCE
+        while self.pending and self.taken < end:
             try:
                 sent = self._send()
             except (BlockingIOError, InterruptedError):
@@ -65,7 +71,9 @@ class SendQueue:
 
     def _send(self) -> int:
         parts = self._parts
-        if len(parts) == 1:
+        if self.pending > AT_ONCE:
+            sent = self._sock.sendmsg(_beginning(parts))
+        elif len(parts) == 1:
             sent = self._sock.send(parts[0])
         elif self.pending < JOIN_BELOW:
             joined = b"".join(parts)
@@ -95,3 +103,16 @@ class SendQueue:
         callbacks = self._callbacks
         while callbacks and (taken is None or callbacks[0][0] <= taken):
             callbacks.popleft()[1]()
+
+
+def _beginning(parts: Iterable[Buffer]) -> list[Buffer]:
+    """The first `AT_ONCE` bytes of the parts."""
+    found: list[Buffer] = []
+    left = AT_ONCE
+    for part in islice(parts, _VECTOR):
+        view = memoryview(part).cast("B")
+        found.append(view[:left])
+        left -= view.nbytes
+        if left <= 0:
+            break
+    return found

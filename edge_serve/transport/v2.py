@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 from weakref import WeakSet
 
 import orjson
 
+from edge_serve.aio.offload import offload
+from edge_serve.aio.tasks import start_task
+from edge_serve.aio.turns import in_pieces
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
-from edge_serve.messages.infer import Lease
+from edge_serve.messages.infer import Parameter, Room
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.peer import Peer
+from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.protocol import bodies
 from edge_serve.protocol.http1 import Head
 from edge_serve.protocol.routes import Operation, Route
+from edge_serve.protocol.work import SMALL_BYTES
 from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.access import Access, Gate
 from edge_serve.transport.call_service import CallService
@@ -43,6 +48,8 @@ log = logging.getLogger(__name__)
 
 #: kinds of clients that are remembered: local ones, others, and those with certificates one by one
 _PEERS = 64
+#: statistics of more models are written in pieces
+MANY_MODELS = 32
 _FEW_HEADS = 16
 
 
@@ -156,7 +163,7 @@ class V2Application:
             raise request.refusal
         self._inference.check(request, length)
 
-    def place(self, head: Head, length: int) -> Lease | None:
+    def place(self, head: Head, length: int) -> Room | None:
         """Tensor memory for the body of an inference request."""
         return self._inference.place(self._heads.read(head), length)
 
@@ -238,7 +245,15 @@ class V2Application:
         exchange.reply(200, (orjson.dumps(self._config_to_json(config)),))
 
     def _model_statistics(self, exchange: Exchange, route: Route) -> None:
-        exchange.reply(200, (bodies.statistics(self._service.model_statistics(route.model, route.version)),))
+        models = self._service.model_statistics(route.model, route.version)
+        if len(models) <= MANY_MODELS:
+            exchange.reply(200, (bodies.statistics(models),))
+        else:
+            start_task(self._statistics_of_many(exchange, models), "statistics")
+
+    async def _statistics_of_many(self, exchange: Exchange, models: Sequence[tuple[str, str, ModelStatistics]]) -> None:
+        pieces = [b",".join(made) async for made in in_pieces(bodies.statistics_of_each(models))]
+        exchange.reply(200, (bodies.STATISTICS_HEAD, b",".join(filter(None, pieces)), bodies.STATISTICS_TAIL))
 
     # ---- the repository -----------------------------------------------------------------------------------------
 
@@ -253,7 +268,19 @@ class V2Application:
 
     def _load(self, exchange: Exchange, route: Route) -> None:
         _check_repository(route)
-        parameters = bodies.read_load_request(exchange.body)
+        if len(exchange.body) <= SMALL_BYTES:
+            self._begin_load(exchange, route, bodies.read_load_request(exchange.body))
+        else:
+            start_task(self._load_large(exchange, route), "read a large load request")
+
+    async def _load_large(self, exchange: Exchange, route: Route) -> None:
+        """With files: to read it takes long."""
+        try:
+            self._begin_load(exchange, route, await offload(bodies.read_load_request, exchange.body))
+        except EdgeServeError as error:
+            refuse(exchange, error, JSON)
+
+    def _begin_load(self, exchange: Exchange, route: Route, parameters: Mapping[str, Parameter | bytes]) -> None:
         self._service.load_model(route.model, parameters, lambda error: _finish(exchange, error))
 
     def _unload(self, exchange: Exchange, route: Route) -> None:

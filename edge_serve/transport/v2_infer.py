@@ -15,7 +15,7 @@ from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unsupported
 from edge_serve.messages import shared_memory
 from edge_serve.messages.about import about
-from edge_serve.messages.infer import InferRequest, InferResponse, Lease
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Room
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol import compression
 from edge_serve.protocol.infer import InferDecoder, header_length, json_too_big
@@ -57,7 +57,7 @@ class InferService(Protocol):
     """What this needs of service.Service; `infer_held` is given what `lookup` gave."""
 
     def lookup(self, name: str, version: str) -> Served: ...
-    def lease(self, name: str, version: str, nbytes: int) -> Lease | None: ...
+    def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
     def infer(self, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
     def infer_held(self, served: Any, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
     @property
@@ -89,11 +89,22 @@ class _ShiftedLease:
 
     __slots__ = ("_lease", "arena", "offset", "view")
 
-    def __init__(self, lease: Lease, shift: int, length: int) -> None:
+    def __init__(self, lease: Room, shift: int, length: int) -> None:
         self._lease = lease
         self.view = lease.view[shift : shift + length]
         self.offset = lease.offset + shift
         self.arena = lease.arena
+
+    @property
+    def is_ready(self) -> bool:
+        return self._lease.is_ready
+
+    @property
+    def error(self) -> EdgeServeError | None:
+        return self._lease.error
+
+    def when_ready(self, done: Callable[[], None]) -> None:
+        self._lease.when_ready(done)
 
     def release(self) -> None:
         self._lease.release()
@@ -127,7 +138,7 @@ class Inference:
         if (asked.refusal is not None or asked.compressed or text is None) and length > self._max_input_size:
             raise json_too_big(length, self._max_input_size)
 
-    def place(self, asked: Request, length: int) -> Lease | None:
+    def place(self, asked: Request, length: int) -> Room | None:
         """Tensor memory for a body: a binary one with its first tensor on 64 bytes, or one that the codec will read."""
         text = asked.length_text
         shift = 0

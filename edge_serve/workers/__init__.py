@@ -6,7 +6,8 @@
     process   one process: spawn, control, exit        remote    what the backend asks of the front end
     desk      calls of other models (BLS)              calling   calls of other models (BLS)
     channel   batches to one instance and back (`link`: what a model's channels share)
-    arena     slots of the shared tensor memory
+    arena     slots of the shared tensor memory (`extents`: which pages are free; `trimming`: returns idle ones)
+    beside    copies of many bytes, in threads
     restart   when a worker is started again (pure)
     hangs     which model hangs (`stalls`: for how long things have not moved)
     cgroups   control groups and memory limits of processes

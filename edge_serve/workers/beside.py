@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import mmap
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from edge_serve.aio.offload import Threads
 from edge_serve.tensors import Buffer
 
-#: what the loop copies itself: about 0.1 ms
+#: bytes that the loop touches itself: about 0.3 ms
 MOST_AT_ONCE = 1 << 20
 
+_STEP = 4 << 20
 Done = Callable[["Exception | None"], None]
+
+#: apart from `offload`: this work never waits for a file system that hangs
+_threads = Threads("memory", 2)
 
 
 def copy(moves: Sequence[tuple[memoryview, Buffer]]) -> None:
@@ -24,21 +30,47 @@ def copy(moves: Sequence[tuple[memoryview, Buffer]]) -> None:
             np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
-def work(loop: asyncio.AbstractEventLoop, nbytes: int, job: Callable[[], Any], done: Done) -> None:
+def move(target: memoryview, source: Buffer) -> None:
+    """Copy `source`, which nobody else uses, and return its memory to the system step by step if it has pages of its
+    own: to return all of it with the last reference would take long."""
+    copy([(target, source)])
+    own = source.obj if isinstance(source, memoryview) else None
+    if isinstance(own, mmap.mmap):
+        for start in range(0, len(own), _STEP):
+            own.madvise(mmap.MADV_DONTNEED, start, min(_STEP, len(own) - start))
+            time.sleep(0)  # the interpreter's lock is not released otherwise
+
+
+def drop(unused: object) -> None:
+    """Let a thread have the last reference to something large, because to return its memory may take long."""
+    _threads.start(_nothing, unused)
+
+
+def _nothing(unused: object) -> None:
+    """The reference goes with the call."""
+
+
+def work(nbytes: int, job: Callable[[], Any], done: Done) -> None:
     """Do `job`, which touches `nbytes`, and then call `done` on the loop with what it raised.
 
-    A short job is done before this returns.
+    A short job is done before this returns, and so is any where no loop runs.
     """
-    if nbytes > MOST_AT_ONCE:
-        loop.run_in_executor(None, _in_thread, loop, job, done)
-    else:
+    if nbytes <= MOST_AT_ONCE or not _is_in_loop():
         done(_outcome(job))
+        return
+
+    def finished(future: asyncio.Future[Exception | None]) -> None:
+        done(future.result())
+
+    _threads.start(_outcome, job).add_done_callback(finished)
 
 
-def _in_thread(loop: asyncio.AbstractEventLoop, job: Callable[[], Any], done: Done) -> None:
-    outcome = _outcome(job)
-    with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
-        loop.call_soon_threadsafe(done, outcome)
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _outcome(job: Callable[[], Any]) -> Exception | None:

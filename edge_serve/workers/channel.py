@@ -13,11 +13,12 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from time import monotonic_ns
 from typing import cast
 
 from edge_serve.backends.base import Reply
-from edge_serve.errors import Internal, Unavailable
+from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.workers.arena import Slot
 from edge_serve.workers.execute import encode_execute
@@ -31,7 +32,7 @@ from edge_serve.workers.frames import (
     frame,
     parse_header,
 )
-from edge_serve.workers.inputs import loose_bytes, moved
+from edge_serve.workers.inputs import Moves, loose_bytes, moved, prepare, release_all
 from edge_serve.workers.layout import INLINE, padded
 from edge_serve.workers.lending import Lending
 from edge_serve.workers.link import Link, PartialListener, Pending
@@ -100,13 +101,40 @@ class Channel:
         poll = link.awake.worker_us(id(self), len(requests))
         pending = self._pending[batch_id] = Pending(len(requests), 0, None, monotonic_ns(), each=each)
         link.awake.out += 1
+        moves: Moves = []
         try:
             for request in requests:
                 if request.shared or (len(request.inputs) > 0 and loose_bytes(request.inputs) > INLINE):
-                    requests = self._place(requests, pending)
+                    requests, moves = self._place(requests, pending)
                     break
             if link.large:
                 self._expect_outputs(requests, pending)
+        except Exception as error:  # whatever it is: the requests of a batch that is not sent must be answered
+            self._loop.call_soon(self._refuse, batch_id, f"cannot be sent: {type(error).__name__}: {error}")
+            return
+        if moves or (pending.slot is not None and not pending.slot.is_ready):
+            pending.preparing = True
+            prepare(pending, moves, partial(self._prepared, batch_id, requests, pending, poll))
+        else:
+            self._encode(batch_id, requests, pending, poll)
+
+    def _prepared(
+        self, batch_id: int, requests: Sequence[InferRequest], pending: Pending, poll: int, error: Exception | None
+    ) -> None:
+        """The memory of a batch is there, and what it needs lies in it."""
+        pending.preparing = False
+        if self._pending.get(batch_id) is not pending:  # the channel was closed meanwhile
+            release_all(pending)
+        elif error is not None:
+            if isinstance(error, EdgeServeError):
+                pending.refused = dict.fromkeys(range(pending.count), error)
+            self._loop.call_soon(self._refuse, batch_id, f"cannot be sent: {error}")
+        else:
+            self._encode(batch_id, requests, pending, poll)
+
+    def _encode(self, batch_id: int, requests: Sequence[InferRequest], pending: Pending, poll: int) -> None:
+        link, each = self._link, pending.each
+        try:
             place = (pending.slot.offset, pending.slot.capacity) if pending.slot else (0, 0)
             data = encode_execute(link.layout, batch_id, requests, *place, each, poll)
         except Exception as error:  # whatever it is: the requests of a batch that is not sent must be answered
@@ -119,7 +147,7 @@ class Channel:
             pending.timer = Patience(self._loop, link.timeout, self._on_overrun)
         self._send(data)
 
-    def _place(self, requests: Sequence[InferRequest], pending: Pending) -> Sequence[InferRequest]:
+    def _place(self, requests: Sequence[InferRequest], pending: Pending) -> tuple[Sequence[InferRequest], Moves]:
         """Large inputs in other models' arenas are lent, those in ordinary memory moved."""
         if self.lending is not None:
             own, lend = self._link.arena, self.lending.lend
@@ -128,7 +156,7 @@ class Channel:
                 for request in requests
             ]
         if self._link.layout.decoupled:  # its threads may read their inputs long after the batch's reply
-            return requests
+            return requests, []
         return moved(requests, pending, self._link.arena)
 
     def _expect_outputs(self, requests: Sequence[InferRequest], pending: Pending) -> None:
@@ -152,9 +180,7 @@ class Channel:
         if pending is None:
             return
         self._link.awake.out -= 1
-        pending.release()
-        if pending.slot is not None:
-            pending.slot.release()
+        release_all(pending)
         error = Internal(f"the batch {reason}")
         replies = [Reply(error=(pending.refused or {}).get(i, error)) for i in range(pending.count)]
         self._link.listener.on_reply(self.instance, BatchReply(batch_id, 0, 0, 0, 0, replies))
@@ -277,7 +303,11 @@ class Channel:
 
     def _on_reply(self, count: int, batch_id: int, received: bytes) -> None:
         pending = self._pending.get(batch_id)
-        if pending is None or count != (pending.count if pending.sent is None else len(pending.sent)):
+        if (
+            pending is None
+            or pending.preparing
+            or count != (pending.count if pending.sent is None else len(pending.sent))
+        ):
             raise FrameError(f"found {count} replies to batch {batch_id}, which was not asked like that")
         if len(received) < HEADER_SIZE + REPLY_HEAD.size:
             raise FrameError("a reply is cut off")
@@ -336,9 +366,19 @@ class Channel:
             answer = SLOT.pack(self.number, token, 0, 0) + full.message.encode()
         else:
             self._granted[token] = slot
-            answer = SLOT.pack(self.number, token, slot.offset, slot.capacity)
             rows = sum(pending.rows for pending in self._pending.values())
             self._link.learn(nbytes, rows)
+            slot.when_ready(lambda: self._grant(token, slot))
+            return
+        self._send_control(frame(Kind.OUTPUT_SLOT, 0, answer))
+
+    def _grant(self, token: int, slot: Slot) -> None:
+        if slot.error is None:
+            answer = SLOT.pack(self.number, token, slot.offset, slot.capacity)
+        else:
+            del self._granted[token]
+            slot.release()
+            answer = SLOT.pack(self.number, token, 0, 0) + slot.error.message.encode()
         self._send_control(frame(Kind.OUTPUT_SLOT, 0, answer))
 
     def _on_partial(self, batch_id: int, received: bytes) -> None:
@@ -388,9 +428,8 @@ class Channel:
         self._queue.clear()
         self._buffer.clear()
         for pending in self._pending.values():
-            pending.release()
-            if pending.slot is not None:
-                pending.slot.release()
+            if not pending.preparing:  # a thread may write there: `_prepared` releases it
+                release_all(pending)
         for slot in self._granted.values():
             slot.release()
         self._link.awake.out -= len(self._pending)

@@ -18,7 +18,7 @@ from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.status import WorkerFacts
-from edge_serve.workers.arena import Arena, Budget
+from edge_serve.workers.arena import Arena, Budget, Slot
 from edge_serve.workers.codec_job import Body, CodecJob, DecodeJob, Encoded, EncodeJob, Refused
 from edge_serve.workers.coding import response_value, signature_text
 from edge_serve.workers.frames import NEED, SLOT, Frame, FrameError, Kind, frame
@@ -93,11 +93,15 @@ class _Member:
             raise FrameError("a NEED_OUTPUT has another length")
         nbytes, token = NEED.unpack(received.payload)
         try:
-            if job.arena.fd < 0:
-                raise Unavailable("the model was unloaded")
             slot = job.granted = job.arena.allocate(nbytes)
         except Unavailable as full:
-            answer = SLOT.pack(0, token, 0, 0) + full.message.encode()
+            self._answer(token, full)
+        else:
+            slot.when_ready(lambda: self._answer(token, slot.error or slot))
+
+    def _answer(self, token: int, slot: Slot | Unavailable) -> None:
+        if isinstance(slot, Unavailable):
+            answer = SLOT.pack(0, token, 0, 0) + slot.message.encode()
         else:
             answer = SLOT.pack(0, token, slot.offset, slot.capacity)
         self.process.send(frame(Kind.OUTPUT_SLOT, 0, answer))
@@ -210,11 +214,6 @@ class Codec:
     def pids(self) -> list[int]:
         """Of the processes that there are, for logs and tests."""
         return [member.process.pid for member in self._members]
-
-    def trim(self) -> None:
-        """Give idle tensor memory back; call it about once a second."""
-        if self._own is not None:
-            self._own.trim()
 
     async def stop(self, timeout: float | None = None) -> None:
         """End the processes, after `timeout` seconds (None: `Limits.close`) by force; what is left in them fails."""

@@ -153,6 +153,12 @@ class Asked:
             for where, tensor in zip(places, response.outputs, strict=True)
         ]
 
+        def ready() -> None:
+            if slot.error is not None:
+                copied(slot.error)
+            else:
+                work(slot.capacity, lambda: copy(moves), copied)
+
         def copied(error: Exception | None) -> None:
             self._copying = False
             if error is not None or self.deaf:
@@ -165,7 +171,7 @@ class Asked:
                 self._answer(self._waiting.popleft())
 
         self._copying = True
-        work(self._desk.loop, slot.capacity, lambda: copy(moves), copied)
+        slot.when_ready(ready)
 
     def _send(self, response: InferResponse, places: list[int], room: Room, lease: Lease | None) -> None:
         if not self.deaf:
@@ -234,7 +240,7 @@ class Desk:
                 self.send(json_frame(Kind.CALL_RESULT, received.id, result))
 
         if question.get("do") == "memory":
-            answer(self._memory(question))
+            self._memory(question, answer)
         elif name in self.turning and question.get("do") != "is_model_ready":  # it would wait for itself
             answer(Unavailable(f"model '{name}' cannot be loaded or unloaded by itself while it loads or unloads"))
         elif control is None:
@@ -242,17 +248,27 @@ class Desk:
         else:
             control(question, answer)
 
-    def _memory(self, question: dict[str, Any]) -> dict[str, Any] | EdgeServeError:
-        """A slot in a model's arena for the inputs of a call."""
+    def _memory(self, question: dict[str, Any], answer: Answer) -> None:
+        """Answer with a slot in a model's arena for the inputs of a call."""
         model, nbytes = question.get("model"), question.get("nbytes")
         caller = self.caller_of(model) if type(model) is int else None
         if caller is None or type(model) is not int or type(nbytes) is not int or nbytes <= 0:
             raise FrameError("found a question for memory that nobody may ask")
         try:
-            room = self.keep(caller.arena.allocate(nbytes), model)
+            slot = caller.arena.allocate(nbytes)
         except EdgeServeError as full:
-            return full
-        return {"token": room.token, "offset": room.offset}
+            answer(full)
+            return
+        room = self.keep(slot, model)
+
+        def ready() -> None:
+            if slot.error is None:
+                answer({"token": room.token, "offset": room.offset})
+            else:
+                self._kept.pop(room.token)[0].release()
+                answer(slot.error)
+
+        slot.when_ready(ready)
 
     def _on_infer(self, received: Frame) -> None:
         callers: list[Caller] = []

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import InferRequest
-from edge_serve.tensors import Tensor
+from edge_serve.tensors import Buffer, Tensor
 from edge_serve.workers.arena import Arena, Slot
+from edge_serve.workers.beside import copy, work
 from edge_serve.workers.layout import INLINE, padded
 from edge_serve.workers.link import Pending
+
+#: targets in slots, and what is to be copied there
+Moves = list[tuple[memoryview, Buffer]]
 
 
 def loose_bytes(inputs: list[Tensor]) -> int:
@@ -23,9 +27,14 @@ def loose_bytes(inputs: list[Tensor]) -> int:
     return total
 
 
-def moved(requests: Sequence[InferRequest], pending: Pending, arena: Arena) -> list[InferRequest]:
-    """Large inputs in ordinary memory (JSON, chunked bodies) go into a slot; one that finds no room is refused."""
+def moved(requests: Sequence[InferRequest], pending: Pending, arena: Arena) -> tuple[list[InferRequest], Moves]:
+    """Find slots for large inputs in ordinary memory (JSON, chunked bodies); one that finds no room is refused.
+
+    Returns:
+        The requests as they will be, and what has to be copied before they are, once the slots are ready.
+    """
     sent: list[InferRequest] = []
+    moves: Moves = []
     pending.copies, pending.refused, pending.sent = [], {}, []
     for i, request in enumerate(requests):
         size = sum(padded(len(tensor.data)) for tensor in request.inputs if tensor.offset < 0)
@@ -36,24 +45,59 @@ def moved(requests: Sequence[InferRequest], pending: Pending, arena: Arena) -> l
                 pending.refused[i] = full
                 continue
             pending.copies.append(slot)
-            request = replace(request, inputs=_copied(request.inputs, slot))
+            request = replace(request, inputs=_placed(request.inputs, slot, moves))
         sent.append(request)
         pending.sent.append(i)
-    return sent
+    return sent, moves
 
 
-def _copied(inputs: list[Tensor], slot: Slot) -> list[Tensor]:
-    """Copies whose data lies in `slot`; those that are in the arena already stay."""
-    copies: list[Tensor] = []
+def _placed(inputs: list[Tensor], slot: Slot, moves: Moves) -> list[Tensor]:
+    """The inputs, with their data in `slot`; those that are in the arena already stay."""
+    placed: list[Tensor] = []
     position = 0
-    view: Any = slot.view
+    view = slot.view
     for tensor in inputs:
         if tensor.offset < 0:
             size = len(tensor.data)
-            view[position : position + size] = tensor.data
             here = view[position : position + size]
-            copies.append(Tensor(tensor.name, tensor.datatype, tensor.shape, here, slot.offset + position))
+            moves.append((here, tensor.data))
+            placed.append(Tensor(tensor.name, tensor.datatype, tensor.shape, here, slot.offset + position))
             position += padded(size)
         else:
-            copies.append(tensor)
-    return copies
+            placed.append(tensor)
+    return placed
+
+
+def prepare(pending: Pending, moves: Moves, done: Callable[[Exception | None], None]) -> None:
+    """Wait until the slots of a batch are ready, then copy; call `done`, at once if there is little to do.
+
+    A slot for outputs that finds no memory is released: the worker asks again once it has outputs.
+    """
+    slots = [*(pending.copies or ()), *([pending.slot] if pending.slot is not None else [])]
+    waiting = len(slots)
+
+    def ready() -> None:
+        nonlocal waiting
+        waiting -= 1
+        if not waiting:
+            fill()
+
+    def fill() -> None:
+        if pending.slot is not None and pending.slot.error is not None:
+            pending.slot.release()
+            pending.slot = None
+        error = next((slot.error for slot in pending.copies or () if slot.error is not None), None)
+        if error is not None:
+            done(error)
+        else:
+            work(sum(len(source) for _, source in moves), partial(copy, moves), done)
+
+    for slot in slots:
+        slot.when_ready(ready)
+
+
+def release_all(pending: Pending) -> None:
+    """Release what a batch held, its slot for outputs too."""
+    pending.release()
+    if pending.slot is not None:
+        pending.slot.release()

@@ -84,6 +84,7 @@ class Pending:
         copies: slots of inputs that came in ordinary memory.
         each: its requests are executed one after the other.
         gone: requests whose clients have gone.
+        preparing: its memory is being prepared in a thread; the worker does not know the batch yet.
     """
 
     count: int
@@ -96,6 +97,7 @@ class Pending:
     timer: Patience | None = None
     each: bool = False
     gone: set[int] | None = None
+    preparing: bool = False
 
     def abandon(self, index: int) -> bool:
         """The client of a request has gone; whether it was the last."""

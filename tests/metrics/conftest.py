@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pytest
 
 from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.metrics.page import Page
 from edge_serve.metrics.source import CustomFamily, HttpSeries, ModelSeries
 from edge_serve.models.statistics import new_statistics, record_batch, record_failure, record_success
 
@@ -68,3 +70,8 @@ def source() -> FakeSource:
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
+
+
+def rendered(page: Page) -> bytes:
+    """The whole page."""
+    return b"".join(asyncio.run(page.render()))

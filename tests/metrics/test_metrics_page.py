@@ -24,7 +24,7 @@ from edge_serve.metrics.options import MetricsOptions, parse_options
 from edge_serve.metrics.page import Page
 from edge_serve.metrics.source import CustomFamily, CustomSample
 
-from .conftest import MS, FakeClock, FakeSource
+from .conftest import MS, FakeClock, FakeSource, rendered
 
 ALL = MetricsOptions(summaries=True, histograms=True)
 
@@ -46,7 +46,7 @@ def parsed(page: bytes) -> dict[str, dict[tuple[str, tuple[tuple[str, str], ...]
 
 
 def test_prometheus_client_reads_every_value_back(source: FakeSource, clock: FakeClock) -> None:
-    families = parsed(Page(source, ALL, OneGpu(), clock).render())
+    families = parsed(rendered(Page(source, ALL, OneGpu(), clock)))
     plain = (("model", "plain"), ("version", "1"))
     odd = (("_team", "blue"), ("gpu_uuid", "GPU-1"), ("model", 'odd"\\\nname'), ("version", "3"))
     assert families["nv_inference_request_success"] == {
@@ -71,13 +71,13 @@ def test_prometheus_client_reads_every_value_back(source: FakeSource, clock: Fak
 
 
 def test_counters_keep_tritons_names(source: FakeSource, clock: FakeClock) -> None:
-    text = Page(source, ALL, None, clock).render().decode()
+    text = rendered(Page(source, ALL, None, clock)).decode()
     assert '\nnv_inference_count{model="plain",version="1"} 4\n' in text
     assert '\nedge_serve_http_requests_total{code="404"} 1\n' in text
 
 
 def test_histograms_are_cumulative_and_in_seconds(source: FakeSource, clock: FakeClock) -> None:
-    family = parsed(Page(source, ALL, None, clock).render())["edge_serve_request_duration_seconds"]
+    family = parsed(rendered(Page(source, ALL, None, clock)))["edge_serve_request_duration_seconds"]
     values = {name[len("edge_serve_request_duration_seconds") :]: v for (name, _), v in family.items()}
     buckets = {
         dict(labels)["le"]: value
@@ -92,18 +92,18 @@ def test_histograms_are_cumulative_and_in_seconds(source: FakeSource, clock: Fak
 
 def test_summaries_forget_after_the_window_and_skip_cached_request_time(source: FakeSource, clock: FakeClock) -> None:
     page = Page(source, ALL, None, clock)
-    summary = parsed(page.render())["nv_inference_request_summary_us"]
+    summary = parsed(rendered(page))["nv_inference_request_summary_us"]
     assert {dict(labels)["model"] for _, labels in summary} == {"plain"}
     by_quantile = {dict(labels).get("quantile"): v for (name, labels), v in summary.items() if "_us_" not in name}
     assert (by_quantile["0.5"], by_quantile["0.999"]) == (3_000, 30_000)
     clock.ns += 61_000 * MS
-    summary = parsed(page.render())["nv_inference_request_summary_us"]
+    summary = parsed(rendered(page))["nv_inference_request_summary_us"]
     assert all(math.isnan(v) for (name, _), v in summary.items() if "_us_" not in name)
     assert [v for (name, _), v in summary.items() if name.endswith("_count")] == [2]
 
 
 def test_options_remove_families(source: FakeSource, clock: FakeClock) -> None:
-    text = Page(source, parse_options(["counter_latencies=false"], cpu=False), None, clock).render().decode()
+    text = rendered(Page(source, parse_options(["counter_latencies=false"], cpu=False), None, clock)).decode()
     for absent in ("_duration_us", "_summary_us", "first_response", "nv_cpu", "nv_gpu", "nv_cache"):
         assert absent not in text
     assert 'nv_inference_request_success{model="plain",version="1"} 0\n' in text
@@ -112,7 +112,7 @@ def test_options_remove_families(source: FakeSource, clock: FakeClock) -> None:
 
 
 def test_without_models_their_families_print_nothing(clock: FakeClock) -> None:
-    text = Page(FakeSource(), MetricsOptions(cpu=False), None, clock).render().decode()
+    text = rendered(Page(FakeSource(), MetricsOptions(cpu=False), None, clock)).decode()
     assert "nv_inference" not in text
     assert text.endswith("\n")
 
@@ -128,7 +128,7 @@ def test_custom_families_merge_and_cannot_break_the_page(clock: FakeClock) -> No
             CustomFamily("h", "histogram", "histogram", [CustomSample({}, 7.5, (1.0, 5.0), (1, 2, 3))]),
         ]
     )
-    text = Page(source, MetricsOptions(cpu=False), None, clock).render().decode()
+    text = rendered(Page(source, MetricsOptions(cpu=False), None, clock)).decode()
     assert '# HELP mine two\\nlines\n# TYPE mine counter\nmine{model="a"} 2\nmine{model="b"} 0.5\n' in text
     assert "other kind" not in text
     assert "no name" not in text
@@ -138,7 +138,7 @@ def test_custom_families_merge_and_cannot_break_the_page(clock: FakeClock) -> No
 
 def test_a_metric_tag_that_is_no_label_name_does_not_break_the_page(source: FakeSource, clock: FakeClock) -> None:
     source.series = [replace(source.series[0], tags={"my-tag": "1", "1st": "2"})]
-    families = parsed(Page(source, MetricsOptions(), None, clock).render())
+    families = parsed(rendered(Page(source, MetricsOptions(), None, clock)))
     ((_, labels),) = families["nv_inference_count"]
     assert dict(labels) == {"_my_tag": "1", "_1st": "2", "model": "plain", "version": "1"}
 
@@ -146,17 +146,17 @@ def test_a_metric_tag_that_is_no_label_name_does_not_break_the_page(source: Fake
 def test_gpus_are_read_once_per_interval(source: FakeSource, clock: FakeClock) -> None:
     gpus = OneGpu()
     page = Page(source, ALL, gpus, clock)
-    page.render()
-    page.render()
+    rendered(page)
+    rendered(page)
     assert gpus.reads == 1
     clock.ns += ALL.interval_ns
-    page.render()
+    rendered(page)
     assert gpus.reads == 2
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool: apt-get install prometheus")
 def test_promtool_complains_of_tritons_names_only(source: FakeSource, clock: FakeClock) -> None:
-    page = Page(source, ALL, OneGpu(), clock).render()
+    page = rendered(Page(source, ALL, OneGpu(), clock))
     done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=30)
     complaints = [line for line in (done.stdout + done.stderr).decode().splitlines() if line.strip()]
     assert done.returncode in (0, 3), complaints
@@ -165,7 +165,7 @@ def test_promtool_complains_of_tritons_names_only(source: FakeSource, clock: Fak
 
 @pytest.mark.skipif(not shutil.which("prometheus"), reason="needs prometheus: apt-get install prometheus")
 def test_a_real_prometheus_scrapes_it(source: FakeSource, clock: FakeClock, tmp_path: Path) -> None:
-    with _serve(Page(source, ALL, OneGpu(), clock).render()) as target, _prometheus(tmp_path, target) as api:
+    with _serve(rendered(Page(source, ALL, OneGpu(), clock))) as target, _prometheus(tmp_path, target) as api:
         assert _eventually(api, 'up{job="edge"}') == "1"
         assert _eventually(api, 'nv_inference_count{model="plain"}') == "4"
         assert _eventually(api, 'edge_serve_request_duration_seconds_count{model="plain"}') == "2"

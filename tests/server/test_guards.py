@@ -12,6 +12,7 @@ from edge_serve.doors import Guards, http_files, http_limits
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.peer import LOCAL, Peer
 from edge_serve.transport.metrics import MetricsApplication
+from tests.transport.metrics_scene import page_of
 
 
 def config(*argv: str) -> ServerConfig:
@@ -77,5 +78,5 @@ def test_limits_are_settings() -> None:
 
 def test_clients_are_told_apart_at_the_metrics_door(tmp_path: Path) -> None:
     guards = Guards(config())
-    metrics = MetricsApplication(lambda: b"", guards.access)
+    metrics = MetricsApplication(page_of(b""), guards.access)
     assert metrics.for_peer(LOCAL) is not metrics.for_peer(Peer(local=False))

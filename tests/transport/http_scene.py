@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from edge_serve.errors import EdgeServeError
-from edge_serve.messages.infer import Lease
+from edge_serve.messages.infer import Room
 from edge_serve.protocol.http1 import Head
 from edge_serve.transport.exchange import Exchange
 from edge_serve.transport.http import HttpServer
@@ -25,6 +25,7 @@ class Recorder:
 
     def __init__(self, handle: Callable[[Exchange], None] | None = None, *, hold: bool = False) -> None:
         self.exchanges: list[Exchange] = []
+        self.bodies: list[bytes] = []
         self.slots: list[Slot] = []
         self.abandoned: list[str] = []
         self.hold = hold
@@ -35,7 +36,7 @@ class Recorder:
     def check(self, head: Head, length: int) -> None:
         pass
 
-    def place(self, head: Head, length: int) -> Lease | None:
+    def place(self, head: Head, length: int) -> Room | None:
         if self.refusal is not None:
             raise self.refusal
         if not self.places:
@@ -45,6 +46,7 @@ class Recorder:
 
     def handle(self, exchange: Exchange) -> None:
         self.exchanges.append(exchange)
+        self.bodies.append(bytes(exchange.body))
         path = exchange.head.path
         exchange.on_abandoned = lambda: self.abandoned.append(path)
         if self._handle is not None:

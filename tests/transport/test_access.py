@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 from pathlib import Path
@@ -24,6 +25,7 @@ from edge_serve.transport.grpc_calls import Calls
 from edge_serve.transport.metrics import MetricsApplication
 from edge_serve.transport.v2 import V2Application
 from edge_serve.transport.v2_head import V2Settings
+from tests.transport.metrics_scene import answered, page_of
 from tests.transport.v2_scene import Door, FakeExchange, FakeService, head_of
 
 FAR = Peer(local=False)
@@ -117,9 +119,9 @@ def test_a_head_that_comes_again_gets_the_same_answer_until_the_file_changes(tok
         assert door.call("GET", "/v2", bearer("r")).status == 200
     tokens.write_text(line("read", "new"))
     os.utime(tokens, (1, 1))
-    door.access.look()
+    asyncio.run(door.access.look())
     assert door.call("GET", "/v2", bearer("r")).status == 200  # not settled
-    door.access.look()
+    asyncio.run(door.access.look())
     assert door.call("GET", "/v2", bearer("new")).status == 200
     assert door.call("GET", "/v2", bearer("r")).status == 401
 
@@ -188,10 +190,11 @@ def test_clients_with_certificates_do_not_pile_up(tmp_path: Path) -> None:
 
 def test_the_metrics_page_needs_the_role_read(tokens: Path) -> None:
     access = Access(AccessSettings(token_file=str(tokens)))
-    metrics = MetricsApplication(lambda: b"page", access)
+    metrics = MetricsApplication(page_of(b"page"), access)
     for headers, status in (({}, 401), (bearer("r"), 200), (bearer("x"), 401)):
         exchange = FakeExchange(head_of("GET", "/metrics", headers))
-        metrics.for_peer(LOCAL).handle(exchange)
+        application = metrics.for_peer(LOCAL)
+        answered(application, exchange)
         assert exchange.status == status
     assert access.denied == 2
 

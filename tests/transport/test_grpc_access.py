@@ -82,8 +82,8 @@ def test_a_change_of_the_file_holds_for_open_connections(tokens: Path) -> None:
             await call("ServerLive", metadata=bearer("read"))
         tokens.write_text("")
         os.utime(tokens, (1, 1))
-        access.look()
-        access.look()
+        await access.look()
+        await access.look()
         assert (await call.refusal("ServerLive", metadata=bearer("read")))[0] == "UNAUTHENTICATED"
 
     with_door(test, access=access)

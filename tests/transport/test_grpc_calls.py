@@ -39,7 +39,7 @@ def ask(name: str, request: Any = b"", service: GrpcFakeService | None = None) -
     call = Calls(service or GrpcFakeService()).table[name if name.startswith("/") else INFERENCE + name]
     data = request if isinstance(request, bytes) else request.SerializeToString()
     replier = Replier()
-    call.run(data, replier)
+    call.run(call.read(data), replier)
     if replier.error is not None:
         raise replier.error
     assert replier.answer is not None

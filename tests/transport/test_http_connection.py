@@ -150,7 +150,7 @@ def test_a_large_body_without_a_lease() -> None:
 
             assert (await client.reply()).body == b"/big 3000000"
             assert (await client.reply()).body == b"/next 0"
-            assert here.application.exchanges[0].body == body
+            assert here.application.bodies[0] == body
 
     play(story)
 

@@ -222,10 +222,10 @@ def test_a_new_certificate_is_for_new_connections(authority: Authority) -> None:
             certificate = _certificate(old.writer)
             other = authority.issue()
             mine.key.write_bytes(other.key.read_bytes())  # for a moment they do not fit
-            contexts.look()
+            await contexts.look()
             mine.certificate.write_bytes(other.certificate.read_bytes())
-            contexts.look()
-            assert contexts.look()
+            await contexts.look()
+            assert await contexts.look()
             new = await here.connect(authority.client())
             assert _certificate(new.writer) != certificate
             for client in (old, new):

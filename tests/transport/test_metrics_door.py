@@ -12,6 +12,7 @@ from edge_serve.protocol.http1 import HeadParser, MessageLimits
 from edge_serve.tensors import Buffer
 from edge_serve.transport.exchange import Application, Exchange
 from edge_serve.transport.metrics import MetricsApplication
+from tests.transport.metrics_scene import answered, page_of
 
 
 class RecordingExchange:
@@ -46,7 +47,8 @@ class RecordingExchange:
 def ask(application: Application, method: str, target: str) -> tuple[int, bytes, str | None]:
     exchange = RecordingExchange(method, target)
     as_exchange: Exchange = exchange
-    application.handle(as_exchange)
+
+    answered(application, as_exchange)
     (answer,) = exchange.answers
     return answer
 
@@ -68,17 +70,21 @@ TEXT = "text/plain; charset=utf-8"
     ],
 )
 def test_answers(method: str, target: str, answer: tuple[int, bytes, str]) -> None:
-    assert ask(MetricsApplication(lambda: b"page\n"), method, target) == answer
+    assert ask(MetricsApplication(page_of(b"page\n")), method, target) == answer
 
 
 def test_each_scrape_is_rendered_anew() -> None:
     pages = iter((b"1", b"2"))
-    application = MetricsApplication(lambda: next(pages))
+
+    async def render() -> Sequence[bytes]:
+        return [next(pages)]
+
+    application = MetricsApplication(render)
     assert [ask(application, "GET", "/metrics")[1] for _ in range(2)] == [b"1", b"2"]
 
 
 def test_a_page_that_fails_is_a_clean_500(caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> bytes:
+    async def broken() -> Sequence[bytes]:
         raise ZeroDivisionError("secret detail")
 
     status, body, _ = ask(MetricsApplication(broken), "GET", "/metrics")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from pathlib import Path
@@ -45,13 +46,13 @@ def number(tmp_path: Path) -> Number:
 def test_a_change_is_loaded_once_it_has_settled(number: Number) -> None:
     reloaded = Reloaded("number", [str(number.path)], number.load, number.changed)
     assert reloaded.value == 1
-    assert not reloaded.look()
+    assert not asyncio.run(reloaded.look())
     number.write("2")
-    assert not reloaded.look()  # perhaps still being written
+    assert not asyncio.run(reloaded.look())  # perhaps still being written
     assert reloaded.value == 1
-    assert reloaded.look()
+    assert asyncio.run(reloaded.look())
     assert reloaded.value == 2
-    assert not reloaded.look()
+    assert not asyncio.run(reloaded.look())
     assert number.changes == 1
 
 
@@ -60,14 +61,14 @@ def test_a_broken_change_keeps_the_old_value_and_is_told_once(number: Number, ca
     number.write("two")
     with caplog.at_level(logging.ERROR):
         for _ in range(5):
-            reloaded.look()
+            asyncio.run(reloaded.look())
     assert reloaded.value == 1
     assert [record.getMessage() for record in caplog.records] == [
         "number: no number; what was loaded before stays in use"
     ]
     number.write("3")
-    reloaded.look()
-    assert reloaded.look()
+    asyncio.run(reloaded.look())
+    assert asyncio.run(reloaded.look())
     assert reloaded.value == 3
 
 
@@ -75,11 +76,11 @@ def test_a_file_that_goes_away_and_comes_back(number: Number) -> None:
     reloaded = Reloaded("number", [str(number.path), ""], number.load)
     number.path.unlink()
     for _ in range(3):
-        reloaded.look()
+        asyncio.run(reloaded.look())
     assert reloaded.value == 1
     number.write("4")
-    reloaded.look()
-    assert reloaded.look()
+    asyncio.run(reloaded.look())
+    assert asyncio.run(reloaded.look())
     assert reloaded.value == 4
 
 

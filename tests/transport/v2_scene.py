@@ -35,6 +35,15 @@ class FakeLease:
     offset: int
     arena: object = None
     released: int = 0
+    is_ready: bool = True
+    error: EdgeServeError | None = None
+    later: Callable[[], None] | None = None
+
+    def when_ready(self, done: Callable[[], None]) -> None:
+        if self.is_ready:
+            done()
+        else:
+            self.later = done
 
     def release(self) -> None:
         self.released += 1
@@ -178,7 +187,7 @@ class FakeService:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         return FakeServed(SIGNATURE if name == "m" else DECOUPLED)
 
-    def lease(self, name: str, version: str, nbytes: int) -> Lease | None:
+    def lease(self, name: str, version: str, nbytes: int) -> FakeLease | None:
         if self.lease_error is not None:
             raise self.lease_error
         self.lease_sizes.append(nbytes)
