@@ -35,6 +35,7 @@ from edge_serve.metrics.options import parse_options
 from edge_serve.models.calls import Calls
 from edge_serve.models.loading import Loader, LoaderOptions
 from edge_serve.models.memory import Memory
+from edge_serve.models.names import shown
 from edge_serve.models.poller import Poller
 from edge_serve.models.rate_limit import Gate
 from edge_serve.models.registry import Registry
@@ -282,7 +283,7 @@ class Server:
 
     async def _log_table(self, started: float) -> None:
         rows = [
-            (entry.name, entry.version, entry.state, entry.reason)
+            (shown(entry.name), entry.version, entry.state, entry.reason)
             for entry in self._registry.index(ready_only=False, found=await self._registry.scan(), why=True)
         ]
         width = max([5, *(len(row[0]) for row in rows)])

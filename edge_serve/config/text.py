@@ -15,6 +15,9 @@ from edge_serve.errors import InvalidArgument
 #: what the text format's reader raises besides its own error on odd escapes, huge numbers and hostile nesting
 _READER_ERRORS = (text_format.ParseError, UnicodeError, ValueError, OverflowError, RecursionError)
 
+#: backslashes in a row; protobuf's unescaping needs time by the square of their number, and stops all threads meanwhile
+MOST_BACKSLASHES = 256
+
 #: characters of a complaint; it may quote all that a client sent, and goes into the log
 LONGEST = 600
 
@@ -36,6 +39,12 @@ def parse_model_config(text: bytes | str, source: str = "config.pbtxt") -> pb.Mo
     """
     if isinstance(text, bytes):
         text = _decode(text, source)
+    run = "\\" * (MOST_BACKSLASHES + 1)
+    if run in text:
+        line = text.count("\n", 0, text.index(run)) + 1
+        raise InvalidArgument(
+            f"{source}:{line}: found more than {MOST_BACKSLASHES} backslashes in a row, expected fewer"
+        )
     try:
         with warnings.catch_warnings():
             # protobuf's unescaping warns of odd octal escapes, and then refuses them anyway

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum, auto
 
 from edge_serve.messages.about import about
+from edge_serve.models.names import shown
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +60,11 @@ class Faults:
             before = name in self._all()
             self._reasons[stage].pop(name, None)
             if before and name not in self._all():
-                log.info("model %s can be read again", name, extra=about(name))
+                log.info("model %s can be read again", shown(name), extra=about(name))
 
     def _all(self) -> dict[str, str]:
         return {name: reason for stage in reversed(Stage) for name, reason in self._reasons[stage].items()}
 
 
 def _tell(name: str, reason: str) -> None:
-    log.warning("model %s is left out: %s", name, reason, extra=about(name))
+    log.warning("model %s is left out: %s", shown(name), reason, extra=about(name))

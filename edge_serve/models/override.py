@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from edge_serve.config.model import MOST_CONFIG_BYTES
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.models.names import is_text
 
@@ -38,7 +39,7 @@ class Override:
 
         Raises:
             Internal: files without a configuration.
-            InvalidArgument: an unknown parameter, or a path that leaves the directory.
+            InvalidArgument: an unknown parameter, a path that leaves the directory, or too long a configuration.
         """
         # clients write `file:/1/model.py` as well; Triton joins it to the model's directory (core filesystem/api.cc)
         files = {key[len(_FILE) :].lstrip("/"): value for key, value in parameters.items() if key.startswith(_FILE)}
@@ -51,7 +52,12 @@ class Override:
         if config is None and files:
             log.error("Load parameter 'config' must be specified for model file '%s' override", next(iter(files)))
             raise Internal(f"failed to load '{name}', failed to poll from model repository")
-        return None if config is None else Override(str(config), files)
+        if config is None:
+            return None
+        if len(str(config)) > MOST_CONFIG_BYTES:
+            found = f"found a configuration of {len(str(config))} characters"
+            raise InvalidArgument(f"load parameter 'config': {found}, expected at most {MOST_CONFIG_BYTES}")
+        return Override(str(config), files)
 
     def directory(self, name: str) -> tempfile.TemporaryDirectory[str] | None:
         """A directory that holds `<name>/` with the files; None when there are none. It goes with its last user.

@@ -1,6 +1,6 @@
 """What lies on disk: `<repository>/<model>/<version>/...`, and whether it changed.
 
-Version directories are integers of 64 bits without leading zeros; anything else is ignored, as in
+Version directories are integers above 0 of 64 bits without leading zeros; anything else is ignored, as in
 triton-inference-server/core src/model_repository_manager/model_lifecycle.cc and docs/user_guide/model_repository.md of
 the server.
 """
@@ -22,7 +22,7 @@ from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.checks_ensemble import NAMESPACE_END
 from edge_serve.errors import InvalidArgument, UnreadableEntry
 from edge_serve.models.faults import Faults, Stage
-from edge_serve.models.names import is_text
+from edge_serve.models.names import CONTROLS, has_controls, is_text
 from edge_serve.models.reading import READ_SECONDS, Reader
 from edge_serve.models.walk import Row, walk
 
@@ -120,6 +120,8 @@ class Repository:
                 name = _identity(root, path.name) if self.namespaced else path.name
                 if not is_text(path.name):
                     self._tell_nameless(path)
+                elif directory is not None and has_controls(path.name):
+                    faults[name] = f"the name of a model must not contain {CONTROLS}"
                 elif isinstance(directory, Path):
                     models[name] = Found(name, directory, ambiguous=name in models)
                 elif isinstance(directory, Exception):
@@ -284,8 +286,7 @@ def versions(directory: Path) -> list[int]:
 
 
 def _is_version(name: str) -> bool:
-    number = name.isascii() and name.isdigit() and (name == "0" or not name.startswith("0"))
-    return number and int(name) <= _HIGHEST_VERSION
+    return name.isascii() and name.isdigit() and not name.startswith("0") and int(name) <= _HIGHEST_VERSION
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

@@ -64,3 +64,10 @@ def test_refuses_bytes_that_are_not_text() -> None:
 def test_hostile_text_is_an_ordinary_error(text: str) -> None:
     with pytest.raises(InvalidArgument):
         parse_model_config(text)
+
+
+def test_a_long_run_of_backslashes_is_refused_at_once() -> None:
+    """Without a limit, a megabyte of them stops every thread of the process for hours."""
+    with pytest.raises(InvalidArgument, match=r"config\.pbtxt:2: found more than 256 backslashes in a row"):
+        parse_model_config('name: "a"\nplatform: "' + "\\" * 50_000 + '"')
+    assert parse_model_config('platform: "' + "\\" * 256 + '"').platform == "\\" * 128

@@ -51,6 +51,17 @@ def test_a_name_that_is_no_text_is_left_out_and_told_once(tmp_path: Path, caplog
     assert r"caf\udce9' is left out: the name of a model must be UTF-8" in caplog.text
 
 
+def test_a_name_that_would_garble_a_line_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model(tmp_path, "good", "1")
+    model(tmp_path, "two\nlines", "1")
+    (tmp_path / "a\nfile").touch()
+    repository = Repository([tmp_path])
+
+    assert list(repository.scan()) == ["good"]
+    assert repository.faults["two\nlines"].startswith("the name of a model must not contain control characters")
+    assert [message[:34] for message in caplog.messages] == [r"model 'two\nlines' is left out: the"[:34]]
+
+
 def test_a_repository_that_is_given_twice_is_one(tmp_path: Path) -> None:
     model(tmp_path, "m", "1")
     found = Repository([tmp_path, Path(f"{tmp_path}/")]).find("m")
@@ -146,7 +157,7 @@ def test_a_model_that_went_meanwhile_is_no_missing_repository(tmp_path: Path) ->
 
 
 def test_versions_are_integers_without_leading_zeros(tmp_path: Path) -> None:
-    directory = model(tmp_path, "m", "1", "10", "9", "007", "v2", "-3", "\u0663", str(1 << 63))
+    directory = model(tmp_path, "m", "0", "1", "10", "9", "007", "v2", "-3", "\u0663", str(1 << 63))
     (directory / "11").write_text("a file, not a version")
 
     assert versions(directory) == [1, 9, 10]

@@ -80,7 +80,11 @@ def bad_kinds(root: Path) -> dict[str, str]:
         deep = deep / "d"
     deep.mkdir(parents=True)
     os.mkdir(os.fsencode(root) + b"/caf\xe9")
+    for name in ("two\nlines", "gpj.\u202eexe"):
+        python_model(root, name)
     return {
+        "two\nlines": "must not contain control characters",
+        "gpj.\u202eexe": "must not contain control characters",
         "pipe_as_model": "'1/model.py' is a pipe",
         "pipe_as_config": "config.pbtxt: not a file",
         "device_as_model": "'1/model.py' is a pipe, a socket or a device",
@@ -102,10 +106,8 @@ def unreadable(root: Path, elsewhere: Path) -> dict[str, str]:
     return dict.fromkeys(names, "Permission denied")
 
 
-def many_files(root: Path, name: str, count: int) -> Path:
-    """A model with so many files beside it."""
-    directory = python_model(root, name)
-    (directory / "data").mkdir()
+def many_files(directory: Path, count: int) -> None:
+    """Write so many files into a directory."""
+    directory.mkdir()
     for number in range(count):
-        os.close(os.open(directory / "data" / str(number), os.O_CREAT | os.O_WRONLY))
-    return directory
+        os.close(os.open(directory / str(number), os.O_CREAT | os.O_WRONLY))

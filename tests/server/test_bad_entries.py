@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from edge_serve.models.names import shown
 from tests.server.bad_entries import (
     WITHOUT_OVERRIDE,
     bad_kinds,
@@ -63,7 +65,7 @@ def check(server: Running, bad: Mapping[str, str]) -> None:
     for name, reason in bad.items():
         assert entries[name].get("state") == "UNAVAILABLE", (entries[name], server.log())
         assert re.search(reason, entries[name]["reason"]), entries[name]
-        lines = [line for line in server.log().splitlines() if f"model {name} is left out" in line]
+        lines = [line for line in server.log().splitlines() if f"model {shown(name)} is left out" in line]
         assert len(lines) == 1, lines
     assert entries.keys() - {"new"} == {"good", "linked", "links_inside", *bad}
 
@@ -74,6 +76,27 @@ def finds_what_is_new(server: Running, root: Path) -> None:
     assert server.add_sub("new")[0] == 200
     shutil.rmtree(root / "new")
     server.wait_for_log("model new version 1 unloaded")
+
+
+def test_names_that_do_not_fit_cannot_be_loaded(root: Path) -> None:
+    with running(f"--model-repository={root}", *ALL["explicit"]) as server:
+        body = {"parameters": {"config": json.dumps({"backend": "python"}), "file:1/model.py": "eA=="}}
+        for path in (".", "%2e", "a%0Ab", "%E2%80%AEm"):
+            status, answer = server.post(f"/v2/repository/models/{path}/load", body)
+            assert (status, "must not contain" in answer.decode()) == (400, True), answer
+
+
+def test_a_long_configuration_of_a_load_request_is_refused(root: Path) -> None:
+    with running(f"--model-repository={root}", *ALL["explicit"]) as server:
+        body = {"parameters": {"config": json.dumps({"backend": "x" * (1 << 20)})}}
+        status, answer = server.post("/v2/repository/models/good/load", body)
+        assert (status, "expected at most 1048576" in answer.decode()) == (400, True), answer
+
+
+def test_a_model_whose_only_version_is_zero_is_refused(tmp_path: Path) -> None:
+    python_model(tmp_path, "zero", version=0)
+    with running(f"--model-repository={tmp_path}", "--exit-on-error=false") as server:
+        server.wait_for_log("at least one version must be available under the version policy of model 'zero'")
 
 
 def stops(server: Running) -> None:
@@ -152,11 +175,13 @@ def test_a_file_system_that_does_not_answer_costs_its_entries(root: Path, tmp_pa
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_model_with_many_files_serves_and_one_with_too_many_is_left_out(root: Path) -> None:
-    many_files(root, "many", 99_990)
-    many_files(root, "too_many", 100_000)
-    with running(f"--model-repository={root}", *ALL["poll"]) as server:
-        entries = index(server)
-        assert entries["many"]["state"] == "READY"
-        assert entries["too_many"]["reason"] == "holds more than 100000 files and directories"
-        finds_what_is_new(server, root)
-        stops(server)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:  # a disk takes minutes
+        for name, count in {"many": 99_990, "too_many": 100_000}.items():
+            many_files(python_model(Path(memory), name) / "data", count)
+            (root / name).symlink_to(Path(memory, name))
+        with running(f"--model-repository={root}", *ALL["poll"]) as server:
+            entries = index(server)
+            assert entries["many"]["state"] == "READY"
+            assert entries["too_many"]["reason"] == "holds more than 100000 files and directories"
+            finds_what_is_new(server, root)
+            stops(server)
