@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge_serve.workers import landlock
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -44,6 +46,7 @@ def examine(ports: tuple[int, ...] = (8000, 8001, 8002)) -> Iterator[Finding]:
     yield from _backends()
     yield from _gpu()
     yield from _limits()
+    yield from _sandbox()
     for port in ports:
         yield _port(port)
 
@@ -74,6 +77,21 @@ def _machine() -> Iterator[Finding]:
         memfd,
         "" if memfd else "a Linux kernel >= 3.17",
     )
+
+
+def _sandbox() -> Iterator[Finding]:
+    version = landlock.version()
+    if version >= landlock.WITH_SCOPES:
+        yield Finding("sandbox", f"Landlock {version}: models are kept from the server's files and processes", True)
+    elif version >= landlock.OLDEST:
+        yield Finding(
+            "sandbox", f"Landlock {version}: models are kept from the server's files, and may send it signals"
+        )
+    else:
+        text = (
+            f"Landlock {version}, {landlock.OLDEST} is needed: models can read the server's keys and each other's files"
+        )
+        yield Finding("sandbox", text, None, "a Linux kernel >= 6.12 with CONFIG_SECURITY_LANDLOCK (docs/security.md)")
 
 
 def _memory() -> str:

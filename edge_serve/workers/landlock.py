@@ -39,7 +39,7 @@ _RIGHTS = _FILE_RIGHTS | _REFER | _REMOVE_DIR | _REMOVE_FILE | _MAKE
 #: abstract UNIX sockets, and signals, of processes outside the domain
 _SCOPED = 1 << 0 | 1 << 1
 #: before it a file could not be moved to another directory, which programs do
-OLDEST, _WITH_TRUNCATE, _WITH_SCOPES = 2, 3, 6
+OLDEST, _WITH_TRUNCATE, WITH_SCOPES = 2, 3, 6
 #: links of a model that are followed; more is no model
 _MOST_ENTRIES = 10_000
 
@@ -95,7 +95,7 @@ def confine(rules: Mapping[str, Sequence[str]]) -> None:
         return
     rights = _RIGHTS if abi >= _WITH_TRUNCATE else _RIGHTS & ~_TRUNCATE
     attr = _RulesetAttr(rights, 0, _SCOPED)
-    size = ctypes.sizeof(attr) if abi >= _WITH_SCOPES else 8
+    size = ctypes.sizeof(attr) if abi >= WITH_SCOPES else 8
     ruleset = _call(_CREATE_RULESET, ctypes.byref(attr), size, 0)
     try:
         for path, allowed in grants(rules):

@@ -13,6 +13,7 @@ import pytest
 from edge_serve import doctor
 from edge_serve.config.server import parse_argv
 from edge_serve.doctor import Finding
+from edge_serve.workers import landlock
 
 
 def found(findings: Iterator[Finding], topic: str) -> list[Finding]:
@@ -125,3 +126,18 @@ def test_a_gpu_is_named_by_its_driver(monkeypatch: pytest.MonkeyPatch, tmp_path:
     (finding,) = found(doctor.examine(ports=()), "gpu")
 
     assert (finding.text, finding.good) == (name, True)
+
+
+@pytest.mark.parametrize(
+    ("version", "good", "text"),
+    [(7, True, "kept from the server's files and processes"), (2, None, "may send it signals"), (0, None, "is needed")],
+)
+def test_it_says_from_what_models_are_kept(
+    monkeypatch: pytest.MonkeyPatch, version: int, good: bool | None, text: str
+) -> None:
+    monkeypatch.setattr(landlock, "version", lambda: version)
+
+    (finding,) = found(doctor.examine(), "sandbox")
+
+    assert finding.good is good
+    assert text in finding.text
