@@ -10,12 +10,14 @@ import json
 import re
 from typing import Any
 
+#: Strings and words are matched as a whole or not at all: the time is linear in the length of any text. A string that
+#: does not end is one piece.
 _PIECE = re.compile(
     r"""
-      "(?:[^"\\]|\\.)*"                   # a string stays as it is
-    | '((?:[^'\\]|\\.)*)'                 # 1: a string in single quotes
-    | ([A-Za-z_$][\w$]*)(?=\s*:)          # 2: a bare key
-    | ,(?=\s*[\]}])                       # a comma too many
+      "(?:[^"\\]|\\.)*(?:"|\\?\Z)                    # a string stays as it is
+    | '((?:[^'\\]|\\.)*)(?:'|\\?\Z)                  # 1: a string in single quotes
+    | (?<![\w$])([A-Za-z_$][\w$]*)(?![\w$])(?=\s*:)   # 2: a bare key
+    | ,(?=\s*[\]}])                                   # a comma too many
     """,
     re.VERBOSE | re.DOTALL,
 )

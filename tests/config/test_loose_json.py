@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from edge_serve.config.json_form import model_config_from_json
 from edge_serve.config.loose_json import loads
+from edge_serve.errors import InvalidArgument
 
 
 @pytest.mark.parametrize(
@@ -32,3 +35,13 @@ def test_a_configuration_with_bare_keys() -> None:
     config = model_config_from_json("{sequence_batching: {direct: {max_queue_delay_microseconds: 7}},}")
 
     assert config.sequence_batching.direct.max_queue_delay_microseconds == 7
+
+
+@pytest.mark.parametrize(
+    "text", ["NaN" * 20_000, '{"a":1' + "e" * 60_000, '"' + '\\"' * 30_000, "'" + "\\'" * 30_000 + "\\"]
+)
+def test_hostile_text_takes_no_longer_than_its_length(text: str) -> None:
+    began = time.process_time()
+    with pytest.raises(InvalidArgument):
+        model_config_from_json(text)
+    assert time.process_time() - began < 1.0
