@@ -55,10 +55,15 @@ OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """How to run Python code of ours: the arguments in front of a module's name, and the environment variables."""
+    """How to run Python code of ours: the arguments in front of a module's name, and the environment variables.
+
+    Attributes:
+        program: the file that the command starts in its turn, looked for before each start; "" = none.
+    """
 
     command: tuple[str, ...]
     variables: Mapping[str, str]
+    program: str = ""
 
 
 @dataclass(slots=True, eq=False)

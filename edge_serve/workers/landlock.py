@@ -212,7 +212,10 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(f"this worker cannot be kept from the server's files ({error}): --worker-sandbox=false goes without")
     if command[0].startswith("/"):
         os.environ.update(given.get("variables", {}))
-        os.execv(command[0], command)
+        try:
+            os.execv(command[0], command)
+        except OSError as error:
+            sys.exit(f"'{command[0]}' cannot be started: {error.strerror}")
     sys.argv[:] = command
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 

@@ -131,6 +131,8 @@ class Process:
         return self._popen.pid
 
     def _spawn(self) -> None:
+        if self._interpreter.program:  # that it is gone must not look like the crash of a process
+            os.stat(self._interpreter.program)
         ours, theirs = socket.socketpair()
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             handed_over.enter_context(theirs)

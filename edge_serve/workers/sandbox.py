@@ -90,7 +90,7 @@ class Sandbox:
             rules["variables"] = {_LIBRARIES: variables.pop(_LIBRARIES)}
             variables |= {_LIBRARIES: ours} if ours is not None else {}
         start = (sys.executable, "-I", "-S", landlock.__file__, json.dumps(rules))
-        return Interpreter((*start, *interpreter.command), variables)
+        return Interpreter((*start, *interpreter.command), variables, interpreter.command[0])
 
     def probe(self, interpreter: Interpreter, root: Path) -> Interpreter:
         """Return the interpreter of an environment that is asked what it is, for no model."""
