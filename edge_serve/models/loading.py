@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from edge_serve.aio.offload import offload
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.clock import Clock
 from edge_serve.config import model_config_pb2 as pb
@@ -229,7 +230,8 @@ class Loader:
             document = await self._workers.describe(spec, config.backend, own_worker=own)
             config = settle_instances(merge_completed(config, document))
             spec = self._spec(plan, config, version)
-        signature = signature_of(config, config.name, version, read_labels(config, plan.directory))
+        labels = await offload(read_labels, config, plan.directory)
+        signature = signature_of(config, config.name, version, labels)
         limited = self._gate.admit(config) if self._gate is not None else None
         try:
             served = await self._start(plan, spec, config, signature, arena, own, limited)
