@@ -130,7 +130,7 @@ class Backend(Protocol):
         """
 
     def open(self, spec: ModelSpec, instances: Sequence[InstanceSpec]) -> list[BackendInstance]:
-        """Load the model.
+        """Load the model. Called again when instances are added to those that serve: what they share is loaded then.
 
         Raises:
             EdgeServeError: with the reason, for the log and the repository index.

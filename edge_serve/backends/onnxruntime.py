@@ -7,6 +7,7 @@ say. docs/onnxruntime.md is the user's page, and has the measurements behind the
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ class Backend:
     def __init__(self) -> None:
         self._sessions: dict[tuple[str, int], sessions.Session] = {}
         self._shared: dict[tuple[str, int], SharedSession] = {}
+        #: how many instances were opened on each device, and what their second session was made with
+        self._opened: Counter[tuple[str, int]] = Counter()
+        self._divided: dict[tuple[str, int], settings.SessionSettings] = {}
 
     def complete_config(self, spec: ModelSpec) -> dict[str, Any]:
         """The configuration with the model's own inputs and outputs filled in, and whether it batches.
@@ -57,9 +61,11 @@ class Backend:
             check_onnx(spec.config, inputs, outputs, overridable)
             plan = make_plan(spec.config, [*inputs, *overridable], outputs)
             options = sessions.run_options(self._settings(spec))
-            if place not in self._shared:
-                self._shared[place] = SharedSession(session, self._together(spec, places.count(place), place))
-            opened.append(OnnxInstance(self._shared[place], plan, options))
+            shared = self._shared.setdefault(place, SharedSession(session))
+            opened.append(OnnxInstance(shared, plan, options))
+        self._opened.update(places)
+        for place in dict.fromkeys(places):
+            self._divide(spec, place)
         return opened
 
     def close(self) -> None:
@@ -71,13 +77,16 @@ class Backend:
         size = settings.model_bytes(self._path(spec))
         return settings.session_settings(spec.config, spec.backend_config, size)
 
-    def _together(self, spec: ModelSpec, instances: int, place: tuple[str, int]) -> sessions.Session | None:
+    def _divide(self, spec: ModelSpec, place: tuple[str, int]) -> None:
         wanted = settings.providers(spec.config, *place)
         if [provider.name for provider in wanted] != [settings.CPU]:
-            return None
+            return
         path, cores = self._path(spec), len(os.sched_getaffinity(0))
-        made = settings.settings_together(self._settings(spec), settings.model_bytes(path), instances, cores)
-        return None if made is None else sessions.make(path, made, wanted)
+        size, instances = settings.model_bytes(path), self._opened[place]
+        made = settings.settings_together(self._settings(spec), size, instances, cores)
+        if made is not None and made != self._divided.get(place):
+            self._shared[place].divide(sessions.make(path, made, wanted))
+            self._divided[place] = made
 
     def _session(self, spec: ModelSpec, kind: str, device: int) -> sessions.Session:
         session = self._sessions.get((kind, device))

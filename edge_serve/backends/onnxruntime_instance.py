@@ -92,17 +92,18 @@ class SharedSession:
         self._running = 0
         self._lock = threading.Lock()
 
+    def divide(self, together: sessions.Session) -> None:
+        """Use another session for runs beside others: instances were added."""
+        self._together = together
+
     def __enter__(self) -> sessions.Session:
-        if self._together is None:
-            return self._alone
         with self._lock:
             self._running += 1
-            return self._together if self._running > 1 else self._alone
+            return self._together if self._running > 1 and self._together is not None else self._alone
 
     def __exit__(self, *_: object) -> None:
-        if self._together is not None:
-            with self._lock:
-                self._running -= 1
+        with self._lock:
+            self._running -= 1
 
 
 class OnnxInstance:

@@ -43,6 +43,12 @@ class Absence:
         self.stop()
         self._timer = None
 
+    def remove(self, instance: int, instances: int) -> None:
+        """An instance was removed; so many are left."""
+        self._lost.discard(instance)
+        if self._timer is None and self._lost and len(self._lost) >= instances:
+            self._timer = self._loop.call_later(ABSENCE_SECONDS, self._on_timer)
+
     def stop(self) -> None:
         """Nobody needs to be told any more of what has begun."""
         if self._timer is not None:

@@ -137,6 +137,9 @@ class DecoupledDriver(Driver):
                 self._send(stream.job, self._response(stream.job, Reply(error=error), True, None))
         self._check_idle()
 
+    def _works(self, instance: int) -> bool:
+        return super()._works(instance) or any(opened.instance == instance for opened in self._open.values())
+
     # ---- inside -------------------------------------------------------------------------------------------------
 
     def _run(self, run: Run) -> list[Job]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Protocol
 
 from edge_serve.aio.callbacks import notify
@@ -33,7 +33,7 @@ class Executors(Protocol):
     """What a driver asks of the model that it drives: an `OpenedModel`, or who stands before it (`rate_limit`)."""
 
     @property
-    def instances(self) -> int: ...
+    def numbers(self) -> Collection[int]: ...
 
     @property
     def timeout(self) -> float: ...
@@ -113,6 +113,8 @@ class Driver:
         #: before it is idle, its open sequences must have ended
         self._awaits_sequences = False
         self._gathering = False
+        #: instances that get no new work -> what to call when they have none left
+        self._retiring: dict[int, Callable[[], None]] = {}
         self._absence = Absence(name, loop, self._on_absence)
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Job:
@@ -147,10 +149,10 @@ class Driver:
         """See `Ticket.hold`: one answer needs no waiting."""
         return False
 
-    def places(self, job: Job) -> Sequence[int]:
+    def places(self, job: Job) -> Collection[int]:
         """The instances that may answer a request: the one that runs it, or any while it is queued."""
         batch = self._batches.get(job.batch_id)
-        return range(self.model.instances) if batch is None else (batch[0],)
+        return self.model.numbers if batch is None else (batch[0],)
 
     def running(self, batch_id: int, position: int) -> InferRequest | None:
         """The request at this place of a batch that runs."""
@@ -162,6 +164,28 @@ class Driver:
         if self._pace is not None:
             self._pace(1 << 40)  # so long that no two travel together
             self._pace = None
+
+    def add_instance(self, instance: int, *, passive: bool = False) -> None:
+        """Run batches on one more instance. No other had its number before."""
+        self._scheduler.add_instance(instance, passive=passive)
+        self._absence.back(instance)
+        self._pump()
+
+    def retire_instance(self, instance: int, on_free: Callable[[], None]) -> None:
+        """Give no new work to an instance; `on_free` is called once it has none left and its sequences have ended."""
+        self._retiring[instance] = on_free
+        self._scheduler.retire_instance(instance)
+        self._pump()
+        self._check_retired()
+
+    def _check_retired(self) -> None:
+        for instance in [one for one in self._retiring if not self._works(one)]:
+            self._loop.call_soon(self._retiring.pop(instance))
+            self._absence.remove(instance, sum(other != instance for other in self.model.numbers))
+
+    def _works(self, instance: int) -> bool:
+        """Whether an instance that retires may still get work, or has not finished what it got."""
+        return self._scheduler.has_instance(instance)
 
     def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
         """Accept nothing more; `on_idle` is called once everything accepted is answered.
@@ -182,7 +206,7 @@ class Driver:
         for entry in self._scheduler.drain():
             self.statistics.pending -= 1
             self._fail(entry, error, record.REJECTED)  # type: ignore[arg-type]
-        for instance in range(self.model.instances):
+        for instance in list(self.model.numbers):
             self.on_lost(instance, error)
         self._absence.stop()
 
@@ -242,7 +266,7 @@ class Driver:
         for key in lost:
             for job in self._batches.pop(key)[1]:
                 self._fail(job, error, record.BACKEND)
-        self._absence.lost(instance, self.model.instances)
+        self._absence.lost(instance, len(self.model.numbers))
         self._pump()
         self._check_idle()
 
@@ -277,7 +301,7 @@ class Driver:
                 self._run(decision)
             elif isinstance(decision, Wait):
                 self._wake_at(decision.until_ns, now)
-                if self._on_idle is not None:
+                if self._on_idle is not None or self._retiring:
                     self._check_idle()
                 return
             else:
@@ -321,6 +345,8 @@ class Driver:
         self._pump()
 
     def _check_idle(self) -> None:
+        if self._retiring:
+            self._check_retired()
         if (
             self._on_idle is not None
             and not self.in_flight()
@@ -328,6 +354,9 @@ class Driver:
         ):
             on_idle, self._on_idle = self._on_idle, None
             self._loop.call_soon(on_idle)
+            for on_free in self._retiring.values():  # their sequences end with the model
+                self._loop.call_soon(on_free)
+            self._retiring.clear()
 
     # ---- answering ----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from edge_serve.aio.offload import offload
-from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.backends.base import ModelSpec
 from edge_serve.clock import Clock
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.checks_io import check_inputs_and_outputs
@@ -31,9 +31,11 @@ from edge_serve.models.driver import Driver
 from edge_serve.models.ensemble import EnsembleRunner, member_labels
 from edge_serve.models.ensemble_flight import Lookup
 from edge_serve.models.gathering import GatheringDriver
+from edge_serve.models.instance_group import placed
 from edge_serve.models.iterative import IterativeDecoupledDriver, IterativeDriver
 from edge_serve.models.override import Override
 from edge_serve.models.rate_limit import Gate, LimitedModel
+from edge_serve.models.regrouping import Regrouping
 from edge_serve.models.repository import (
     Fingerprint,
     Found,
@@ -62,12 +64,6 @@ log = logging.getLogger(__name__)
 
 #: model parameter: `own` or `shared`, whether a compiled model gets a worker process of its own
 WORKER_PARAMETER = "EDGE_SERVE_WORKER"
-
-_KINDS = {
-    pb.ModelInstanceGroup.KIND_CPU: "CPU",
-    pb.ModelInstanceGroup.KIND_GPU: "GPU",
-    pb.ModelInstanceGroup.KIND_MODEL: "MODEL",
-}
 
 
 @dataclass(slots=True)
@@ -116,6 +112,19 @@ class Plan:
             and of_version(self.print, version) == of_version(before.print, version)
             and _of_one_version(self.config) == _of_one_version(before.config)
         )
+
+    def regroups(self, version: int, before: Plan | None, served: Served | None) -> bool:
+        """Whether nothing but the instances of a version that serves changes, as in Triton's
+        ConfigChangeRequiresReload (core src/model_config_utils.cc).
+
+        Args:
+            before: what it was loaded by; its configuration is completed in `served`.
+        """
+        if before is None or served is None or served.opened is None or self.directory != before.directory:
+            return False
+        files = of_version(self.print, version) == of_version(before.print, version)
+        config = _of_any_instances(self.config)
+        return files and config in (_of_any_instances(before.config), _of_any_instances(served.config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +209,19 @@ class Loader:
         served.load_seconds = time.monotonic() - started
         return served
 
+    def regroup(self, served: Served, plan: Plan) -> Regrouping:
+        """Plan the change of instances that the plan's `instance_group` asks for; all else stays.
+
+        Raises:
+            InvalidArgument: a group asks for what the machine does not have.
+        """
+        config = pb.ModelConfig()
+        config.CopyFrom(served.config)
+        del config.instance_group[:]
+        config.instance_group.extend(plan.config.instance_group)
+        config = settle_instances(config)
+        return Regrouping(served, config, self._spec(plan, config, int(served.version)), plan.directory)
+
     def open_ensemble(self, plan: Plan, version: int, lookup: Lookup) -> Served:
         """One version of an ensemble whose members serve; it has no worker and no memory of its own.
 
@@ -232,7 +254,7 @@ class Loader:
             spec = self._spec(plan, config, version)
         labels = await offload(read_labels, config, plan.directory)
         signature = signature_of(config, config.name, version, labels)
-        limited = self._gate.admit(config) if self._gate is not None else None
+        limited = self._gate.admit(placed(config)) if self._gate is not None else None
         try:
             served = await self._start(plan, spec, config, signature, arena, own, limited)
         except BaseException:
@@ -259,7 +281,9 @@ class Loader:
         if signature.has_sequence_batching:
             driver.controls = Controls(config)
         warmup = WarmupListener()
-        opened = await self._workers.open(spec, config.backend, _instances(config), warmup, arena, own_worker=own)
+        instances = placed(config)
+        specs = [one.spec for one in instances]
+        opened = await self._workers.open(spec, config.backend, specs, warmup, arena, own_worker=own)
         try:
             await warm_up(config, plan.directory, opened, warmup)
         except BaseException:
@@ -273,6 +297,7 @@ class Loader:
         return Served(
             config.name, str(spec.version), config, signature, driver, driver.statistics, opened, arena, 0.0,
             shape_key_for(signature), kept=plan.kept, identity=plan.name, directory=plan.directory,
+            instances=dict(enumerate(instances)),
         )  # fmt: skip
 
     def _put_cache_before(self, served: Served) -> None:
@@ -305,8 +330,8 @@ class Loader:
         return new_statistics(summaries=options.summaries, histograms=options.histograms, first_response_bounds=bounds)
 
     def _driver(self, config: pb.ModelConfig, signature: Signature, limited: LimitedModel | None) -> Driver:
-        instances = _instances(config)
-        passive = _passive(config)
+        instances = placed(config)
+        passive = {number for number, one in enumerate(instances) if one.group.passive}
         order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = None
         if config.dynamic_batching.preserve_ordering:
             order = ResponseOrder()
@@ -350,26 +375,10 @@ def _of_one_version(config: pb.ModelConfig) -> pb.ModelConfig:
     return one
 
 
-def _instances(config: pb.ModelConfig) -> list[InstanceSpec]:
-    """Every instance, in the order of the groups; one per GPU and count where the group names GPUs."""
-    specs = []
-    for group in config.instance_group:
-        kind = _KINDS[group.kind]
-        for device in list(group.gpus) if kind == "GPU" else [0]:
-            suffix = f"_gpu{device}" if kind == "GPU" and len(group.gpus) > 1 else ""
-            specs += [InstanceSpec(f"{group.name}{suffix}_{i}", kind, device) for i in range(group.count)]
-    return specs
-
-
-def _passive(config: pb.ModelConfig) -> set[int]:
-    passive: set[int] = set()
-    index = 0
-    for group in config.instance_group:
-        count = group.count * max(1, len(group.gpus))
-        if group.passive:
-            passive.update(range(index, index + count))
-        index += count
-    return passive
+def _of_any_instances(config: pb.ModelConfig) -> pb.ModelConfig:
+    one = _of_one_version(config)
+    one.ClearField("instance_group")
+    return one
 
 
 def _own_worker(config: pb.ModelConfig, default: bool) -> bool:

@@ -6,7 +6,7 @@ that is not, which is every driver while the setting is off, does not know of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -15,6 +15,7 @@ from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.models.driver import Driver
+from edge_serve.models.instance_group import Placed
 from edge_serve.scheduling.rate_limiter import Claimant, RateLimiter, Resource
 from edge_serve.workers.pool import BatchReply, OpenedModel, PartialListener
 
@@ -36,20 +37,27 @@ class Gate:
         self.limiter = limiter
         self._models: dict[Claimant, tuple[LimitedModel, int]] = {}
 
-    def admit(self, config: pb.ModelConfig) -> LimitedModel:
+    def admit(self, instances: Iterable[Placed]) -> LimitedModel:
         """Place the instances of a completed configuration; `close` gives their place back.
 
         Raises:
             InvalidArgument: one of them could never run.
         """
-        claimants = list(_claimants(config))
-        model = LimitedModel(self, claimants)
-        self.limiter.add(claimants)
-        self._models.update({claimant: (model, instance) for instance, claimant in enumerate(claimants)})
+        model = LimitedModel(self)
+        model.add(dict(enumerate(instances)))
         return model
 
-    def leave(self, claimants: Sequence[Claimant]) -> None:
-        """A model is gone."""
+    def join(self, model: LimitedModel, claimants: Mapping[int, Claimant]) -> None:
+        """Place instances of a model, all or none of them.
+
+        Raises:
+            InvalidArgument: as `admit`.
+        """
+        self.limiter.add(claimants.values())
+        self._models.update({claimant: (model, instance) for instance, claimant in claimants.items()})
+
+    def leave(self, claimants: Collection[Claimant]) -> None:
+        """Instances are gone."""
         self.limiter.remove(claimants)
         for claimant in claimants:
             self._models.pop(claimant, None)
@@ -65,12 +73,29 @@ class Gate:
 class LimitedModel:
     """An opened model as its driver sees it, and its driver as the workers see it."""
 
-    def __init__(self, gate: Gate, claimants: Sequence[Claimant]) -> None:
+    def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._claimants = claimants
+        #: by instance
+        self._claimants: dict[int, Claimant] = {}
         self._held: dict[int, _Held] = {}
         self._driver: Driver
         self._model: OpenedModel
+
+    def add(self, instances: Mapping[int, Placed]) -> None:
+        """Place more instances, by number.
+
+        Raises:
+            InvalidArgument: one of them could never run; none was placed.
+        """
+        claimants = {number: _claimant(one) for number, one in instances.items()}
+        self._gate.join(self, claimants)
+        self._claimants.update(claimants)
+
+    def remove(self, instance: int) -> None:
+        """Give the place of an instance back."""
+        claimant = self._claimants.pop(instance, None)
+        if claimant is not None:
+            self._gate.leave([claimant])
 
     def join(self, driver: Driver, model: OpenedModel) -> None:
         """Stand between the two from now on."""
@@ -84,9 +109,9 @@ class LimitedModel:
         return self._driver
 
     @property
-    def instances(self) -> int:
+    def numbers(self) -> Collection[int]:
         """See `OpenedModel`."""
-        return self._model.instances
+        return self._model.numbers
 
     @property
     def timeout(self) -> float:
@@ -99,7 +124,8 @@ class LimitedModel:
 
     def close(self) -> None:
         """The model is gone."""
-        self._gate.leave(self._claimants)
+        self._gate.leave(self._claimants.values())
+        self._claimants.clear()
 
     # ---- for the driver -----------------------------------------------------------------------------------------
 
@@ -162,16 +188,12 @@ class LimitedModel:
         cast(PartialListener, self._driver).on_partial(instance, batch_id, index, reply, final, lease)
 
 
-def _claimants(config: pb.ModelConfig) -> Iterator[Claimant]:
-    """One for each instance, in the order in which loading numbers them. A passive one never runs and needs nothing."""
-    for group in config.instance_group:
-        is_gpu = group.kind == pb.ModelInstanceGroup.KIND_GPU
-        for device in list(group.gpus) if is_gpu else [0]:
-            for _ in range(group.count):
-                limits = group.rate_limiter
-                resources = [] if group.passive else limits.resources
-                needs = {Resource(one.name, _stock(one, device)): one.count for one in resources}
-                yield Claimant(needs, max(1, limits.priority))
+def _claimant(instance: Placed) -> Claimant:
+    """A passive instance never runs and needs nothing."""
+    group, device = instance.group, instance.spec.device_id
+    resources = [] if group.passive else group.rate_limiter.resources
+    needs = {Resource(one.name, _stock(one, device)): one.count for one in resources}
+    return Claimant(needs, max(1, group.rate_limiter.priority))
 
 
 def _stock(resource: pb.ModelRateLimiter.Resource, device: int) -> int | None:

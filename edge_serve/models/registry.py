@@ -356,14 +356,15 @@ class Registry:
                 record.barren = True
                 text = f"at least one version must be available under the version policy of model '{plan.name}'"
                 raise LoadFailure(plan.name, text)
-            await self._turnover.swap(record, plan, own_worker=own_worker)
+            changed = await self._turnover.swap(record, plan, own_worker=own_worker)
         except LoadFailure as error:
             if members_of(plan.config):
                 self._give_up(record, plan, batch.results, error)
             elif not plan.versions:
                 log.error("failed to load '%s': %s", plan.name, error.reason, extra=about(plan.name))
             raise
-        batch.changed.add(plan.name)
+        if changed:
+            batch.changed.add(plan.name)
 
     def _fit(self, plan: Plan, results: Results) -> Plan:
         """The plan of an ensemble, completed with what its members say.

@@ -15,6 +15,7 @@ from edge_serve.messages.infer import InferRequest, InferResponse, Room
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.metrics.source import ModelSeries
+from edge_serve.models.instance_group import Placed
 from edge_serve.models.lineage import Lineage
 from edge_serve.models.repository import namespace_of
 from edge_serve.models.reshape import reshape_inputs, reshape_outputs
@@ -49,6 +50,7 @@ class Served:
         shape_key: requests with equal keys may share a batch.
         kept: the directory with the files of a load request, gone when the version is closed.
         cached: its answers are kept in the response cache.
+        instances: by number, and what asks for each; of an ensemble none.
         lineage: what metrics add of the loads that this one replaced.
         on_close: called when the version is closed, to give back what it has of the whole server.
         directory: of the model's files.
@@ -73,6 +75,7 @@ class Served:
     directory: Path = Path()
     sick: bool = False
     failed_questions: int = 0
+    instances: dict[int, Placed] = field(default_factory=dict)
     lineage: Lineage = field(default_factory=Lineage)
     _reshapes_inputs: bool = field(init=False)
     _reshapes_outputs: bool = field(init=False)

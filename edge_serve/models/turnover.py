@@ -20,6 +20,7 @@ from edge_serve.models.lifecycle import Event, State
 from edge_serve.models.loading import Loader, Plan
 from edge_serve.models.memory import Memory
 from edge_serve.models.records import ModelRecord, VersionRecord
+from edge_serve.models.regrouper import Regrouper
 from edge_serve.models.repository import of_version
 from edge_serve.models.served import Served
 from edge_serve.models.waiting import WaitingRoom
@@ -59,6 +60,7 @@ class Turnover:
         self.highest: dict[str, Served] = {}
         self.leaving: set[asyncio.Task[None]] = set()
         self.incidents = Incidents()
+        self._regrouper = Regrouper(loader, drain_seconds)
 
     def load_at_once(self, count: int) -> None:
         """How many versions may be loading at the same time from now on."""
@@ -67,13 +69,33 @@ class Turnover:
     def admit(self, memory: Memory, most_waiting: int) -> None:
         """Load only what fits. `most_waiting` requests may wait while a version goes before its successor comes."""
         self._memory, self._most_waiting = memory, most_waiting
+        self._regrouper.memory = memory
 
-    async def swap(self, record: ModelRecord, plan: Plan, *, own_worker: bool) -> None:
+    async def swap(self, record: ModelRecord, plan: Plan, *, own_worker: bool) -> bool:
         """Load every version of `plan`; when all are there, they take over. When one fails, none does.
 
-        A version that serves and did not change is left alone: its state and its open sequences stay.
+        A version that serves and did not change is left alone: its state and its open sequences stay. So are its other
+        instances, where only `instance_group` changed.
+
+        Returns:
+            Whether more than instances changed, so that ensembles must be made anew.
         """
-        wanted = [version for version in plan.versions if not _stays(record, plan, version)]
+        changed = [version for version in plan.versions if not _stays(record, plan, version)]
+        regrouped = {version: served for version in changed if (served := _regroups(record, plan, version)) is not None}
+        wanted = [version for version in changed if version not in regrouped]
+        stay = all(known.version in plan.versions for known in record.ready())
+        async with self._regrouper.prepared(plan, regrouped) as regroupings:
+            await self._swap(record, plan, wanted, own_worker)
+            tasks = [task for one in regroupings for task in self._regrouper.commit(one)]
+        self.leaving.update(tasks)
+        for task in tasks:
+            task.add_done_callback(self.leaving.discard)
+        quick = [] if any(open_sequences(served) for served in regrouped.values()) else tasks
+        if quick:
+            await asyncio.wait(quick)
+        return bool(wanted) or not (regrouped and stay)
+
+    async def _swap(self, record: ModelRecord, plan: Plan, wanted: list[int], own_worker: bool) -> None:
         for version in wanted:
             known = record.versions.setdefault(version, VersionRecord(version))
             if known.state in (State.GONE, State.DRAINING):
@@ -278,6 +300,13 @@ def _stays(record: ModelRecord, plan: Plan, version: int) -> bool:
     known = record.versions.get(version)
     ready = known is not None and known.state is State.READY
     return ready and not members_of(plan.config) and plan.keeps(version, record.plan)
+
+
+def _regroups(record: ModelRecord, plan: Plan, version: int) -> Served | None:
+    """The version that serves, if only its instances are to change."""
+    known = record.versions.get(version)
+    served = known.served if known is not None and known.state is State.READY else None
+    return served if not members_of(plan.config) and plan.regroups(version, record.plan, served) else None
 
 
 def _comes_back(known: VersionRecord) -> int:

@@ -74,7 +74,7 @@ async def warm_up(
         if not requests:
             continue
         try:
-            await asyncio.gather(*(_run(sample, requests, opened, listener, i) for i in range(opened.instances)))
+            await asyncio.gather(*(_run(sample, requests, opened, listener, i) for i in opened.numbers))
         except EdgeServeError as error:
             raise type(error)(f"failed to run warmup sample '{sample.name}': {error.message}") from error
 

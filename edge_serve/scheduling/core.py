@@ -99,6 +99,15 @@ class Scheduler(Protocol):
     def back(self, instance: int) -> None:
         """The instance is there (again) and idle."""
 
+    def add_instance(self, instance: int, *, passive: bool = False) -> None:
+        """Give work to one more instance, which is idle; a passive one gets none. No other had its number before."""
+
+    def retire_instance(self, instance: int) -> None:
+        """Give no new work to an instance; its sequences go on there to their end. It is removed when it has none."""
+
+    def has_instance(self, instance: int) -> bool:
+        """Return whether an instance was not removed."""
+
     def cancel(self, entry: Entry) -> bool:
         """Drop a queued entry. False when it is not queued (already running, or answered)."""
 

@@ -68,6 +68,12 @@ class DirectScheduler(QueuedScheduler):
             self._current = -1
         super().lost(instance)
 
+    def retire_instance(self, instance: int) -> None:
+        """See `core.Scheduler`. A run that it has ahead is its last."""
+        if instance == self._current:
+            self._current = -1
+        super().retire_instance(instance)
+
     def pace(self, execution_ns: int) -> None:
         """An execution took this long; the mean of the last ones decides how many may travel together."""
         self._mean_ns += (execution_ns - self._mean_ns) // 8

@@ -12,12 +12,14 @@ from typing import Any
 
 
 class State(Enum):
-    """What an instance is doing; a PASSIVE one (`instance_group.passive`) never gets work."""
+    """What an instance is doing; a PASSIVE one (`instance_group.passive`) never gets work, and a RETIRING one that is
+    busy gets none after that."""
 
     IDLE = 0
     BUSY = 1
     LOST = 2
     PASSIVE = 3
+    RETIRING = 4
 
 
 class Instances:
@@ -25,15 +27,35 @@ class Instances:
 
     Attributes:
         idle: numbers of the idle ones, the next to be used last.
-        busy: how many are busy.
+        busy: how many are busy, retiring ones too.
     """
 
     __slots__ = ("_state", "busy", "idle")
 
     def __init__(self, count: int, passive: Collection[int] = ()) -> None:
-        self._state = [State.PASSIVE if n in passive else State.IDLE for n in range(count)]
+        self._state = {n: State.PASSIVE if n in passive else State.IDLE for n in range(count)}
         self.idle = [n for n in reversed(range(count)) if self._state[n] is State.IDLE]
         self.busy = 0
+
+    def add(self, number: int, *, passive: bool = False) -> None:
+        """Add an instance that is idle. No other had its number before."""
+        self._state[number] = State.PASSIVE if passive else State.IDLE
+        if not passive:
+            self.idle.insert(0, number)
+
+    def retire(self, number: int) -> None:
+        """Remove an instance; one that is busy gets no more work, and is removed when it is done or lost."""
+        state = self._state.get(number)
+        if state is State.BUSY:
+            self._state[number] = State.RETIRING
+        elif state is not None and state is not State.RETIRING:
+            if state is State.IDLE:
+                self.idle.remove(number)
+            del self._state[number]
+
+    def has(self, number: int) -> bool:
+        """Return whether it was not removed."""
+        return number in self._state
 
     def take(self) -> int:
         """The number of an idle instance, which is busy from now on.
@@ -58,24 +80,31 @@ class Instances:
 
     def done(self, number: int) -> None:
         """It finished; no effect on an instance that was lost meanwhile."""
-        if self._state[number] is State.BUSY:
+        state = self._state.get(number)
+        if state is State.BUSY:
             self._state[number] = State.IDLE
             self.idle.append(number)
+            self.busy -= 1
+        elif state is State.RETIRING:
+            del self._state[number]
             self.busy -= 1
 
     def lost(self, number: int) -> None:
         """Its worker died, whatever it was doing."""
-        state = self._state[number]
+        state = self._state.get(number)
+        if state is State.RETIRING:
+            self.done(number)
+            return
         if state is State.IDLE:
             self.idle.remove(number)
         elif state is State.BUSY:
             self.busy -= 1
-        if state is not State.PASSIVE:
+        if state is not State.PASSIVE and state is not None:
             self._state[number] = State.LOST
 
     def back(self, number: int) -> None:
         """It is there and idle; queued behind the warm ones."""
-        if self._state[number] is State.LOST:
+        if self._state.get(number) is State.LOST:
             self._state[number] = State.IDLE
             self.idle.insert(0, number)
 
@@ -85,11 +114,11 @@ class Instances:
 
     def passive(self) -> list[int]:
         """Numbers of those that never get work."""
-        return [n for n, state in enumerate(self._state) if state is State.PASSIVE]
+        return [n for n, state in self._state.items() if state is State.PASSIVE]
 
     def _check(self) -> None:
-        assert self.busy == self._state.count(State.BUSY)
-        assert sorted(self.idle) == [n for n, state in enumerate(self._state) if state is State.IDLE]
+        assert self.busy == sum(state in (State.BUSY, State.RETIRING) for state in self._state.values())
+        assert sorted(self.idle) == sorted(n for n, state in self._state.items() if state is State.IDLE)
 
 
 class RankedInstances(Instances):

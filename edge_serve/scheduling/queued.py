@@ -35,6 +35,18 @@ class QueuedScheduler:
         """See `core.Scheduler`."""
         self._instances.back(instance)
 
+    def add_instance(self, instance: int, *, passive: bool = False) -> None:
+        """See `core.Scheduler`."""
+        self._instances.add(instance, passive=passive)
+
+    def retire_instance(self, instance: int) -> None:
+        """See `core.Scheduler`."""
+        self._instances.retire(instance)
+
+    def has_instance(self, instance: int) -> bool:
+        """See `core.Scheduler`."""
+        return self._instances.has(instance)
+
     def cancel(self, entry: Entry) -> bool:
         """See `core.Scheduler`."""
         return self._queue.cancel(entry)

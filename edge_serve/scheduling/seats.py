@@ -20,7 +20,28 @@ class Seats(Generic[T]):
         #: heap of (seat, instance): those given back, and the first fresh one of each instance
         self._free = [(0, instance) for instance in instances]
         self._away: set[int] = set()
+        #: instances whose free seats are not taken any more
+        self._closed: set[int] = set()
         heapify(self._free)
+
+    def add(self, instance: int) -> None:
+        """Add an instance with all its seats free."""
+        self._taken[instance] = {}
+        self._fresh[instance] = 0
+        heappush(self._free, (0, instance))
+
+    def close(self, instance: int) -> None:
+        """Give out no more seats in an instance. Those that are taken stay until they are given back."""
+        self._closed.add(instance)
+        self._free = [free for free in self._free if free[1] != instance]
+        heapify(self._free)
+
+    def discard(self, instance: int) -> None:
+        """Remove an instance in which nobody sits."""
+        self._taken.pop(instance, None)
+        self._fresh.pop(instance, None)
+        self._away.discard(instance)
+        self._closed.discard(instance)
 
     def take(self, who: T) -> tuple[int, int] | None:
         """(instance, seat) of the lowest free seat; None when all are taken."""
@@ -37,11 +58,12 @@ class Seats(Generic[T]):
     def give_back(self, instance: int, seat: int) -> None:
         """The seat is free again."""
         del self._taken[instance][seat]
-        heappush(self._free, (seat, instance))
+        if instance not in self._closed:
+            heappush(self._free, (seat, instance))
 
     def at(self, instance: int) -> dict[int, T]:
         """Who sits in an instance, by seat."""
-        return self._taken[instance]
+        return self._taken.get(instance, {})
 
     def remove(self, instance: int) -> list[T]:
         """The instance is gone; who sat there, by seat."""
@@ -59,7 +81,8 @@ class Seats(Generic[T]):
         if instance in self._away:
             self._away.remove(instance)
             self._fresh[instance] = 0
-            heappush(self._free, (0, instance))
+            if instance not in self._closed:
+                heappush(self._free, (0, instance))
 
     def __iter__(self) -> Iterator[tuple[int, int, T]]:
         for instance, taken in self._taken.items():
@@ -71,6 +94,9 @@ class Seats(Generic[T]):
         for instance, taken in self._taken.items():
             free = {seat for seat, where in self._free if where == instance}
             assert not free & taken.keys()
+            if instance in self._closed:
+                assert not free
+                continue
             if instance in self._away:
                 assert not free
                 assert not taken

@@ -24,7 +24,7 @@ class DirectSequences(SequenceScheduler):
         self._enough = batching.minimum_slot_utilization * rows
         self._delay_ns = batching.max_queue_delay_us * 1000 if batching.minimum_slot_utilization else 0
         #: of each instance: sequences with something to run, by seat
-        self._waiting: list[dict[int, Sequence]] = [{} for _ in range(instances)]
+        self._waiting: dict[int, dict[int, Sequence]] = {n: {} for n in range(instances)}
 
     def _changed(self, sequence: Sequence) -> None:
         waiting = self._waiting[sequence.instance]
@@ -35,6 +35,12 @@ class DirectSequences(SequenceScheduler):
 
     def _left(self, sequence: Sequence) -> None:
         self._waiting[sequence.instance].pop(sequence.seat, None)
+
+    def _added(self, instance: int) -> None:
+        self._waiting[instance] = {}
+
+    def _removed(self, instance: int) -> None:
+        del self._waiting[instance]
 
     def _decide(self, now_ns: int) -> Run | int:
         until_ns = 0
@@ -70,7 +76,7 @@ class DirectSequences(SequenceScheduler):
         for instance, seat, sequence in self._seats:
             ready = bool(sequence.queue) and sequence.running is None
             assert (self._waiting[instance].get(seat) is sequence) == ready
-        assert sum(map(len, self._waiting)) <= len(self._queued)
+        assert sum(map(len, self._waiting.values())) <= len(self._queued)
 
 
 def _arrival(sequence: Sequence) -> int:

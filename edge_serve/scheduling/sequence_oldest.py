@@ -20,8 +20,8 @@ class OldestSequences(SequenceScheduler):
     def __init__(self, batching: SequenceBatching, instances: int, passive: Collection[int] = ()) -> None:
         rows = max(1, batching.max_batch_size)
         super().__init__(batching, batching.max_candidate_sequences or rows, instances, passive)
-        rules = DynamicBatching(rows, batching.preferred_batch_sizes, batching.max_queue_delay_us)
-        self._batchers = [DynamicScheduler(rules, 1) for _ in range(instances)]
+        self._rules = DynamicBatching(rows, batching.preferred_batch_sizes, batching.max_queue_delay_us)
+        self._batchers = {n: DynamicScheduler(self._rules, 1) for n in range(instances)}
 
     def _changed(self, sequence: Sequence) -> None:
         head = sequence.queue[0] if sequence.queue else None
@@ -34,6 +34,12 @@ class OldestSequences(SequenceScheduler):
 
     def _left(self, sequence: Sequence) -> None:
         self._withdraw(sequence)
+
+    def _added(self, instance: int) -> None:
+        self._batchers[instance] = DynamicScheduler(self._rules, 1)
+
+    def _removed(self, instance: int) -> None:
+        del self._batchers[instance]
 
     def _withdraw(self, sequence: Sequence) -> None:
         if sequence.offered is not None:
@@ -58,7 +64,7 @@ class OldestSequences(SequenceScheduler):
 
     def _check(self) -> None:
         super()._check()
-        for batcher in self._batchers:
+        for batcher in self._batchers.values():
             batcher._check()
         offered = 0
         for _, _, sequence in self._seats:
@@ -68,4 +74,4 @@ class OldestSequences(SequenceScheduler):
                 offered += 1
             else:
                 assert not sequence.queue or sequence.running is not None
-        assert offered == sum(batcher.pending() for batcher in self._batchers)
+        assert offered == sum(batcher.pending() for batcher in self._batchers.values())

@@ -44,7 +44,9 @@ class SequenceScheduler(ABC):
         self._backlog: OrderedDict[Sequence, None] = OrderedDict()
         #: what waits, in the order of arrival
         self._queued: dict[Entry, Sequence] = {}
-        self._running: list[list[Sequence]] = [[] for _ in range(instances)]
+        self._running: dict[int, list[Sequence]] = {n: [] for n in range(instances)}
+        #: instances that are removed when their last sequence has ended
+        self._retiring: set[int] = set()
         #: ran since the last look at the clock
         self._finished: list[Sequence] = []
         self._refusals: deque[Refuse] = deque()
@@ -60,6 +62,14 @@ class SequenceScheduler(ABC):
     @abstractmethod
     def _left(self, sequence: Sequence) -> None:
         """A sequence is about to give up its seat."""
+
+    @abstractmethod
+    def _added(self, instance: int) -> None:
+        """There is one more instance."""
+
+    @abstractmethod
+    def _removed(self, instance: int) -> None:
+        """An instance without sequences is gone."""
 
     @abstractmethod
     def _decide(self, now_ns: int) -> Run | int:
@@ -96,12 +106,12 @@ class SequenceScheduler(ABC):
         if self._refusals:
             return self._refusals.popleft()
         if not self._queued:
-            return Wait(self._idle_from_ns) if self._stopping and self._known else NOTHING
+            return Wait(self._idle_from_ns) if (self._stopping or self._retiring) and self._known else NOTHING
         decision = self._decide(now_ns)
         if isinstance(decision, Run):
             return decision
         until_ns = earlier(decision, self._clocks.first_ns())
-        if self._backlog:
+        if self._backlog or self._retiring:
             until_ns = earlier(until_ns, self._idle_from_ns)
         return Wait(until_ns) if until_ns else NOTHING
 
@@ -111,10 +121,40 @@ class SequenceScheduler(ABC):
         self._finished += self._running[instance]
         self._running[instance] = []
 
+    def add_instance(self, instance: int, *, passive: bool = False) -> None:
+        """See `core.Scheduler`."""
+        self._instances.add(instance, passive=passive)
+        self._running[instance] = []
+        self._added(instance)
+        if not passive:
+            self._seats.add(instance)
+            self._fill_seats()
+
+    def retire_instance(self, instance: int) -> None:
+        """See `core.Scheduler`."""
+        self._settle_finished(0)
+        self._seats.close(instance)
+        self._retiring.add(instance)
+        self._remove_if_empty(instance)
+
+    def has_instance(self, instance: int) -> bool:
+        """See `core.Scheduler`."""
+        return self._instances.has(instance)
+
+    def _remove_if_empty(self, instance: int) -> None:
+        if instance in self._retiring and not self._seats.at(instance):
+            self._retiring.remove(instance)
+            self._instances.retire(instance)
+            self._seats.discard(instance)
+            self._removed(instance)
+            del self._running[instance]
+
     def lost(self, instance: int) -> None:
         """See `core.Scheduler`. Its sequences are forgotten: what waits of them is refused up to the next START."""
         self._instances.lost(instance)
         self._settle_finished(0)
+        if instance not in self._running:  # it was retiring, and what has just finished was its last
+            return
         self._running[instance] = []
         homeless = self._seats.remove(instance)
         for sequence in homeless:
@@ -129,6 +169,7 @@ class SequenceScheduler(ABC):
             if sequence.queue:
                 self._backlog[sequence] = None
                 self._backlog.move_to_end(sequence, last=False)
+        self._remove_if_empty(instance)
         self._fill_seats()
 
     def back(self, instance: int) -> None:
@@ -145,7 +186,7 @@ class SequenceScheduler(ABC):
 
     def reschedule(self, entry: Entry, now_ns: int) -> None:
         """An entry that runs is to run once more, before all else of its sequence; call it before `done`."""
-        (sequence,) = (each for running in self._running for each in running if each.running is entry)
+        (sequence,) = (each for running in self._running.values() for each in running if each.running is entry)
         entry.request.flags = 0
         entry.arrival_ns = now_ns
         sequence.queue.appendleft(entry)
@@ -277,7 +318,7 @@ class SequenceScheduler(ABC):
                 self._touch(sequence, now_ns)
             again = bool(sequence.queue) and sequence.queue[0] is entry
             over = not again and (ends(entry) or self._batching.iterative)
-            if sequence.queue and not (over and self._backlog):
+            if sequence.queue and not (over and (self._backlog or sequence.instance in self._retiring)):
                 self._changed(sequence)
             elif sequence.queue:  # the next sequence of this id waits for its turn as others do
                 self._unseat(sequence)
@@ -295,8 +336,11 @@ class SequenceScheduler(ABC):
 
     def _unseat(self, sequence: Sequence) -> None:
         self._left(sequence)
-        self._seats.give_back(sequence.instance, sequence.seat)
+        instance = sequence.instance
+        self._seats.give_back(instance, sequence.seat)
         sequence.instance = sequence.seat = -1
+        if self._retiring:
+            self._remove_if_empty(instance)
 
     def _forget(self, sequence: Sequence) -> None:
         if self._known.get(sequence.id) is sequence:
@@ -378,6 +422,7 @@ class SequenceScheduler(ABC):
     def _check(self) -> None:
         self._instances._check()
         self._seats._check()
+        assert all(self._seats.at(instance) for instance in self._retiring), "an empty instance is kept"
         seated = {sequence: (instance, seat) for instance, seat, sequence in self._seats}
         sequences = set(self._known.values())
         assert seated.keys() | self._backlog.keys() <= sequences, "a seat is held by nobody"

@@ -168,7 +168,7 @@ def model_facts(served: Served) -> ModelFacts:
         served.load_seconds,
         opened.memory_bytes() if opened else 0,
         tuple(dict.fromkeys(opened.pids())) if opened else (),
-        opened.instances if opened else 0,
+        len(opened.numbers) if opened else 0,
         signature.max_batch_size,
         signature.decoupled,
         opened.complete if opened else True,

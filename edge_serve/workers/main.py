@@ -51,8 +51,13 @@ class Loaded:
 
     backend: Backend
     instances: list[Instance]
-    threads: list[threading.Thread]
+    #: by channel; one that runs in the main thread has none
+    threads: dict[int, threading.Thread]
     in_main: bool
+
+    def of(self, channel: int | None) -> list[Instance]:
+        """The instance of a channel; all of them when that is None."""
+        return [instance for instance in self.instances if channel in (None, instance.number)]
 
 
 class Main:
@@ -222,7 +227,9 @@ class Main:
     def _load(self, value: dict[str, Any], sockets: list[socket.socket], arena: memoryview) -> None:
         spec = _spec(value["spec"])
         specs = [InstanceSpec(one["name"], one["kind"], one["device_id"]) for one in value["instances"]]
-        backend = self._described.pop((spec.name, spec.version), None) or loader.load(value["backend"], spec)
+        beside = self._loaded.get(value["beside"])
+        described = self._described.pop((spec.name, spec.version), None) if beside is None else beside.backend
+        backend = described or loader.load(value["backend"], spec)
         executors = with_states(backend.open(spec, specs), spec)
         self._end_if_forked()  # in the model's code; the channels are not known to `cut_off` yet
         layout = Layout(spec.config)
@@ -231,44 +238,55 @@ class Main:
             for one, sock, executor in zip(value["instances"], sockets, executors, strict=True)
         ]
         in_main = value["in_main"]
-        threads = [
-            threading.Thread(target=instance.run, name=instance.name, daemon=True)
+        threads = {
+            instance.number: threading.Thread(target=instance.run, name=instance.name, daemon=True)
             for instance in instances[1 if in_main else 0 :]
-        ]
+        }
         self._loaded[value["model"]] = Loaded(backend, instances, threads, in_main)
         self._instances.update((instance.number, instance) for instance in instances)
         if in_main:
             self.remote.calling.home = Home(value["model"], arena)
-        for thread in threads:  # before the answer: CLOSE may follow at once, and joins them
+        for thread in threads.values():  # before the answer: CLOSE may follow at once, and joins them
             thread.start()
 
     def _on_close(self, received: Frame) -> None:
-        number = received.json()["model"]
+        asked = received.json()
+        number, channel = asked["model"], asked.get("channel")
         loaded = self._loaded.get(number)
         if loaded is None:
             self._control.send(failed_frame(received.id, NotFound(f"model {number} is not open")))
         else:
-            for instance in loaded.instances:  # one that waits for a client would not come to its end
+            for instance in loaded.of(channel):  # one that waits for a client would not come to its end
                 instance.end_holds()
-            self._start(received.id, loaded.in_main, lambda: self._close(received.id, number))
+            self._start(received.id, loaded.in_main, lambda: self._close(received.id, number, channel))
 
-    def _close(self, question: int, number: int) -> bool:
+    def _close(self, question: int, number: int, channel: int | None) -> bool:
         loaded = self._loaded[number]
 
         def close() -> bytes:
-            for thread in loaded.threads:  # they end because the front end has closed their channels
-                thread.join()
+            going = loaded.of(channel)
+            for instance in going:  # they end because the front end has closed their channels
+                if (thread := loaded.threads.pop(instance.number, None)) is not None:
+                    thread.join()
             try:
-                for instance in loaded.instances:
+                for instance in going:
                     instance.backend.close()
-                loaded.backend.close()
+                if len(going) == len(loaded.instances) and not self._shares(number):
+                    loaded.backend.close()
             finally:
-                del self._loaded[number]
-                for instance in loaded.instances:
+                loaded.instances = [instance for instance in loaded.instances if instance not in going]
+                if not loaded.instances:
+                    del self._loaded[number]
+                for instance in going:
                     del self._instances[instance.number]
             return json_frame(Kind.CLOSED, question, {})
 
         return self._answer(question, close)
+
+    def _shares(self, number: int) -> bool:
+        """Whether other instances of a model, opened later or earlier, use its backend."""
+        backend = self._loaded[number].backend
+        return any(other.backend is backend for key, other in self._loaded.items() if key != number)
 
     def _on_health(self, received: Frame) -> None:
         """Ask the model in a thread. Questions that come meanwhile get the same answer, so that a model whose

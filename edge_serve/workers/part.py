@@ -19,6 +19,7 @@ class Part:
     Attributes:
         instances: their numbers within the model; `specs` belong to them.
         channels: by instance number; empty while the worker is away.
+        beside: a part of the same model in the same worker, which shares what the backend has loaded for it.
     """
 
     spec: ModelSpec
@@ -29,6 +30,7 @@ class Part:
     channels: dict[int, Channel]
     number: int = 0
     lost: bool = False
+    beside: Part | None = None
 
 
 def socket_pairs(count: int) -> list[tuple[socket.socket, socket.socket]]:

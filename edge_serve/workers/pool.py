@@ -6,16 +6,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edge_serve.backends.base import InstanceSpec, ModelSpec, Reply
+from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.about import about
-from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.arena import Arena
 from edge_serve.workers.awake import Awake
@@ -25,6 +23,7 @@ from edge_serve.workers.environments import Environment, Environments, own_inter
 from edge_serve.workers.hangs import HANG_PARAMETER
 from edge_serve.workers.layout import Layout
 from edge_serve.workers.link import Link, ModelListener, PartialListener
+from edge_serve.workers.opened import Home, OpenedModel
 from edge_serve.workers.part import Part
 from edge_serve.workers.process import Limits
 from edge_serve.workers.reply import BatchReply
@@ -41,117 +40,6 @@ ALONE = frozenset({"python"})
 SHARED = frozenset({"onnxruntime", "onnxruntime_onnx", "tensorrt", "tensorrt_plan", "echo"})
 #: a described model that nobody opens gives its worker back after this many seconds
 RESERVED_SECONDS = 120.0
-
-
-@dataclass(slots=True)
-class _Home:
-    """Where one part of a model lives."""
-
-    worker: Worker
-    part: Part
-
-
-class OpenedModel:
-    """An opened model version.
-
-    Attributes:
-        instances: how many executors it has; they are named 0, 1, ...
-    """
-
-    def __init__(self, pool: Workers, link: Link, homes: list[_Home], instances: int) -> None:
-        self.instances = instances
-        self._pool = pool
-        self._link = link
-        self._homes = homes
-        self._channels = [home.part.channels for home in homes for _ in home.part.instances]
-        self._loop = asyncio.get_running_loop()
-
-    @property
-    def listener(self) -> ModelListener:
-        """Who hears of replies and losses; may be exchanged while no batch is in flight."""
-        return self._link.listener
-
-    @listener.setter
-    def listener(self, listener: ModelListener) -> None:
-        self._link.listener = listener
-
-    @property
-    def complete(self) -> bool:
-        """Every instance has a worker now; one that is being restarted, or does not open again, has none."""
-        return not any(home.part.lost for home in self._homes)
-
-    @property
-    def timeout(self) -> float:
-        """The model's `execution_timeout_ms` in seconds; 0 = none."""
-        return self._link.timeout
-
-    @property
-    def restarts(self) -> int:
-        """How often its workers were started again since the model was opened."""
-        return sum(home.worker.restarts for home in self._homes)
-
-    def trouble(self) -> str:
-        """What has become of its workers lately; "" = nothing."""
-        return "; ".join(filter(None, dict.fromkeys(home.worker.trouble() for home in self._homes)))
-
-    def restart(self, reason: str) -> None:
-        """Kill its workers, which start again. Whoever lives with it in one of them is restarted too."""
-        for home in self._homes:
-            for channel in home.part.channels.values():
-                channel.broken(reason, 0)
-
-    def memory_bytes(self) -> int:
-        """Resident memory of its workers; its share where it lives with others."""
-        return sum(home.worker.memory_bytes() // home.worker.shares() for home in self._homes)
-
-    def own_memory_bytes(self) -> int:
-        """Resident memory of the workers in which no other model lives."""
-        return sum(home.worker.memory_bytes() for home in self._homes if home.worker.shares() == 1)
-
-    def pids(self) -> list[int]:
-        """Of its worker processes, for logs and tests."""
-        return [home.worker.pid for home in self._homes]
-
-    def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None:
-        """Run a batch on an idle instance, or (`each`) its requests one after the other.
-
-        Never blocks and never raises; the listener hears of it exactly once, after this has returned."""
-        channel = self._channels[instance].get(instance)
-        if channel is None:
-            self._loop.call_soon(self._refuse, instance, batch_id, len(requests))
-        else:
-            channel.execute(batch_id, requests, each)
-
-    def _refuse(self, instance: int, batch_id: int, count: int) -> None:
-        error = Internal(f"instance {instance} of model '{self._link.name}' has no worker now")
-        if self._channels[instance].get(instance) is None:
-            self._link.listener.on_lost(instance, error)
-        else:  # it came back meanwhile, and may have its next batch
-            replies = [Reply(error=error) for _ in range(count)]
-            self._link.listener.on_reply(instance, BatchReply(batch_id, 0, 0, 0, 0, replies, last=True))
-
-    def cancel(self, instance: int, batch_id: int, index: int) -> None:
-        """The client of a running request has gone: the backend may ask whether. The batch is still answered."""
-        channel = self._channels[instance].get(instance)
-        if channel is not None:
-            channel.cancel(batch_id, index)
-
-    def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None:
-        """The client of a decoupled model's request reads too slowly: its sender waits until it is told to go on.
-        What is held must be let go in the end; a worker that died has forgotten it."""
-        channel = self._channels[instance].get(instance)
-        if channel is not None:
-            channel.hold(batch_id, index, held)
-
-    async def is_ready(self, timeout: float) -> bool:
-        """Whether every instance has its worker and the model says that it is ready."""
-        answers = await asyncio.gather(*(home.worker.is_ready(home.part, timeout) for home in self._homes))
-        return all(answers)
-
-    async def close(self) -> None:
-        """Finalize the model and give its memory back. Batches in flight are not answered any more."""
-        await asyncio.gather(*(home.worker.close(home.part) for home in self._homes))
-        await asyncio.gather(*(self._pool.release(home.worker) for home in self._homes))
 
 
 class Workers:
@@ -266,18 +154,44 @@ class Workers:
         """
         timeout, hang = _number(spec, "execution_timeout_ms") / 1000, _number(spec, HANG_PARAMETER)
         link = Link(spec.name, Layout(spec.config), arena, listener, timeout, hang, self._awake)
-        numbers = range(len(instances))
-        groups = [[i] for i in numbers] if backend in ALONE else [list(numbers)]
-        homes: list[_Home] = []
+        homes = await self.open_homes(spec, backend, dict(enumerate(instances)), link, own_worker=own_worker)
+        return OpenedModel(self, link, homes)
+
+    async def open_homes(
+        self,
+        spec: ModelSpec,
+        backend: str,
+        instances: Mapping[int, InstanceSpec],
+        link: Link,
+        beside: Home | None = None,
+        *,
+        own_worker: bool = False,
+    ) -> list[Home]:
+        """Open instances, by number.
+
+        Args:
+            beside: where others of the same model are; the new ones share their worker, unless each has its own.
+
+        Raises:
+            EdgeServeError: one does not open; nothing of them is left.
+        """
+        groups = [[i] for i in instances] if backend in ALONE else [list(instances)]
+        homes: list[Home] = []
         try:
             for group in groups:
-                worker = self._take_reserved(spec)
+                if beside is not None and backend not in ALONE and not beside.worker.gone:
+                    beside.worker.claims += 1
+                    worker: Worker | None = beside.worker
+                else:
+                    worker = self._take_reserved(spec)
                 if worker is not None and worker.gone:
                     await self.release(worker)
                     worker = None
                 if worker is None:
                     worker = await self._claim(spec, backend, own_worker, instances[group[0]].name)
-                homes.append(_Home(worker, Part(spec, backend, link, group, [instances[i] for i in group], {})))
+                part = Part(spec, backend, link, group, [instances[i] for i in group], {})
+                part.beside = beside.part if beside is not None and worker is beside.worker else None
+                homes.append(Home(worker, part))
             results = await asyncio.gather(*(home.worker.open(home.part) for home in homes), return_exceptions=True)
             failures = [result for result in results if result is not None]
             if failures:
@@ -285,9 +199,9 @@ class Workers:
         except BaseException:  # cancelled, too
             await self._abandon(homes)
             raise
-        return OpenedModel(self, link, homes, len(instances))
+        return homes
 
-    async def _abandon(self, homes: list[_Home]) -> None:
+    async def _abandon(self, homes: list[Home]) -> None:
         for home in homes:
             if home.part.channels:
                 with contextlib.suppress(EdgeServeError):

@@ -137,7 +137,7 @@ class Worker:
 
     def shares(self) -> int:
         """How many models live in it."""
-        return max(1, len(self._parts))
+        return max(1, len({part.link.arena for part in self._parts}))
 
     def _new_process(self) -> Process:
         interpreter = self.environment.interpreter if self.environment is not None else None
@@ -199,6 +199,7 @@ class Worker:
             "spec": as_json(part.spec),
             "backend": part.backend,
             "in_main": self._in_main,
+            "beside": part.beside.number if part.beside is not None and part.beside.channels else 0,
             "instances": [
                 {"name": spec.name, "kind": spec.kind, "device_id": spec.device_id, "channel": number}
                 for spec, number in zip(part.specs, numbers, strict=True)
@@ -285,6 +286,30 @@ class Worker:
             part.channels.clear()
             desk.forget(part.number)
             self._turning.discard(part.spec.name)
+
+    async def close_instance(self, part: Part, instance: int) -> None:
+        """Finalize one of several instances of a part, which goes on without it."""
+        position = part.instances.index(instance)
+        del part.instances[position], part.specs[position]
+        channel = part.channels.get(instance)
+        if channel is None:
+            return  # the worker is away, and opens the part again without it
+        process = self._process
+        channel.hang_up()
+        try:
+            question = {"model": part.number, "channel": channel.number}
+            await process.ask(Kind.CLOSE, question, self._limits.close)
+        except asyncio.TimeoutError:
+            process.kill(
+                f"was killed: an instance of model '{part.spec.name}' did not close within {self._limits.close:g} s"
+            )
+            await asyncio.shield(process.exited)
+        except EdgeServeError as error:
+            extra = about(part.spec.name, part.spec.version)
+            log.warning("an instance of model %s did not close cleanly: %s", part.spec.name, error.message, extra=extra)
+        finally:
+            part.channels.pop(instance, None)
+            channel.close()
 
     async def end(self, timeout: float | None = None) -> None:
         """End the process, gently and after `timeout` seconds (None: `Limits.close`) not; no restart."""

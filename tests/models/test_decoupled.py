@@ -24,7 +24,7 @@ from edge_serve.workers.pool import BatchReply
 class Model:
     """The workers' side: remembers what it is told."""
 
-    instances = 1
+    numbers = (0,)
 
     def __init__(self, timeout: float = 0.0) -> None:
         self.timeout = timeout

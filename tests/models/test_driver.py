@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ class Model:
     """The workers' side: remembers what it is given."""
 
     def __init__(self, scene: Scene, instances: int) -> None:
-        self.instances = instances
+        self.numbers = range(instances)
         self.batches: list[tuple[int, int, list[InferRequest]]] = []
         self.cancelled: list[tuple[int, int]] = []
         self._scene = scene
@@ -446,5 +447,64 @@ def test_a_shared_slot_is_released_with_its_last_holder_however_often_one_releas
         assert outputs.released == 0, "the other answer is still in it"
         second.release()
         assert outputs.released == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize("scheduler", [lambda: DirectScheduler(2), lambda: DynamicScheduler(DynamicBatching(1), 2)])
+def test_an_instance_that_retires_finishes_its_batch_and_the_others_take_the_rest(
+    scheduler: Callable[[], Scheduler],
+) -> None:
+    async def story() -> None:
+        here = Scene(scheduler(), 2)
+        for id in "abc":
+            here.submit(id)
+        first = here.model.batches[0][0]
+        free: list[int] = []
+        here.driver.retire_instance(first, lambda: free.append(first))
+        here.reply()
+        await until(lambda: free)
+        here.driver.add_instance(2)
+
+        assert {instance for instance, _, _ in here.model.batches[1:]} == {1 - first, 2}
+        for number in range(1, len(here.model.batches)):
+            here.reply(number)
+        assert sorted(here.answers()) == [("a", ""), ("b", ""), ("c", "")]
+        here.check()
+
+    play(story)
+
+
+def test_an_instance_that_retires_is_free_when_its_worker_dies_and_when_the_model_stops() -> None:
+    async def story() -> None:
+        for end in ("died", "stopped"):
+            here = Scene(DirectScheduler(2), 2)
+            here.submit("a")
+            instance = here.model.batches[0][0]
+            free: list[int] = []
+            here.driver.retire_instance(instance, partial(free.append, 1))
+            here.driver.stop(lambda: None)
+            if end == "died":
+                here.driver.on_lost(instance, Internal(end))
+            else:
+                here.reply()
+            await until(partial(len, free))
+            assert free == [1]
+
+    play(story)
+
+
+def test_when_the_last_instance_with_a_worker_retires_requests_do_not_wait_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(absence, "ABSENCE_SECONDS", 0.01)
+
+    async def story() -> None:
+        here = Scene(DirectScheduler(2), 2)
+        here.driver.on_lost(0, Internal("died"))
+        here.driver.retire_instance(1, lambda: None)
+        here.submit("a")
+        await until(lambda: here.responses)
+        assert "has had no worker" in here.answers()[0][1]
 
     play(story)

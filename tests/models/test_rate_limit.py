@@ -15,6 +15,7 @@ from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.models.decoupled import DecoupledDriver
 from edge_serve.models.driver import Driver
+from edge_serve.models.instance_group import placed
 from edge_serve.models.rate_limit import Gate, LimitedModel
 from edge_serve.models.statistics import new_statistics
 from edge_serve.scheduling.direct import DirectScheduler
@@ -34,7 +35,7 @@ class Opened:
     """The worker's side of one model."""
 
     def __init__(self, instances: int) -> None:
-        self.instances = instances
+        self.numbers = range(instances)
         self.timeout = 0.0
         self.listener: Any = None
         #: instance -> what it runs
@@ -73,7 +74,7 @@ class Model:
         config = parse_model_config(f'name: "{name}" instance_group [ {groups} ]')
         instances = sum(group.count for group in config.instance_group)
         self.opened = Opened(instances)
-        self.limited: LimitedModel = gate.admit(config)
+        self.limited: LimitedModel = gate.admit(placed(config))
         scheduler = DirectScheduler(instances)
         scheduler.prefer(self.limited.standing)
         self.driver = kind(name, "1", scheduler, new_statistics(), Ticks(), loop)
@@ -206,7 +207,7 @@ def test_a_model_that_could_never_run_is_not_admitted() -> None:
     config = parse_model_config(f'name: "m" instance_group [ {group(R=10)} ]')
 
     with pytest.raises(InvalidArgument, match='Resource count for "R" is limited to 5'):
-        gate.admit(config)
+        gate.admit(placed(config))
     assert not gate._models
 
 
@@ -215,9 +216,9 @@ def test_passive_instances_need_nothing_and_global_resources_have_one_stock() ->
     text = 'name: "m" instance_group [ { count: 2 kind: KIND_CPU passive: true rate_limiter { resources [ ' \
         '{ name: "R" count: 9 } ] } }, { count: 1 kind: KIND_CPU rate_limiter { resources [ ' \
         '{ name: "R" count: 1 global: true } ] } } ]'  # fmt: skip
-    limited = gate.admit(parse_model_config(text))
+    limited = gate.admit(placed(parse_model_config(text)))
 
-    assert [{(one.name, one.device): n for one, n in c.needs.items()} for c in limited._claimants] == [
+    assert [{(one.name, one.device): n for one, n in c.needs.items()} for c in limited._claimants.values()] == [
         {}, {}, {("R", None): 1},
     ]  # fmt: skip
 

@@ -124,11 +124,12 @@ def test_walk_of_short_executions(seed: int) -> None:
     scheduler = DirectScheduler(3)
     short(scheduler, 0)
     running: dict[int, int] = {0: 0, 1: 0, 2: 0}
+    retiring, fresh = set[int](), 3
     waiting, lost, now = list[Entry](), set[int](), 0
     for _ in range(3000):
         now += random.choice([1, 1000, OVERDUE_NS])
         busy = [instance for instance, count in running.items() if count]
-        match random.randint(0, 6):
+        match random.randint(0, 8):
             case 0 | 1 | 2:
                 for _ in range(random.randint(1, 2 * BURST_REQUESTS)):
                     waiting.append(entry(now))
@@ -144,13 +145,26 @@ def test_walk_of_short_executions(seed: int) -> None:
                 scheduler.lost(instance)
             case 6 if lost:
                 scheduler.back(lost.pop())
+            case 7 if len(running) - len(retiring) < 4:
+                running[fresh] = 0
+                scheduler.add_instance(fresh)
+                fresh += 1
+            case 8 if len(running) - len(retiring) > 1:
+                instance = random.choice(sorted(running.keys() - retiring))
+                retiring.add(instance)
+                scheduler.retire_instance(instance)
+        for instance in [one for one in retiring if not running[one]]:
+            assert not scheduler.has_instance(instance), "it does not end"
+            retiring.remove(instance)
+            lost.discard(instance)
+            del running[instance]
         for run in settle(scheduler, now)[0]:
-            assert run.instance not in lost
+            assert run.instance not in lost | retiring
             assert run.entries == waiting[: len(run.entries)]
             del waiting[: len(run.entries)]
             running[run.instance] += 1
         assert max(running.values()) <= 2
-        assert not waiting or any(running.values()) or len(lost) == 3
+        assert not waiting or any(running.values()) or lost == running.keys()
         assert scheduler.pending() == len(waiting)
         scheduler._check()
 
@@ -200,3 +214,25 @@ def test_walk(seed: int) -> None:
 
     assert scheduler.drain() == waiting
     assert scheduler.pending() == 0
+
+
+def test_an_instance_that_retires_takes_no_further_run_ahead() -> None:
+    scheduler = DirectScheduler(1)
+    for _ in range(100):
+        scheduler.pace(10_000)
+    for number in range(40):
+        scheduler.add(entry(0, id=str(number)), 0)
+    runs, _, _ = settle(scheduler, 0)
+    assert [run.instance for run in runs] == [0, 0], "one ahead"
+
+    scheduler.retire_instance(0)
+    scheduler.add_instance(1)
+    runs, _, _ = settle(scheduler, 0)
+    assert {run.instance for run in runs} == {1}
+    scheduler._check()
+    for _ in range(2):
+        assert scheduler.has_instance(0)
+        scheduler.done(0)
+    assert not scheduler.has_instance(0)
+    scheduler._check()
+    assert {run.instance for run in settle(scheduler, 0)[0]} <= {1}

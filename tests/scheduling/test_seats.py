@@ -42,6 +42,25 @@ def test_an_instance_that_is_gone_seats_nobody_until_it_is_back() -> None:
     assert [seats.take(who) for who in "efg"] == [(1, 0), (1, 1), None]
 
 
+def test_a_closed_instance_seats_nobody_new() -> None:
+    seats: Seats[str] = Seats([0, 1], 2)
+    for who in "abc":
+        seats.take(who)
+    seats.close(0)
+    seats.add(2)
+    assert [seats.take(who) for who in "def"] == [(2, 0), (1, 1), (2, 1)]
+    assert seats.take("g") is None
+    seats.give_back(0, 0)
+    seats._check()
+    assert seats.at(0) == {1: "c"}
+    assert seats.remove(0) == ["c"]
+    seats.restore(0)
+    seats._check()
+    assert seats.take("g") is None
+    seats.discard(0)
+    seats._check()
+
+
 def test_many_seats_cost_nothing_before_they_are_taken() -> None:
     seats: Seats[int] = Seats([0], 1 << 40)
     assert [seats.take(who) for who in range(3)] == [(0, 0), (0, 1), (0, 2)]

@@ -43,6 +43,10 @@ class World:
         self.waiting: list[Entry] = []
         self.running: dict[int, Run] = {}
         self.lost: set[int] = set()
+        self.instances = set(range(instances))
+        #: retiring instance -> the ids that had a seat in it
+        self.retiring: dict[int, set[object]] = {}
+        self.next_number = instances
         #: (instance, seat) -> (id, which use of it, steps that ran)
         self.memory: dict[tuple[int, int], tuple[object, int, int]] = {}
         self.uses: Counter[int | str] = Counter()
@@ -84,6 +88,7 @@ class World:
     def start(self, run: Run) -> None:
         assert run.instance not in self.running
         assert run.instance not in self.lost
+        assert run.instance in self.instances or run.instance in self.retiring
         assert len(run.entries) <= max(1, self.batching.max_batch_size)
         assert len({entry.shape_key for entry in run.entries}) == 1
         assert len(set(run.seats)) == len(run.entries)
@@ -94,6 +99,7 @@ class World:
         for entry, seat in zip(run.entries, run.seats, strict=True):
             self.waiting.remove(entry)
             id, use, step = self.where[entry]
+            assert run.instance in self.instances or id in self.retiring[run.instance]
             assert entry.request.deadline_ns == 0 or entry.request.deadline_ns > self.now
             if entry.request.flags & SEQUENCE_START:
                 assert step == 0
@@ -127,6 +133,23 @@ class World:
         self.lost.discard(instance)
         self.scheduler.back(instance)
 
+    def add_instance(self) -> None:
+        self.scheduler.add_instance(self.next_number)
+        self.instances.add(self.next_number)
+        self.next_number += 1
+
+    def retire(self) -> None:
+        instance = self.random.choice(sorted(self.instances))
+        self.instances.remove(instance)
+        self.retiring[instance] = {one.id for where, _, one in self.scheduler._seats if where == instance}
+        self.scheduler.retire_instance(instance)
+
+    def see_who_is_gone(self) -> None:
+        for instance in [one for one in self.retiring if not self.scheduler.has_instance(one)]:
+            assert instance not in self.running
+            del self.retiring[instance]
+            self.lost.discard(instance)
+
     def cancel(self) -> None:
         entry = self.random.choice(self.waiting)
         if self.scheduler.cancel(entry):
@@ -135,7 +158,8 @@ class World:
 
     def step(self) -> None:
         random = self.random
-        match random.choices(("send", "finish", "time", "cancel", "lose", "back"), (10, 8, 4, 0.5, 0.15, 1))[0]:
+        what = ("send", "finish", "time", "cancel", "lose", "back", "add", "retire")
+        match random.choices(what, (10, 8, 4, 0.5, 0.15, 1, 0.3, 0.3))[0]:
             case "send":
                 id = random.choice((1, 2, 3, 4, 5, 6, 7, "1", "seven"))
                 fresh = id not in self.uses or random.random() < 0.25
@@ -148,9 +172,13 @@ class World:
             case "cancel" if self.waiting:
                 self.cancel()
             case "lose":
-                self.lose(random.randrange(len(self.scheduler._running)))
+                self.lose(random.choice(sorted({*self.instances, *self.retiring})))
             case "back" if self.lost:
                 self.back(random.choice(list(self.lost)))
+            case "add" if len(self.instances) < 5:
+                self.add_instance()
+            case "retire" if len(self.instances) > 1:
+                self.retire()
 
     def settle(self) -> None:
         """Everything that was begun comes to its end."""
@@ -176,6 +204,7 @@ def test_state_never_crosses_ids_and_each_request_is_answered_once(config: str, 
         world.scheduler._check()
         world.pump()
         world.scheduler._check()
+        world.see_who_is_gone()
         assert world.scheduler.pending() == len(world.waiting)
 
     world.settle()
@@ -186,6 +215,8 @@ def test_state_never_crosses_ids_and_each_request_is_answered_once(config: str, 
     world.scheduler._look_at_clock(world.now)
     world.scheduler._check()
     assert not list(world.scheduler._seats), "a seat leaked"
+    assert all(world.scheduler.has_instance(one) for one in world.instances)
+    assert not any(world.scheduler.has_instance(one) for one in world.retiring), "an instance never ends"
     assert not world.scheduler._known
 
 

@@ -1,0 +1,89 @@
+"""The instances that `instance_group` asks for, and which of those that are there a new one keeps.
+
+As in Triton (core src/backend_model.cc, PrepareInstances), an instance is kept when its group says the same but for
+name and count, and it is on the same device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edge_serve.backends.base import InstanceSpec
+from edge_serve.config import model_config_pb2 as pb
+
+_KINDS = {
+    pb.ModelInstanceGroup.KIND_CPU: "CPU",
+    pb.ModelInstanceGroup.KIND_GPU: "GPU",
+    pb.ModelInstanceGroup.KIND_MODEL: "MODEL",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One instance, and the group that asks for it.
+
+    Attributes:
+        signature: what its group says, but for name and count.
+    """
+
+    spec: InstanceSpec
+    group: pb.ModelInstanceGroup
+    signature: bytes
+
+    def replaces(self, other: Placed) -> bool:
+        """Return whether an instance that is there does what this one asks for."""
+        return (self.signature, self.spec.device_id) == (other.signature, other.spec.device_id)
+
+
+def placed(config: pb.ModelConfig) -> list[Placed]:
+    """Every instance, in the order of the groups; one per GPU and count where the group names GPUs."""
+    found = []
+    for group in config.instance_group:
+        kind, signature = _KINDS[group.kind], _signature(group)
+        for device in list(group.gpus) if kind == "GPU" else [0]:
+            suffix = f"_gpu{device}" if kind == "GPU" and len(group.gpus) > 1 else ""
+            specs = [InstanceSpec(f"{group.name}{suffix}_{i}", kind, device) for i in range(group.count)]
+            found += [Placed(spec, group, signature) for spec in specs]
+    return found
+
+
+def _signature(group: pb.ModelInstanceGroup) -> bytes:
+    plain = pb.ModelInstanceGroup()
+    plain.CopyFrom(group)
+    plain.ClearField("name")
+    plain.ClearField("count")
+    return plain.SerializeToString(deterministic=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a new `instance_group` does to the instances of a version.
+
+    Attributes:
+        kept: instance number -> what asks for it now.
+        removed: instance numbers.
+    """
+
+    kept: dict[int, Placed]
+    added: list[Placed]
+    removed: list[int]
+
+
+def compare(now: Mapping[int, Placed], wanted: list[Placed]) -> Change:
+    """Keep as many instances as possible: those of the same name first."""
+    kept: dict[int, Placed] = {}
+    added = []
+    for one in wanted:
+        names = [number for number, other in now.items() if other.spec.name == one.spec.name and one.replaces(other)]
+        number = next((number for number in names if number not in kept), None)
+        if number is None:
+            added.append(one)
+        else:
+            kept[number] = one
+    for one in list(added):
+        number = next((n for n, other in now.items() if n not in kept and one.replaces(other)), None)
+        if number is not None:
+            kept[number] = one
+            added.remove(one)
+    return Change(kept, added, [number for number in now if number not in kept])
