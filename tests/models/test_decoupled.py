@@ -165,3 +165,17 @@ def test_no_clock_runs_on_for_a_stream_that_has_ended(end: str) -> None:
         assert driver() is None
 
     asyncio.run(story())
+
+
+def test_an_instance_that_retires_is_free_when_its_last_stream_has_ended() -> None:
+    async def story() -> None:
+        scene, free = Scene(), list[str]()
+        scene.driver.retire_instance(0, lambda: free.append("free"))
+        scene.return_from_execute()
+        await asyncio.sleep(0.01)
+        assert not free, "its sender still sends"
+        scene.respond(final=True)
+        await asyncio.sleep(0.01)
+        assert free == ["free"]
+
+    asyncio.run(story())

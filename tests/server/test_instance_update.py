@@ -243,3 +243,17 @@ def test_an_ensemble_goes_on_over_a_member_whose_instances_change(tmp_path: Path
         assert server.log().count("model pipeline version 1 ready") == 1
         stats = json.loads(server.get("/v2/models/pipeline/stats")[1])["model_stats"][0]
         assert stats["inference_count"] == 2
+
+
+def test_a_model_with_a_response_cache_and_one_in_poll_mode_change_too(tmp_path: Path) -> None:
+    base = ADD_SUB_CONFIG + "response_cache { enable: true }\n"
+    python_model(tmp_path, "m", SAYS, of_count(1, base))
+    flags = ("--cache-config=local,size=1048576", "--model-control-mode=poll", "--repository-poll-secs=1")
+    with running(f"--model-repository={tmp_path}", *flags) as server:
+        assert server.add_sub("m")[0] == 200
+        (tmp_path / "m" / "config.pbtxt").write_text(of_count(2, base))
+        server.wait_for_log("model m version 1: 1 instances added, 0 removed")
+        assert [server.add_sub("m", value)[0] for value in (1, 2, 3)] == [200, 200, 200]
+        (row,) = json.loads(server.get("/v2/models/m/stats")[1])["model_stats"]
+        assert row["inference_stats"]["cache_hit"]["count"] == 1
+        assert said(server, "hello") == ["m_0_0", "m_0_1"]
