@@ -1,7 +1,8 @@
 """The processes in which models run, and the memory that they share with the front end.
 
     front end                                          worker process (`python -m edge_serve.workers.main`)
-    pool      Workers, OpenedModel: the room's face    main      starts, dispatches control frames, ends
+    pool      Workers: the room's face                 main      starts, dispatches control frames, ends
+    opened    OpenedModel: its instances come and go
     worker    holds models, is restarted               instance  receives a batch, calls the backend, replies
     process   one process: spawn, control, exit        remote    what the backend asks of the front end
     desk      calls of other models (BLS)              calling   calls of other models (BLS)
