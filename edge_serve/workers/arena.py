@@ -35,6 +35,9 @@ _LONGEST_LABEL = 200
 #: the state of a page: it has no memory; it has, and was used in this period, the last one, or neither
 _COLD, _USED, _IDLE = 0, 1, 3
 _IDLE_RUN = re.compile(b"\x03+")
+#: with so many touched pages free, those that were free for one whole period are idle: much takes long to return
+_MANY = (256 << 20) // PAGE
+_SOON_IDLE_RUN = re.compile(b"[\x02\x03]+")
 _AGE = bytes.maketrans(b"\x01\x02", b"\x02\x03")
 
 #: fallocate(2): the pages are returned, the size of the file stays
@@ -272,8 +275,10 @@ class Arena:
         if self.fd < 0:
             return []
         runs = []
-        for start, end in self._touched_gaps():
-            for run in _IDLE_RUN.finditer(bytes(self._states[start:end])):
+        gaps = self._touched_gaps()
+        idle_run = _IDLE_RUN if sum(end - start for start, end in gaps) < _MANY else _SOON_IDLE_RUN
+        for start, end in gaps:
+            for run in idle_run.finditer(bytes(self._states[start:end])):
                 pages = min(run.end() - run.start(), most)
                 runs.append((start + run.start(), pages))
                 most -= pages

@@ -9,7 +9,7 @@ from edge_serve.workers.arena import Budget
 
 log = logging.getLogger(__name__)
 
-#: pages are idle when no slot had them for two whole periods: after 1 to 1.5 seconds
+#: pages are idle when no slot had them for two whole periods (one, if they are many): after 1 to 1.5 seconds
 PERIOD = 0.5
 
 

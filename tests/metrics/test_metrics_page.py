@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.server
 import json
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from edge_serve.metrics import page as page_module
 from edge_serve.metrics.gpu import GpuReading
 from edge_serve.metrics.options import MetricsOptions, parse_options
 from edge_serve.metrics.page import Page
@@ -229,3 +231,26 @@ def _eventually(api: str, query: str) -> str:
                 return str(result[0]["value"][1])
         time.sleep(0.1)
     raise AssertionError(f"Prometheus has no value for {query} after 20 s")
+
+
+def test_a_driver_that_hangs_delays_a_scrape_a_little_and_the_loop_not_at_all(
+    source: FakeSource, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    class Hanging:
+        def read(self) -> list[GpuReading]:
+            go_on.wait(20)
+            return []
+
+    async def story() -> None:
+        monkeypatch.setattr(page_module, "DEVICE_SECONDS", 0.05)
+        page = Page(source, ALL, Hanging(), clock)
+        scraping = asyncio.ensure_future(page.render())
+        await asyncio.sleep(0.01)
+        assert not scraping.done(), "the driver is waited for, in a thread"
+        for pieces in (await scraping, await page.render()):
+            assert b"nv_inference_request_success" in b"".join(pieces)
+        go_on.set()
+
+    asyncio.run(story())
