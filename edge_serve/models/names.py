@@ -8,7 +8,7 @@ from edge_serve.errors import InvalidArgument
 
 
 def parse_version(text: str) -> int:
-    """Return the version number that a request names. No model has the version 0, but it is a number.
+    """Return the version number that a request names; 0 is one, too.
 
     Raises:
         InvalidArgument: not a number, or not one of 63 bits.

@@ -1,6 +1,6 @@
 """What lies on disk: `<repository>/<model>/<version>/...`, and whether it changed.
 
-Version directories are integers above 0 of 64 bits without leading zeros; anything else is ignored, as in
+Version directories are integers of 64 bits without leading zeros; anything else is ignored, as in
 triton-inference-server/core src/model_repository_manager/model_lifecycle.cc and docs/user_guide/model_repository.md of
 the server.
 """
@@ -286,7 +286,8 @@ def versions(directory: Path) -> list[int]:
 
 
 def _is_version(name: str) -> bool:
-    return name.isascii() and name.isdigit() and not name.startswith("0") and int(name) <= _HIGHEST_VERSION
+    number = name.isascii() and name.isdigit() and (name == "0" or not name.startswith("0"))
+    return number and int(name) <= _HIGHEST_VERSION
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

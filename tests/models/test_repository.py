@@ -157,10 +157,10 @@ def test_a_model_that_went_meanwhile_is_no_missing_repository(tmp_path: Path) ->
 
 
 def test_versions_are_integers_without_leading_zeros(tmp_path: Path) -> None:
-    directory = model(tmp_path, "m", "0", "1", "10", "9", "007", "v2", "-3", "\u0663", str(1 << 63))
+    directory = model(tmp_path, "m", "0", "1", "10", "9", "00", "007", "v2", "-3", "\u0663", str(1 << 63))
     (directory / "11").write_text("a file, not a version")
 
-    assert versions(directory) == [1, 9, 10]
+    assert versions(directory) == [0, 1, 9, 10]
 
 
 def test_the_fingerprint_changes_with_content_names_and_only_with_them(tmp_path: Path) -> None:

@@ -93,10 +93,14 @@ def test_a_long_configuration_of_a_load_request_is_refused(root: Path) -> None:
         assert (status, "expected at most 1048576" in answer.decode()) == (400, True), answer
 
 
-def test_a_model_whose_only_version_is_zero_is_refused(tmp_path: Path) -> None:
+def test_a_model_may_have_version_zero_but_none_with_leading_zeros(tmp_path: Path) -> None:
+    """As Triton 2.51, which was asked."""
     python_model(tmp_path, "zero", version=0)
+    python_model(tmp_path, "zeros").joinpath("1").rename(tmp_path / "zeros" / "00")
     with running(f"--model-repository={tmp_path}", "--exit-on-error=false") as server:
-        server.wait_for_log("at least one version must be available under the version policy of model 'zero'")
+        server.wait_for_log("at least one version must be available under the version policy of model 'zeros'")
+        status, answer = server.add_sub("zero")
+        assert (status, answer["model_version"]) == (200, "0")
 
 
 def stops(server: Running) -> None:
