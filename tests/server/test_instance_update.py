@@ -137,7 +137,10 @@ def test_a_busy_model_gets_a_new_instance_while_its_request_runs(tmp_path: Path)
 
 
 STRATEGIES = {
-    "direct": ADDS_UP_CONFIG.replace("oldest { max_candidate_sequences: 64 }", "direct { }").replace(": 64", ": 4"),
+    # one seat: the model knows no null requests
+    "direct": ADDS_UP_CONFIG.replace("oldest { max_candidate_sequences: 64 }", "direct { }").replace(
+        "size: 64", "size: 1"
+    ),
     "oldest": ADDS_UP_CONFIG,
 }
 
@@ -257,3 +260,22 @@ def test_a_model_with_a_response_cache_and_one_in_poll_mode_change_too(tmp_path:
         (row,) = json.loads(server.get("/v2/models/m/stats")[1])["model_stats"]
         assert row["inference_stats"]["cache_hit"]["count"] == 1
         assert said(server, "hello") == ["m_0_0", "m_0_1"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_no_step_of_a_sequence_is_lost_while_instances_come_and_go(tmp_path: Path, strategy: str) -> None:
+    config = STRATEGIES[strategy]
+    python_model(tmp_path, "m", ADDS_UP, of_count(2, config))
+    with running(f"--model-repository={tmp_path}", *EXPLICIT) as server:
+        load = Load()
+
+        def change() -> None:
+            for count in (1, 3, 2, 4, 1):
+                assert update(server, tmp_path, "m", of_count(count, config)) == (200, "")
+                time.sleep(0.2)
+
+        busy(load, [partial(load.adds_up, server.http, "m", number, 20) for number in range(1, 7)], change)
+
+        assert load.failures[:3] == []
+        assert load.sequences >= 6
+        until(lambda: len(server.workers()) == 1, server)
