@@ -97,6 +97,8 @@ def test_the_network_can_be_closed_for_models(attacked: Service) -> None:
     """As docs/security.md says: the doors are open as before."""
     attacked.override("[Service]\nPrivateNetwork=yes\n")
     attacked.start()
+    if "PrivateNetwork=yes is configured, but" in attacked.machine.run("journalctl -u edge-serve -b --no-pager"):
+        pytest.skip("this container may not make a network namespace, which systemd has said")
 
     found = attempt(attacked, ["connect", "127.0.0.1", METRICS], ["connect", "10.0.2.2", 80])
 
