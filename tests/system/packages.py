@@ -56,6 +56,8 @@ def before(original: Path, folder: Path) -> Package:
     (home / "bin/edge-serve").write_text(
         (home / "bin/edge-serve").read_text().replace("/opt/edge-serve/current/", "/opt/edge-serve/")
     )
+    socket = tree / "usr/lib/systemd/system/edge-serve.socket"
+    socket.write_text(socket.read_text().replace("ListenStream=8000", "ListenStream=0.0.0.0:8000"))
     for name in ("preinst", "postrm", "prerm"):
         (tree / "DEBIAN" / name).unlink()
     (tree / "DEBIAN/postinst").write_text(

@@ -194,6 +194,9 @@ def test_upgrades_from_the_layout_of_the_first_package(
     first = before(package, tmp_path)
     service.machine.put(f"{KEPT}/first.deb", first.path.read_bytes())
     assert quiet(dpkg(service, f"-i {KEPT}/first.deb"))
+    service.machine.run(
+        "systemctl stop edge-serve; systemctl restart edge-serve.socket; systemctl start edge-serve", 120
+    )
     assert wait_until(lambda: running(service) == OPT, 30 * service.patience)
     assert service.machine.run(f"ls {OPT}").split() == ["bin", "lib", "pyvenv.cfg"]
 
@@ -207,6 +210,10 @@ def test_upgrades_from_the_layout_of_the_first_package(
     assert service.machine.run(f"ls {OPT}").split() == ["bin", "current", "package", "versions"]
     assert runs_whole(service, shipped)
     assert byte_code(service) == ""
+    assert wait_until(lambda: service.infer() == 200, 30 * service.patience)
+    listening = service.machine.run("ss -Hltnp 'sport = :8000'")
+    assert "*:8000" in listening, "as the new unit says"
+    assert '"systemd"' in listening, "so a restart keeps what arrives"
 
 
 def test_the_same_commit_gives_the_same_bytes(
