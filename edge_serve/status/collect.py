@@ -15,6 +15,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from edge_serve.aio.callbacks import notify
+from edge_serve.aio.tasks import start_task
+from edge_serve.aio.turns import in_pieces
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.messages.status import ModelFacts, ServerFacts, WorkerFacts
 from edge_serve.metrics.source import StatisticsSource
@@ -80,7 +83,7 @@ class Collector:
         """Call `done` with the document: at once when the machine was looked at just now, else soon."""
         fresh = self._read_ns is not None and self._clock.now_ns() - self._read_ns < FRESH_NS
         if fresh or self._late:
-            done(self.document())
+            start_task(self._tell([done]), "status document")
             return
         self._waiting.append(done)
         if not self._looking:
@@ -116,20 +119,26 @@ class Collector:
     def _answer(self) -> None:
         waiting, self._waiting = self._waiting, []
         if waiting:
-            document = self.document()
-            for done in waiting:
-                done(document)
+            start_task(self._tell(waiting), "status document")
 
-    def document(self) -> Document:
-        """With what the machine said when it was last looked at."""
+    async def _tell(self, waiting: Sequence[Done]) -> None:
+        document = await self.document()
+        for done in waiting:
+            notify(done, document)
+
+    async def document(self) -> Document:
+        """With what the machine said when it was last looked at. Facts of many models are gathered in pieces."""
         rooms = self._rooms
+        models: list[ModelFacts] = []
+        async for made in in_pieces(map(model_facts, rooms.registry.served())):
+            models += made
         return build(
             Facts(
                 round(time.time() * 1000),
                 self._clock.now_ns(),
                 self._server(),
                 rooms.registry.index(ready_only=False, found=self._readings.found or {}, why=True),
-                [model_facts(served) for served in rooms.registry.served()],
+                models,
                 rooms.workers(),
                 self._readings,
                 rooms.source.http(),

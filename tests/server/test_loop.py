@@ -214,6 +214,7 @@ def test_questions_and_housekeeping_with_many_models(tmp_path: Path) -> None:
             lambda: time.sleep(3),
             lambda: server.get("/metrics", server.metrics),
             lambda: server.get("/v2/models/stats"),
+            lambda: server.get("/edge-serve/status"),
             lambda: server.get("/v2/health/ready"),
         ):
             check(many.longest(ask))
