@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -35,6 +36,11 @@ class Threads:
     def __init__(self, name: str, limit: int) -> None:
         self._name = name
         self._limit = limit
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        """Have no thread and no job: so it is in a new process, to which `fork` gives no thread but its own."""
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()

@@ -7,6 +7,7 @@ variable is a warning, because an older program that reads a newer configuration
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from edge_serve.errors import InvalidArgument
 SEPARATOR = ";"
 _WIDTH = 100
 _PREFIX = "EDGE_SERVE_"
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 #: characters that a value may have: what the kernel takes as one argument (MAX_ARG_STRLEN)
 _LONGEST = 128 * 1024
 #: unknown variables that are named
@@ -48,7 +50,8 @@ class Setting:
     Attributes:
         many: makes one value from all that were given; None = the setting is given once (a later one wins).
         ignored: why it is accepted without effect; "" = it has one.
-        door: the setting that, when it is false, leaves this one without effect: a bad value is then a warning.
+        door: the setting that, when it is false, leaves this one without effect: an integer out of range is then a
+            warning, as in Triton.
     """
 
     group: str
@@ -120,7 +123,7 @@ def read_settings(
         try:
             values[name] = _value(table[name], raw, found.origins[name])
         except BadSetting as error:
-            if not door or values.get(door, True):
+            if not door or values.get(door, True) or not all(_INTEGER.fullmatch(text) for text in raw):
                 raise
             found.notes.append(f"{error.message}; it has no effect, because {flag_of(door)}=false")
     for name in values:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -116,3 +117,22 @@ def test_a_machine_without_threads_is_an_error_until_it_has_some_again(monkeypat
         assert await first
 
     asyncio.run(story())
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_that_was_forked_starts_threads_of_its_own() -> None:
+    """`fork` copies the pool's counts and none of its threads."""
+    assert asyncio.run(_asked()) == 7
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            asyncio.run(asyncio.wait_for(_asked(), 5))
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+async def _asked() -> int:
+    return await offload(max, 1, 7)

@@ -192,6 +192,7 @@ def test_the_port_of_a_closed_door_is_not_checked(door: str, port: str) -> None:
     assert note.startswith(f'Bad option "--{door}-port": found {port}')
     assert note.endswith(f"it has no effect, because --allow-{door}=false")
     assert f"found {port}" in _refusal(f"--{door}-port={port}").message
+    assert "found many" in _refusal(f"--{door}-port=many", f"--allow-{door}=0").message.replace("'", "")
 
 
 def test_metrics_do_not_take_an_address_that_is_none() -> None:
