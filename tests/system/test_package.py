@@ -183,8 +183,8 @@ def test_an_upgrade_that_is_killed_leaves_a_whole_program(
     output = dpkg(service, f"-i {path}")
     assert quiet(output), output
     assert wait_until(lambda: f"versions/{other.version}." in running(service), 30 * service.patience)
-    assert runs_whole(service, other)
     assert wait_until(lambda: service.machine.run(f"ls {OPT}/versions | wc -l").strip() == "1", 30 * service.patience)
+    assert runs_whole(service, other)
 
 
 def test_upgrades_from_the_layout_of_the_first_package(
