@@ -22,8 +22,10 @@ import json
 import os
 import resource
 import runpy
+import signal
 import stat
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 #: the same numbers on every processor (asm-generic/unistd.h)
@@ -40,6 +42,8 @@ _RIGHTS = _FILE_RIGHTS | _REFER | _REMOVE_DIR | _REMOVE_FILE | _MAKE
 _SCOPED = 1 << 0 | 1 << 1
 #: before it a file could not be moved to another directory, which programs do
 OLDEST, _WITH_TRUNCATE, WITH_SCOPES = 2, 3, 6
+#: how long the entries of a repository may take to answer
+_ANSWER_SECONDS = 1.0
 #: links of a model that are followed; more is no model
 _MOST_ENTRIES = 10_000
 
@@ -114,7 +118,10 @@ def grants(rules: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, int]]:
     for place in listed:  # nothing but its directories
         closed.update(entry.path for entry in _entries(place) if not entry.is_dir(follow_symlinks=False))
     for place in repositories:
-        closed.update({os.path.realpath(entry.path) for entry in _entries(place) if _is_model(entry.path)} - opened)
+        silent = _silent(place)
+        closed.update(silent)
+        found = [entry.path for entry in _entries(place) if entry.path not in silent]
+        closed.update({os.path.realpath(path) for path in found if _is_model(path)} - opened)
     links = {target for place in given["own"] for target in _links(place) if _is_below(target, repositories)}
     readable = given["readable"] | links
     yield from ((path, _RIGHTS) for path in opened)
@@ -149,6 +156,43 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
 
 def _is_model(path: str) -> bool:
     return os.path.isfile(f"{path}/config.pbtxt") or any(entry.name.isdigit() for entry in _entries(path))
+
+
+def _silent(repository: str) -> set[str]:
+    """Return the entries of a repository that do not answer: links to dead file systems, and mount points of such ones.
+
+    Child processes ask them, because nothing can interrupt a thread that waits for a dead file system.
+    """
+    try:
+        with open("/proc/self/mountinfo", errors="replace") as lines:
+            mounts = {line.split()[4] for line in lines}
+    except OSError:
+        mounts = set()
+    asked = [entry.path for entry in _entries(repository) if entry.is_symlink() or entry.path in mounts]
+    if not asked or not _unanswered([asked]):
+        return set()
+    return {path for [path] in _unanswered([[path] for path in asked])}
+
+
+def _unanswered(groups: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Return the groups of paths that have not all answered in time."""
+    left = {}
+    for group in groups:
+        child = os.fork()
+        if not child:
+            for path in group:
+                _is_model(path)
+            os._exit(0)
+        left[child] = group
+    end = time.monotonic() + _ANSWER_SECONDS
+    while left and time.monotonic() < end:
+        for child in [child for child in left if os.waitpid(child, os.WNOHANG)[0]]:
+            del left[child]
+        time.sleep(0.001)
+    for child in left:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, os.WNOHANG)  # without waiting: the kernel may keep it until the file system answers
+    return list(left.values())
 
 
 def _links(directory: str) -> Iterator[str]:
