@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from edge_serve.errors import NotFound
 from edge_serve.protocol import grpc_service_pb2 as pb
 from edge_serve.protocol import http2_frames as frames
 from edge_serve.protocol.http2_frames import DATA, END_STREAM, PING, PREFACE, SETTINGS, Code, Setting
@@ -234,8 +235,11 @@ def test_what_a_client_sends_after_the_end_of_its_call_changes_nothing(afterward
         raw = await scene.connect()
         raw.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 0)]))
         raw.begin(1, block(INFERENCE + "ModelStreamInfer") + literal(b"triton_grpc_error", b"true"))
-        raw.data(1, message(GOOD))
-        raw.data(1, message(infer_request("unknown").SerializeToString()))
+        raw.data(1, message(GOOD) * 2)
+        await settled(lambda: len(service.waiting) == 2)
+        service.waiting[0]()
+        service.error = NotFound("unknown")
+        service.waiting[1]()
         raw.call(3, b"", INFERENCE + "ServerLive")
         raw.send(frames.window_update(3, 100))
         assert await raw.status(3) == (0, "")
@@ -246,7 +250,8 @@ def test_what_a_client_sends_after_the_end_of_its_call_changes_nothing(afterward
         raw.send(frames.window_update(5, 100))
         assert await raw.status(5) == (0, "")
 
-    run(main)
+    service = GrpcFakeService(later=True)
+    run(main, service)
 
 
 def test_a_client_that_asks_too_often_is_sent_away_as_by_grpc() -> None:
