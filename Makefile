@@ -23,8 +23,11 @@ serve: .venv/serve  ## serve model_repository/ on 127.0.0.1:8000, gRPC on :8001,
 	@test -f model_repository/magika/1/model.onnx || echo "the real models (magika, text_*, silero_vad) are not here yet: make models"
 	$(BIN)/edge-serve --model-repository model_repository --exit-on-error=false $(READY:%=--required-model %) $(FLAGS)
 
+# test processes of `make test`; each file's tests stay in one of them
+JOBS ?= 2
+
 test: .venv/test  ## the default tests (TESTS=... for some of them)
-	$(BIN)/python -m pytest -q -m "not slow" $(TESTS)
+	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist loadfile $(TESTS)
 
 slow: .venv/test  ## the tests that need minutes or a package index
 	$(BIN)/python -m pytest -q -m slow $(TESTS)

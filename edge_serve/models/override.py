@@ -13,6 +13,7 @@ from typing import Any
 from edge_serve.config.model import MOST_CONFIG_BYTES
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.models.names import is_text
+from edge_serve.models.walk import MOST_LEVELS
 
 log = logging.getLogger(__name__)
 
@@ -84,3 +85,6 @@ def _check_path(path: str) -> None:
     parts = PurePosixPath(path)
     if not path or ".." in parts.parts or "\x00" in path or not is_text(path):
         raise InvalidArgument(f"model file override path {path!r} must stay inside the model directory, and be UTF-8")
+    if len(parts.parts) > MOST_LEVELS:
+        found = f"found {len(parts.parts)} levels of directories"
+        raise InvalidArgument(f"model file override path '{path[:200]}': {found}, expected at most {MOST_LEVELS}")

@@ -49,3 +49,10 @@ def test_a_leading_slash_means_the_directory_of_the_model() -> None:
 def test_unknown_parameters_are_named() -> None:
     with pytest.raises(InvalidArgument, match="unrecognized load parameter 'speed'"):
         Override.parse("m", {"speed": "fast"})
+
+
+def test_files_lie_in_few_levels_of_directories() -> None:
+    """Thousands of levels could be made, and not be removed again: that takes a stack frame for each."""
+    with pytest.raises(InvalidArgument, match="found 65 levels of directories, expected at most 64"):
+        Override.parse("m", {"config": "{}", f"file:{'d/' * 64}x": b""})
+    assert Override.parse("m", {"config": "{}", f"file:{'d/' * 63}x": b""}) is not None

@@ -77,6 +77,7 @@ def test_an_entry_that_hangs_is_not_read_again_until_it_has_returned(answer: thr
     assert called == [1]
 
 
+@pytest.mark.slow
 def test_threads_that_are_left_behind_have_a_limit(answer: threading.Event) -> None:
     reader = Reader()
     before = threading.active_count()
