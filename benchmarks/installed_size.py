@@ -12,7 +12,8 @@ from pathlib import Path
 from benchmarks.report import ROOT, Report
 
 #: extra -> megabytes (10^6) that the project asks for, of which NumPy is about 73; tests/test_sizes.py holds them
-LIMITS = {"": 85, "[onnx]": 155}
+#: ONNX Runtime 1.32 has 80 MB, 1.31 had 64
+LIMITS = {"": 85, "[onnx]": 165}
 
 
 def run() -> Report:
