@@ -216,5 +216,6 @@ def test_questions_and_housekeeping_with_many_models(tmp_path: Path) -> None:
             lambda: server.get("/v2/models/stats"),
             lambda: server.get("/edge-serve/status"),
             lambda: server.get("/v2/health/ready"),
+            lambda: server.post("/v2/repository/index"),
         ):
             check(many.longest(ask))
