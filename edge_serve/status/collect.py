@@ -24,7 +24,7 @@ from edge_serve.metrics.source import StatisticsSource
 from edge_serve.models.registry import Registry
 from edge_serve.models.served import Served
 from edge_serve.service import TRITON_VERSION, Service
-from edge_serve.status.document import Document, Facts, build
+from edge_serve.status.document import Document, Facts, build, model_rows
 from edge_serve.status.events import EventRing
 from edge_serve.status.probe import Probe, Readings
 
@@ -132,21 +132,30 @@ class Collector:
         models: list[ModelFacts] = []
         async for made in in_pieces(map(model_facts, rooms.registry.served())):
             models += made
-        return build(
-            Facts(
-                round(time.time() * 1000),
-                self._clock.now_ns(),
-                self._server(),
-                rooms.registry.index(ready_only=False, found=self._readings.found or {}, why=True),
-                models,
-                rooms.workers(),
-                self._readings,
-                rooms.source.http(),
-                (rooms.source.tensor_memory(), rooms.memory_limit),
-                rooms.events.newest() if rooms.events else (),
-                rooms.events.newest_errors() if rooms.events else (),
-            )
+        index = rooms.registry.index(ready_only=False, found=self._readings.found or {}, why=True)
+        await asyncio.sleep(0)
+        rows: list[Document] = []
+        async for some in in_pieces(model_rows(index, models)):
+            rows += some
+        workers = rooms.workers()
+        await asyncio.sleep(0)
+        facts = Facts(
+            round(time.time() * 1000),
+            self._clock.now_ns(),
+            self._server(),
+            index,
+            models,
+            workers,
+            self._readings,
+            rooms.source.http(),
+            (rooms.source.tensor_memory(), rooms.memory_limit),
+            rooms.events.newest() if rooms.events else (),
+            rooms.events.newest_errors() if rooms.events else (),
         )
+        await asyncio.sleep(0)
+        document = build(facts, rows)
+        await asyncio.sleep(0)  # the callers make JSON of it
+        return document
 
     def _server(self) -> ServerFacts:
         service = self._rooms.service

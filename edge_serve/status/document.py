@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,10 +46,14 @@ class Facts:
     errors: Iterable[Event] = ()
 
 
-def build(facts: Facts) -> Document:
-    """The document."""
+def build(facts: Facts, rows: Sequence[Document] | None = None) -> Document:
+    """Return the document.
+
+    Args:
+        rows: of `model_rows`, where they were made before; None = they are made here.
+    """
     processes = facts.readings.processes
-    models = _models(facts.index, facts.models)
+    models = list(model_rows(facts.index, facts.models) if rows is None else rows)
     waiting = waiting_for(facts.server.required, [(row["name"], row["condition"]) for row in models])
     return {
         "schema": SCHEMA,
@@ -120,11 +124,13 @@ def standing(server: ServerFacts, waiting: Sequence[str] = ()) -> tuple[str, str
     return "not ready", f"waiting for {names}" if names else "a model that counts is not ready"
 
 
-def _models(index: Iterable[IndexEntry], served: Iterable[ModelFacts]) -> list[Document]:
-    """Every version of the index, those that serve with their figures; what serves and is in no index comes last."""
+def model_rows(index: Iterable[IndexEntry], served: Iterable[ModelFacts]) -> Iterator[Document]:
+    """Yield every version of the index, those that serve with their figures; versions in no index come last."""
     known = {(model.name, model.version): model for model in served}
-    rows = [_model(entry, known.pop((entry.name, entry.version), None)) for entry in index]
-    return rows + [_model(IndexEntry(name, version, "READY"), model) for (name, version), model in known.items()]
+    for entry in index:
+        yield _model(entry, known.pop((entry.name, entry.version), None))
+    for (name, version), model in known.items():
+        yield _model(IndexEntry(name, version, "READY"), model)
 
 
 def _model(entry: IndexEntry, model: ModelFacts | None) -> Document:

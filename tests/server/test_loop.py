@@ -201,6 +201,7 @@ def test_a_load_with_a_large_file(here: Scene) -> None:
     check(here.longest(lambda: here.server.post("/v2/repository/models/new/load", {"parameters": parameters})))
 
 
+@pytest.mark.slow  # alone: the processor time of its many objects doubles beside another test process
 @pytest.mark.timeout(300)
 def test_questions_and_housekeeping_with_many_models(tmp_path: Path) -> None:
     for i in range(150):
