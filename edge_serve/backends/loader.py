@@ -22,17 +22,24 @@ GROUP = "edge_serve.backends"
 PLATFORMS = {
     "onnxruntime_onnx": "onnxruntime",
     "pytorch_libtorch": "pytorch",
+    "torch_aoti": "pytorch",
     "tensorrt_plan": "tensorrt",
     "tensorflow_graphdef": "tensorflow",
     "tensorflow_savedmodel": "tensorflow",
 }
-#: what provides a backend that is known and not there
+_IN_PYTHON = "load it in a model.py with backend 'python'"
+#: what to do instead, by backends that Triton has and this installation has not
 HINTS = {
     "onnxruntime": "pip install 'edge-serve[onnx]' (or [onnx-gpu])",
     "tensorrt": "there is no TensorRT backend yet: serve the ONNX model with backend 'onnxruntime'",
-    "pytorch": "export the model to ONNX for backend 'onnxruntime', or load it in a model.py with backend 'python'",
-    "tensorflow": "export the model to ONNX for backend 'onnxruntime', or load it in a model.py with backend 'python'",
-    "openvino": "export the model to ONNX for backend 'onnxruntime', or load it in a model.py with backend 'python'",
+    "pytorch": f"export the model to ONNX (torch.onnx.export) for backend 'onnxruntime', or {_IN_PYTHON}",
+    "tensorflow": f"convert the model to ONNX (package tf2onnx) for backend 'onnxruntime', or {_IN_PYTHON}",
+    "openvino": f"serve the ONNX file it was made from with backend 'onnxruntime', or {_IN_PYTHON} (package openvino)",
+    "fil": f"convert the trees to ONNX (packages skl2onnx, onnxmltools) for backend 'onnxruntime', or {_IN_PYTHON}",
+    "tflite": f"convert the model to ONNX (tf2onnx --tflite) for backend 'onnxruntime', or {_IN_PYTHON}",
+    "vllm": "run the language model in a decoupled model.py with backend 'python' (docs/generative.md has one)",
+    "tensorrtllm": "run the language model in a decoupled model.py with backend 'python' (docs/generative.md has one)",
+    "dali": "write the preparation of inputs as a model.py (NumPy, Pillow, OpenCV), and join the two in an ensemble",
 }
 #: files of this package that are no backends
 _OTHERS = frozenset({"base", "host", "loader"})

@@ -46,6 +46,24 @@ def test_known_names_say_what_to_do(spec: ModelSpec, name: str) -> None:
         loader.load(name, spec)
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("fil", "skl2onnx"),
+        ("tflite", "tf2onnx --tflite"),
+        ("tensorflow", "tf2onnx"),
+        ("pytorch", "torch.onnx.export"),
+        ("openvino", "package openvino"),
+        ("vllm", "docs/generative.md"),
+        ("tensorrtllm", "docs/generative.md"),
+        ("dali", "ensemble"),
+    ],
+)
+def test_backends_of_triton_that_are_not_here_say_what_to_do_instead(spec: ModelSpec, name: str, advice: str) -> None:
+    with pytest.raises(Unavailable, match=f"backend '{name}' of model 'm' is not available: .*{advice}"):
+        loader.load(name, spec)
+
+
 def test_a_missing_library_says_what_to_install(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     def without(name: str) -> None:
         raise ModuleNotFoundError("No module named 'onnxruntime'", name="onnxruntime")
