@@ -60,7 +60,7 @@ class Policy:
         return self._out_of_place(peer, asked) if needed is Role.ADMIN else None
 
     def may_read_log(self, peer: Peer, asked: Asked) -> bool:
-        """Whether a client with the role `read` sees lines of the log, which hold paths and texts of models.
+        """Whether a client with the role `read` sees the log, and paths and texts of models in the status document.
 
         It does when roles are configured, so that it showed a token or a certificate, or when it is on this device.
         """

@@ -20,6 +20,7 @@ import orjson
 
 from edge_serve.protocol.routes import PathNotFound, Route
 from edge_serve.transport.exchange import Exchange
+from edge_serve.transport.strangers import for_strangers
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -94,10 +95,10 @@ class Edge:
         self._page = StatusPage() if ui else None
 
     def status(self, exchange: Exchange, *, log: bool) -> None:
-        """GET /edge-serve/status, with the newest lines of the log or without."""
+        """GET /edge-serve/status, whole or as other hosts see it."""
 
         def reply(document: dict[str, Any]) -> None:
-            shown = document if log else {**document, "events": [], "errors": [], "log_hidden": True}
+            shown = document if log else for_strangers(document)
             exchange.reply(200, (_json(shown),), headers=_NO_STORE)
 
         self._service.status(reply)

@@ -165,20 +165,41 @@ def test_a_reader_that_has_read_enough_is_no_trouble(server: Running) -> None:
     assert (done.stdout[:1], done.stdout[-2:], done.stderr) == ("{", "0\n", "")
 
 
-def test_lines_of_the_log_are_for_this_device_and_for_tokens(tmp_path: Path) -> None:
+def test_the_log_and_paths_are_for_this_device_and_for_tokens(tmp_path: Path) -> None:
     token = command("token", str(tmp_path / "tokens"), "read", "technician").stdout.split()[-1]
+    python_model(tmp_path / "models", "broken", "raise ValueError(__file__)")
+    python_model(tmp_path / "models", "works")
     from_afar = {"X-Forwarded-For": "192.0.2.1"}  # as a reverse proxy passes on what another device asks
-    with running(f"--model-repository={tmp_path}") as server:
+    flags = (f"--model-repository={tmp_path / 'models'}", "--exit-on-error=false")
+    with running(*flags, f"--admin-socket={tmp_path / 'admin.sock'}") as server:
         here = _document(server, {})
         afar = _document(server, from_afar)
-    with running(f"--model-repository={tmp_path}", f"--token-file={tmp_path / 'tokens'}") as server:
+    with running(*flags, f"--token-file={tmp_path / 'tokens'}") as server:
         known = _document(server, {**from_afar, "Authorization": f"Bearer {token}"})
 
-    assert here["events"]
-    assert known["events"]
-    assert "log_hidden" not in here
+    for whole in (here, known):
+        assert whole["events"]
+        assert "log_hidden" not in whole
+        assert str(tmp_path) in next(row["reason"] for row in whole["models"] if row["condition"] == "failed")
     assert (afar["events"], afar["errors"], afar["log_hidden"]) == ([], [], True)
     assert afar["server"]["pid"] == here["server"]["pid"]
+    assert [(row["name"], row["condition"]) for row in afar["models"]] == [("broken", "failed"), ("works", "ready")]
+    assert (afar["server"]["state"], afar["server"]["reason"]) == ("not ready", "waiting for broken")
+    assert [text for text in _texts(afar) if "/" in text or ".py" in text] == []
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every string in a document, names of members included."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for name, member in value.items():
+                yield name
+                yield from _texts(member)
+        case list():
+            for member in value:
+                yield from _texts(member)
 
 
 def _document(server: Running, headers: dict[str, str]) -> dict[str, Any]:

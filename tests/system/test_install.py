@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.program import CHECKOUT
 from tests.system import models
 from tests.system.agent import KEPT
 from tests.system.machine import wait_until
@@ -43,6 +44,30 @@ def test_only_inference_and_metrics_are_open_to_the_network(service: Service) ->
     status = service.status_of("POST", "/v2/repository/models/simple/unload", {})
     assert status == 403, "administration from outside"
     assert service.infer() == 200
+
+
+def test_the_documentation_tells_how_to_close_the_ports(fresh: Service) -> None:
+    page = (CHECKOUT / "docs/security.md").read_text().partition("### Close it")[2]
+    commands = page.partition("    mkdir")[2].partition("\n\n")[0]
+    fresh.add_shipped_models("simple")
+    fresh.start()
+    assert fresh.infer() == 200
+
+    fresh.machine.run("mkdir" + commands, 60)
+    try:
+        assert fresh.infer() == 0, "from another host"
+        inside = "import urllib.request as u; print(u.urlopen('http://localhost:{}{}').status)"
+        for port, path in ((HTTP, "/v2/health/ready"), (METRICS, "/metrics")):
+            assert fresh.machine.run(f'python3 -c "{inside.format(port, path)}"') == "200\n"
+    finally:
+        fresh.machine.run("rm -r /etc/systemd/system/edge-serve*.socket.d && systemctl daemon-reload")
+        fresh.machine.run("systemctl restart edge-serve.socket edge-serve-metrics.socket")
+
+
+def test_the_other_command_is_there(installed: Service) -> None:
+    assert installed.machine.run("tritonserver --help").startswith("Usage: tritonserver ")
+    done = installed.machine.try_run("tritonserver --model-repository=s3://bucket/models")
+    assert (done.status, done.output.partition(":")[0]) == (1, "tritonserver")
 
 
 #: on the machine: the status of a POST to the HTTP door, over IPv4 and over IPv6

@@ -1,0 +1,50 @@
+"""The status document as clients of other hosts see it: without lines of the log, reasons of faults, and paths.
+
+Lines of the log and reasons quote paths, and texts of models. Clients on this device, and those that show a token or a
+certificate with the role `read`, see the whole document (`access.policy.Policy.may_read_log`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edge_serve.models.repository import plain_name
+
+Document = dict[str, Any]
+
+HIDDEN = "the reason is shown on the device itself, and to clients with a token"
+
+
+def for_strangers(document: Document) -> Document:
+    """Return a document for clients that may not see the log; `log_hidden` says so."""
+    return {
+        **document,
+        "server": _server(document["server"]),
+        "models": [_model(row) for row in document["models"]],
+        "workers": [_worker(row) for row in document["workers"]],
+        "events": [],
+        "errors": [],
+        "log_hidden": True,
+    }
+
+
+def _server(server: Document) -> Document:
+    names = [plain_name(name) for name in server["waiting_for"]]
+    reason = server["reason"]
+    if reason and server["state"] != "stopping":
+        reason = f"waiting for {', '.join(names)}" if names else HIDDEN
+    return {
+        **server,
+        "reason": reason,
+        "waiting_for": names,
+        "safe_mode": HIDDEN if server["safe_mode"] else "",
+        "doors": {name: [one for one in addresses if "/" not in one] for name, addresses in server["doors"].items()},
+    }
+
+
+def _model(row: Document) -> Document:
+    return {**row, "name": plain_name(row["name"]), "reason": HIDDEN if row["reason"] else ""}
+
+
+def _worker(row: Document) -> Document:
+    return {**row, "label": plain_name(row["label"]), "models": [plain_name(name) for name in row["models"]]}
