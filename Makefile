@@ -94,7 +94,7 @@ install-system:
 	install -m 644 systemd/edge-serve.conf '$(DESTDIR)/usr/lib/edge-serve'
 	install -d -m 700 '$(DESTDIR)/etc/edge-serve/credentials'
 	install -m 644 docs/*.md '$(DESTDIR)/usr/share/doc/edge-serve'
-	ln -sf /opt/edge-serve/bin/edge-serve '$(DESTDIR)/usr/bin/edge-serve'
+	for name in edge-serve tritonserver; do ln -sf /opt/edge-serve/bin/edge-serve "$(DESTDIR)/usr/bin/$$name"; done
 
 deb: .venv/serve  ## edge-serve_*.deb for this release of Debian or Ubuntu, into dist/ (DEB='--release trixie' for another)
 	$(BIN)/python -m deploy.debian $(DEB)

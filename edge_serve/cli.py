@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edge_serve import log
+from edge_serve.config.programs import EDGE_SERVE, TRITONSERVER, Program, program_of
 from edge_serve.config.server import ServerConfig, parse_argv, usage
+from edge_serve.config.setting_kinds import REPOSITORY
 from edge_serve.config.settings import BadSetting
 
 _COMMANDS = """Usage:
@@ -29,8 +31,10 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program; its exit status."""
+    """Run the program that `sys.argv` names, or edge-serve with these arguments; its exit status."""
     try:
+        if argv is None and program_of(sys.argv[0]) is TRITONSERVER:
+            return _tritonserver(sys.argv[1:])
         return _run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -64,17 +68,25 @@ def _run(arguments: Sequence[str]) -> int:
     return _serve(arguments)
 
 
-def _serve(arguments: Sequence[str]) -> int:
+def _tritonserver(arguments: Sequence[str]) -> int:
+    """`tritonserver`: serve with Triton's defaults. It has no other commands."""
+    if "--help" in arguments or "-h" in arguments:
+        print(usage(TRITONSERVER), end="")
+        return 0
+    return _serve(arguments, TRITONSERVER)
+
+
+def _serve(arguments: Sequence[str], program: Program = EDGE_SERVE) -> int:
     try:
-        config = parse_argv(arguments, os.environ)
+        config = parse_argv(arguments, os.environ, program)
     except BadSetting as error:
-        print(f"edge-serve: {error}", file=sys.stderr)
-        print("Try 'edge-serve --help'.", file=sys.stderr)
+        print(f"{program.name}: {error}", file=sys.stderr)
+        print(f"Try '{program.name} --help'.", file=sys.stderr)
         return 1
     try:
         control = _configure_log(config)
     except OSError as error:
-        print(f"edge-serve: cannot write the log to '{config.log_file}': {error.strerror}", file=sys.stderr)
+        print(f"{program.name}: cannot write the log to '{config.log_file}': {error.strerror}", file=sys.stderr)
         return 1
     from edge_serve.server import serve  # the rest of the server is not needed to refuse a bad command line
 
@@ -102,15 +114,18 @@ def _check(arguments: Sequence[str]) -> int:
 
     flag = "--disable-auto-complete-config"
     auto_complete = flag not in arguments
-    roots = [Path(argument) for argument in arguments if argument != flag]
+    roots = [argument for argument in arguments if argument != flag]
     if not roots or any(argument.startswith("-") for argument in arguments if argument != flag):
         print(f"edge-serve: expected edge-serve check [{flag}] <repository>...", file=sys.stderr)
         return 1
     log.configure("default", log.LevelFilter(info=False, warning=False, error=False))  # the report says it all
     try:
-        return check.run(roots, auto_complete=auto_complete)
+        return check.run([Path(REPOSITORY.parse(root)) for root in roots], auto_complete=auto_complete)
     except EdgeServeError as error:
         print(f"edge-serve: {error.message}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"edge-serve: {error}", file=sys.stderr)
         return 1
 
 

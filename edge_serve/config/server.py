@@ -2,7 +2,8 @@
 
 A field's name gives the flag (`http_port`: `--http-port`) and the environment variable (EDGE_SERVE_HTTP_PORT), its
 value the default, its annotation the group, the way values are written and the help text. Names, syntax and defaults
-are Triton's (server src/command_line_parser.cc); the default addresses are the loopback ones, where Triton opens all.
+are Triton's (server src/command_line_parser.cc); the default addresses are the loopback ones, where Triton opens all:
+`programs` has the command `tritonserver`, whose defaults are Triton's there too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Annotated, Any, get_type_hints
 
 from edge_serve.config import server_values as values
 from edge_serve.config.door_settings import DoorSettings
+from edge_serve.config.programs import EDGE_SERVE, Program
 from edge_serve.config.setting_kinds import (
     BOOLEAN,
     COUNT,
@@ -26,6 +28,7 @@ from edge_serve.config.setting_kinds import (
     PATTERN,
     PORT,
     POSITIVE,
+    REPOSITORY,
     SECONDS,
     TEXT,
     choice,
@@ -54,6 +57,7 @@ _shm = partial(Setting, "Shared Memory")
 _NO_THREADS = "one event loop serves all connections"
 _NO_RESPONSE_POOL = "the sender of a stream waits when 1 MiB of it is unread"
 _NO_POOL = "there is no such pool"
+_NO_GPU_CHOICE = "the model's configuration chooses its GPUs"
 _NO_LIBRARIES = "backends are Python packages, not shared libraries"
 _NO_EXPORT = (
     "--trace-config=mode=opentelemetry is accepted and ignored: edge-serve exports no traces, and OTEL_* variables "
@@ -90,7 +94,7 @@ class ServerConfig(DoorSettings):
 
     model_repository: Annotated[
         tuple[str, ...],
-        _repository(PATH, "Directory of models. A model that is in two of them is not available.", tuple),
+        _repository(REPOSITORY, "Directory of models. A model that is in two of them is not available.", tuple),
     ] = ()
     exit_on_error: Annotated[bool, _repository(BOOLEAN, "Exit when a model cannot be loaded at start.")] = True
     disable_auto_complete_config: Annotated[
@@ -352,7 +356,7 @@ class ServerConfig(DoorSettings):
         ),
     ] = ()
 
-    pinned_memory_pool_byte_size: Annotated[int, _memory(COUNT, "Bytes of pinned memory, for its metric.")] = 2**28
+    pinned_memory_pool_byte_size: Annotated[int, _memory(COUNT, "Bytes of pinned memory.", ignored=_NO_POOL)] = 2**28
     cuda_memory_pool_byte_size: Annotated[
         tuple[str, ...], _memory(TEXT, "<device>:<bytes> of CUDA memory.", tuple, ignored=_NO_POOL)
     ] = ()
@@ -360,7 +364,7 @@ class ServerConfig(DoorSettings):
         tuple[str, ...], _memory(TEXT, "<device>:<bytes> for growable state.", tuple, ignored="states do not grow")
     ] = ()
     min_supported_compute_capability: Annotated[
-        float, _memory(number(0), "CUDA compute capability below which a GPU is not used.")
+        float, _memory(number(0), "CUDA compute capability below which a GPU is not used.", ignored=_NO_GPU_CHOICE)
     ] = 0.0
     buffer_manager_thread_count: Annotated[
         int, _memory(COUNT, "Threads for copies.", ignored="tensors are not copied by threads")
@@ -371,7 +375,12 @@ class ServerConfig(DoorSettings):
     ] = ()
     model_load_gpu_limit: Annotated[
         tuple[values.GpuShare, ...],
-        _memory(values.GPU_SHARE, "Share of a GPU's memory beyond which no model is loaded on it.", tuple),
+        _memory(
+            values.GPU_SHARE,
+            "Share of a GPU's memory beyond which no model is loaded on it.",
+            tuple,
+            ignored="the free memory of a GPU is not asked before a load",
+        ),
     ] = ()
 
     allow_client_shm: Annotated[
@@ -412,17 +421,18 @@ ALIASES: dict[str, Alias] = {
 }
 
 
-def parse_argv(argv: Sequence[str], environ: Mapping[str, str]) -> ServerConfig:
-    """The settings in `argv` (without the program's name) and `environ`.
+def parse_argv(argv: Sequence[str], environ: Mapping[str, str], program: Program = EDGE_SERVE) -> ServerConfig:
+    """The settings in `argv` (without the program's name) and `environ`, with the defaults of `program`.
 
     Raises:
         BadSetting: an unknown option, a bad value, or settings that contradict each other. The program then prints the
             message (and `usage()` if it says so) and exits with status 1.
     """
     found, notes = read_settings(SETTINGS, ALIASES, argv, environ)
-    config = ServerConfig(**found, notes=tuple(notes), given=frozenset(found))
+    notes += values.unread_backend_settings(found.get("backend_config", ()))
+    config = ServerConfig(**{**program.defaults, **found}, notes=tuple(notes), given=frozenset(found))
     if not config.metrics_address:
-        config = replace(config, metrics_address=_address_of_metrics(config))
+        config = replace(config, metrics_address=_address_of_metrics(config, program))
     if config.trace_config.mode == values.OPENTELEMETRY:
         config = replace(config, trace_config=config.trace_config.without_export(), notes=(*config.notes, _NO_EXPORT))
     _check_repository(config, environ)
@@ -430,10 +440,10 @@ def parse_argv(argv: Sequence[str], environ: Mapping[str, str]) -> ServerConfig:
     return config
 
 
-def _address_of_metrics(config: ServerConfig) -> str:
+def _address_of_metrics(config: ServerConfig, program: Program) -> str:
     """Return the address of HTTP, as in Triton; that of a closed door may be none (`--http-address=-47`)."""
     usable = config.allow_http or not config.http_address.startswith("-")
-    return config.http_address if usable else str(ServerConfig.__dataclass_fields__["http_address"].default)
+    return config.http_address if usable else defaults(program)["http_address"]
 
 
 def _check_repository(config: ServerConfig, environ: Mapping[str, str]) -> None:
@@ -469,9 +479,10 @@ def _check_addresses(config: ServerConfig) -> None:
         taken[address, port] = service
 
 
-def defaults() -> dict[str, str]:
+def defaults(program: Program = EDGE_SERVE) -> dict[str, str]:
     """The default of each setting, as it would be written; "" where there is none."""
-    return {field.name: _written(field.default) for field in fields(ServerConfig) if field.name in SETTINGS}
+    own = {field.name: field.default for field in fields(ServerConfig) if field.name in SETTINGS}
+    return {name: _written(value) for name, value in {**own, **program.defaults}.items()}
 
 
 def _written(value: Any) -> str:
@@ -487,7 +498,7 @@ def _written(value: Any) -> str:
     return str(value)
 
 
-def usage() -> str:
+def usage(program: Program = EDGE_SERVE) -> str:
     """What `--help` prints."""
     spellings = "".join(
         f"  {flag} = --{alias.name.replace('_', '-')}{'=' + alias.form.format('<value>') if alias.form != '{}' else ''}"
@@ -495,8 +506,8 @@ def usage() -> str:
         for flag, alias in ALIASES.items()
     )
     return (
-        "Usage: edge-serve --model-repository=<path> [options]\n\n"
+        f"Usage: {program.name} --model-repository=<path> [options]\n\n"
         "Options are written --name=value or --name value. Each can be given in the environment instead,\n"
         "as EDGE_SERVE_<NAME> (EDGE_SERVE_HTTP_PORT=8000); several values are separated by ';' there.\n\n"
-        f"{help_text(SETTINGS, defaults())}\nOther spellings:\n{spellings}"
+        f"{help_text(SETTINGS, defaults(program))}\nOther spellings:\n{spellings}"
     )

@@ -20,7 +20,8 @@ An unknown option ends the server, as in Triton. An unknown variable `EDGE_SERVE
 nearest name that is known. `edge-serve check-config` says whether a server would start with the settings as they are.
 
 Two defaults differ from Triton's: `--http-address` and `--grpc-address` are the loopback address, so that a device
-serves its own programs until it is told otherwise.
+serves its own programs until it is told otherwise. The command `tritonserver` is the same program with Triton's
+defaults: both addresses are `0.0.0.0`. The Debian package sets the addresses too ([what it opens](security.md)).
 """
 
 

@@ -101,6 +101,32 @@ def _parse_backend_setting(text: str) -> BackendSetting:
     return BackendSetting(scope, key, value)
 
 
+#: settings of `--backend-config` that our backends read; those of other backends are not known here
+_READ = {
+    "onnxruntime": frozenset(
+        ("default-max-batch-size", "enable-global-threadpool", "intra_op_thread_count", "inter_op_thread_count")
+    ),
+    "python": frozenset[str](),
+}
+#: Triton's backends that edge-serve does not have, whose settings start scripts often carry
+_ABSENT = frozenset(("dali", "fil", "openvino", "pytorch", "tensorflow", "tensorrt", "tensorrtllm", "tflite", "vllm"))
+
+
+def unread_backend_settings(settings: Sequence[BackendSetting]) -> list[str]:
+    """Return a line for the log about each setting of a backend that nothing reads."""
+    notes = []
+    for setting in settings:
+        name, known = setting.backend, _READ.get(setting.backend)
+        if name in _ABSENT:
+            reason = f"edge-serve has no backend '{name}'"
+        elif known is not None and setting.key not in known:
+            reason = f"backend '{name}' reads {', '.join(sorted(known)) or 'no settings'}"
+        else:
+            continue
+        notes.append(f"--backend-config={name},{shown(setting.key)} is accepted and ignored: {reason}")
+    return notes
+
+
 def _scoped(text: str, form: str) -> tuple[str, str, str]:
     """`[scope,]key=value` in its three parts; the value may hold anything."""
     left, equals, value = text.partition("=")

@@ -133,11 +133,30 @@ def _filled(what: str) -> Callable[[str], str]:
     return parse
 
 
+#: how to copy models from a cloud store, by the scheme of its URLs
+_COPY = {
+    "s3": "aws s3 sync {url} models",
+    "gs": "gcloud storage rsync --recursive {url} models",
+    "as": "rclone copy <remote>:<container>/<path> models",
+}
+
+
+def _parse_repository(text: str) -> str:
+    scheme, separator, _ = text.partition("://")
+    if separator and scheme in _COPY:
+        raise ValueError(
+            f"found '{shown(text)}', expected a directory of this device: edge-serve does not read cloud storage; copy "
+            f"the models first ({_COPY[scheme].format(url=shown(text))}), then give --model-repository=models"
+        )
+    return str(PATH.parse(text))
+
+
 LEVEL = level()
 TEXT = Kind("string", str)
 FILLED = Kind("string", _filled("a value"))
 NAME = Kind("name", _parse_name)
 PATH = Kind("path", _filled("a path"))
+REPOSITORY = Kind("path", _parse_repository)
 BOOLEAN = Kind("boolean", parse_boolean)
 FLAG = Kind("", parse_boolean, bare=True)
 PORT = integer(0, 65535)

@@ -127,7 +127,7 @@ def read_settings(
                 raise
             found.notes.append(f"{error.message}; it has no effect, because {flag_of(door)}=false")
     for name in values:
-        if table[name].ignored:
+        if table[name].ignored and values[name] is not False:  # nothing is lost by turning off what is not there
             found.notes.append(f"{flag_of(name)} is accepted and ignored: {table[name].ignored}")
     return values, found.notes + unknown_variables(table, environ)
 
