@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edge_serve.config.model_config_pb2 import ModelConfig
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
+from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
 from edge_serve.messages.infer import InferRequest, InferResponse, Room
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata, TensorMetadata
 from edge_serve.messages.settings import LogControl, LogSettings, TraceChanges, TraceSettings
@@ -398,6 +398,17 @@ class Service:
         if self.tracing.on:
             on_response = self.tracing.watch(request, served.name, served.version, on_response)
         return served.submit(request, on_response)
+
+    def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None:
+        """Count a request that a door answers with `error`, if that is an error of the client.
+
+        One that names a version which does not serve counts for the model's highest. Models that do not serve, and
+        names that are none, have no counter.
+        """
+        if 400 <= error.http_status < 500 and not isinstance(error, Cancelled):
+            served = self.registry.serving(name, version) or self.registry.serving(name, "")
+            if served is not None:
+                served.statistics.client_errors += 1
 
     def _check_running(self) -> None:
         if self.stopping:

@@ -107,6 +107,7 @@ class ModelStatistics:
         inference_count: batch items; execution_count: executions.
         failures: reason -> requests.
         pending: requests accepted and not yet executing.
+        client_errors: requests answered with an error of the client: HTTP status 4xx, or its gRPC code.
         recent, first_response: None unless `--metrics-config` asks for summaries, for histograms.
         recent_hits, recent_misses: look-ups of the response cache, as `recent`, of which end and whole time are set.
     """
@@ -126,6 +127,7 @@ class ModelStatistics:
     responses: dict[str, ResponseStatistics] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAILURE_REASONS, 0))
     pending: int = 0
+    client_errors: int = 0
     request_seconds: Histogram = field(default_factory=Histogram)
     queue_seconds: Histogram = field(default_factory=Histogram)
     compute_seconds: Histogram = field(default_factory=Histogram)

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from edge_serve.messages.statistics import ModelStatistics
 
+#: a model whose oldest batch has run for longer is called busy, and shown in red
+BUSY_SECONDS = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
@@ -31,6 +34,7 @@ class ModelFacts:
         complete: every instance has its worker; healthy: and the model says that it is ready.
         instances: how many executors; 0 = an ensemble.
         in_flight: requests accepted and not yet answered.
+        oldest_batch_seconds: age of the oldest batch that runs; None = none does.
     """
 
     name: str
@@ -46,6 +50,7 @@ class ModelFacts:
     complete: bool = True
     healthy: bool = True
     in_flight: int = 0
+    oldest_batch_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ class ModelSeries:
         tags: metric_tags of the configuration.
         memory_bytes: resident memory of its workers (its share where a worker is shared).
         failed_questions: requests of the server's own that the model failed, although it had answered them before.
+        in_flight: requests accepted and not answered.
+        oldest_batch_seconds: age of the oldest batch that runs; 0 = none does.
         gpu_uuid: the GPU of its instances when it is one; namespace: with `--model-namespacing`.
     """
 
@@ -50,6 +52,8 @@ class ModelSeries:
     worker_restarts: int = 0
     memory_bytes: int = 0
     failed_questions: int = 0
+    in_flight: int = 0
+    oldest_batch_seconds: float = 0.0
     gpu_uuid: str = ""
     namespace: str | None = None
 

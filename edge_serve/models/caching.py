@@ -111,6 +111,10 @@ class CachedRunner:
         """Requests accepted and not answered."""
         return self.runner.in_flight()
 
+    def oldest_batch_seconds(self) -> float | None:
+        """The age of the oldest batch that runs; None = no batch runs."""
+        return self.runner.oldest_batch_seconds()
+
     def close(self) -> None:
         """The version is gone: give the memory of its answers back."""
         self._cache.forget(self._owner)

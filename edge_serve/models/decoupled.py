@@ -46,6 +46,7 @@ class _Open:
 
     instance: int
     streams: dict[int, _Stream]
+    since_ns: int
     patience: Patience | None = None
 
     def end(self) -> None:
@@ -99,6 +100,12 @@ class DecoupledDriver(Driver):
         open_after = sum(len(opened.streams) for key, opened in self._open.items() if key not in self._batches)
         return super().in_flight() + open_after
 
+    def _running_since_ns(self) -> int | None:
+        """A batch runs until the last response to its requests has come, also when `execute` has returned before."""
+        times = [opened.since_ns for opened in self._open.values()]
+        since_ns = super()._running_since_ns()
+        return min(times if since_ns is None else [since_ns, *times], default=None)
+
     # ---- what the worker says -----------------------------------------------------------------------------------
 
     def on_partial(
@@ -147,7 +154,7 @@ class DecoupledDriver(Driver):
         now = self._clock.now_ns()
         streams = {job.position: _Stream(job, 0, now) for job in jobs}
         batch_id = jobs[0].batch_id
-        opened = self._open[batch_id] = _Open(run.instance, streams)
+        opened = self._open[batch_id] = _Open(run.instance, streams, now)
         if self.model.timeout:
             opened.patience = Patience(self._loop, self.model.timeout, partial(self._on_overrun, batch_id))
         return jobs

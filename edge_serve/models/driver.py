@@ -40,6 +40,8 @@ class Executors(Protocol):
 
     def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None: ...
 
+    def running_since_ns(self) -> int | None: ...
+
     def cancel(self, instance: int, batch_id: int, index: int) -> None: ...
 
     def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None: ...
@@ -81,6 +83,7 @@ class Driver:
 
     Attributes:
         controls: of a model with `sequence_batching`: what its requests get on their way to the worker.
+        held: requests of batches that wait for the rate limiter: pending, though their batch was handed over.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Driver:
         self.statistics = statistics
         self.model: Executors
         self.controls: Controls | None = None
+        self.held = 0
         self._scheduler = scheduler
         self._order = order
         self._clock = clock
@@ -232,7 +236,15 @@ class Driver:
 
     def in_flight(self) -> int:
         """Requests accepted and not answered."""
-        return self.statistics.pending + sum(len(jobs) for _, jobs in self._batches.values())
+        return self.statistics.pending - self.held + sum(len(jobs) for _, jobs in self._batches.values())
+
+    def oldest_batch_seconds(self) -> float | None:
+        """The age of the oldest batch that runs; None = no batch runs."""
+        since_ns = self._running_since_ns()
+        return None if since_ns is None else (self._clock.now_ns() - since_ns) / 1e9
+
+    def _running_since_ns(self) -> int | None:
+        return self.model.running_since_ns() if self._batches else None
 
     def standstill(self) -> int | None:
         """A marker of requests that wait although an instance is free, nothing runs and no time is waited for; it

@@ -78,6 +78,10 @@ class EnsembleRunner:
         """Requests accepted and not answered."""
         return self._in_flight
 
+    def oldest_batch_seconds(self) -> float | None:
+        """None: batches run in the members."""
+        return None
+
     def _landed(self) -> None:
         self._in_flight -= 1
         self._check_idle()

@@ -29,18 +29,18 @@ class Lineage:
         """Note that a load counts no more. No effect on one that was not replaced."""
         if any(one is statistics for one in self._draining):
             self._draining = [one for one in self._draining if one is not statistics]
-            self._sum = _sum([self._sum or ModelStatistics(), statistics])
+            self._sum = add_up([self._sum or ModelStatistics(), statistics])
 
     def total(self, now: ModelStatistics) -> ModelStatistics:
         """Return what the present load (`now`) and its predecessors have counted. Quantiles are of the present one."""
         if self._sum is None and not self._draining:
             return now
         before = [] if self._sum is None else [self._sum]
-        return _sum([*before, *self._draining, now])
+        return add_up([*before, *self._draining, now])
 
 
-def _sum(parts: list[ModelStatistics]) -> ModelStatistics:
-    """The counters that metrics show; `responses` and `batches` belong to statistics, and quantiles to the last."""
+def add_up(parts: list[ModelStatistics]) -> ModelStatistics:
+    """Sum the counters that metrics show; `responses` and `batches` belong to statistics, and quantiles to the last."""
     last = parts[-1]
     total = ModelStatistics(
         recent=last.recent, recent_hits=last.recent_hits, recent_misses=last.recent_misses,
@@ -50,6 +50,7 @@ def _sum(parts: list[ModelStatistics]) -> ModelStatistics:
         total.inference_count += part.inference_count
         total.execution_count += part.execution_count
         total.pending += part.pending
+        total.client_errors += part.client_errors
         for name in _DURATIONS:
             _add_duration(getattr(total, name), getattr(part, name))
         for reason, count in part.failures.items():

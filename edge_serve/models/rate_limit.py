@@ -133,8 +133,13 @@ class LimitedModel:
         """Run a batch on an idle instance once its resources are there."""
         self._held[instance] = _Held(batch_id, requests, each)
         self._driver.statistics.pending += len(requests)
+        self._driver.held += len(requests)
         self._gate.limiter.ask(self._claimants[instance], len(requests) if each else 1)
         self._gate.open()
+
+    def running_since_ns(self) -> int | None:
+        """See `OpenedModel`. A batch that waits for its resources does not run."""
+        return self._model.running_since_ns()
 
     def cancel(self, instance: int, batch_id: int, index: int) -> None:
         """The client of a request has gone: its worker is told, when it has it."""
@@ -160,6 +165,7 @@ class LimitedModel:
         held = self._held.pop(instance, None)
         if held is not None:
             self._driver.statistics.pending -= len(held.requests)
+            self._driver.held -= len(held.requests)
         return held
 
     # ---- for the workers ----------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable, UnreadableEntry
 from edge_serve.messages.about import about
 from edge_serve.messages.metadata import IndexEntry
+from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.metrics.source import ModelSeries
 from edge_serve.models.batch import Batch, Results
 from edge_serve.models.dependencies import (
@@ -110,6 +111,13 @@ class Registry:
         served = self._serving(name, version)
         return self.sequence_version(served, version, correlation_id, flags) if correlation_id else served
 
+    def serving(self, name: str, version: str) -> Served | None:
+        """As `lookup`; None if no version of this name and version serves."""
+        try:
+            return self._serving(name, version)
+        except EdgeServeError:
+            return None
+
     def sequence_version(self, served: Served, version: str, correlation_id: int | str, flags: int) -> Served:
         """Return the version in which the sequence of a request began; `served`, unless a replaced version has it.
 
@@ -177,6 +185,15 @@ class Registry:
             for version in record.ready()
             if version.served is not None
         ]
+
+    def draining(self) -> list[Served]:
+        """The versions that were replaced or unloaded and still have something to answer."""
+        return list(self._turnover.draining)
+
+    def counters(self) -> list[ModelStatistics]:
+        """The counters of all versions since the start: one sum for those that were closed, and each of the others."""
+        others = {id(one.statistics): one.statistics for one in (*self.served(), *self._turnover.draining)}
+        return [self._turnover.closed, *others.values()]
 
     def series(self) -> Iterator[ModelSeries]:
         """What the metrics page shows of each served version."""

@@ -40,6 +40,8 @@ class Runner(Protocol):
 
     def in_flight(self) -> int: ...
 
+    def oldest_batch_seconds(self) -> float | None: ...
+
 
 @dataclass(slots=True, eq=False)
 class Served:
@@ -83,6 +85,8 @@ class Served:
     leaving: bool = False
     #: it stands for a version that has gone before its successor is there: the model is not ready, its requests wait
     exchanging: bool = False
+    #: another has its counters (`stand_in`)
+    has_stand_in: bool = False
     _holds: int = 0
     _free: asyncio.Event | None = None
     #: `opened.restarts` when the model last said that it is not ready; -1 = it said that it is
@@ -125,10 +129,12 @@ class Served:
         self._holds += 1
 
     def stand_in(self, runner: Runner) -> Served:
-        """The same version without its model, which may go: `runner` takes its requests."""
-        return replace(
+        """The same version without its model, which may go: `runner` takes its requests. Its counters go on."""
+        other = replace(
             self, runner=runner, opened=None, arena=None, kept=None, exchanging=True, on_close=(), _holds=0, _free=None
         )
+        self.has_stand_in = True
+        return other
 
     def replace(self, before: Served) -> None:
         """Take the place of another load of this version: its metrics go on."""
@@ -173,6 +179,8 @@ class Served:
             worker_restarts=opened.restarts if opened else 0,
             memory_bytes=opened.memory_bytes() if opened else 0,
             failed_questions=self.failed_questions,
+            in_flight=self.runner.in_flight(),
+            oldest_batch_seconds=self.runner.oldest_batch_seconds() or 0.0,
             namespace=namespace_of(self.identity) or None,
         )
 

@@ -93,6 +93,10 @@ class WaitingRoom:
         """Requests that wait."""
         return len(self._waiters)
 
+    def oldest_batch_seconds(self) -> float | None:
+        """None: nothing runs here."""
+        return None
+
     def _send(self, waiter: Waiter, target: Served) -> None:
         request, rows, key = waiter.request, waiter.rows, waiter.key
         try:

@@ -145,6 +145,20 @@ def peek(data: bytes) -> Beginning | None:
         return None
 
 
+def names(data: Buffer) -> tuple[str, str]:
+    """The model and the version that a message names, as far as it can be read; "" = none."""
+    position, found = 0, {_MODEL: "", _VERSION: ""}
+    try:
+        while position < len(data) and (tag := data[position]) in _TAGS:
+            length, start = _varint(data, position + 1)
+            position = start + length
+            if tag in found:
+                found[tag] = bytes(data[start:position]).decode()
+    except (IndexError, UnicodeDecodeError):
+        pass
+    return found[_MODEL], found[_VERSION]
+
+
 def _varint(data: Buffer, position: int) -> tuple[int, int]:
     value = shift = 0
     while shift < 35:

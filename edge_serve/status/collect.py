@@ -12,15 +12,18 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from edge_serve.aio.callbacks import notify
 from edge_serve.aio.tasks import start_task
 from edge_serve.aio.turns import in_pieces
 from edge_serve.clock import Clock, MonotonicClock
+from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.status import ModelFacts, ServerFacts, WorkerFacts
 from edge_serve.metrics.source import StatisticsSource
+from edge_serve.models.lineage import add_up
 from edge_serve.models.registry import Registry
 from edge_serve.models.served import Served
 from edge_serve.service import TRITON_VERSION, Service
@@ -129,9 +132,11 @@ class Collector:
     async def document(self) -> Document:
         """With what the machine said when it was last looked at. Facts of many models are gathered in pieces."""
         rooms = self._rooms
+        counters = rooms.registry.counters()
         models: list[ModelFacts] = []
         async for made in in_pieces(map(model_facts, rooms.registry.served())):
             models += made
+        models = with_draining(models, map(model_facts, rooms.registry.draining()))
         index = rooms.registry.index(ready_only=False, found=self._readings.found or {}, why=True)
         await asyncio.sleep(0)
         rows: list[Document] = []
@@ -145,6 +150,7 @@ class Collector:
             self._server(),
             index,
             models,
+            await _sum(counters),
             workers,
             self._readings,
             rooms.source.http(),
@@ -192,4 +198,32 @@ def model_facts(served: Served) -> ModelFacts:
         opened.complete if opened else True,
         served.healthy or served.exchanging,
         served.runner.in_flight(),
+        served.runner.oldest_batch_seconds(),
     )
+
+
+def with_draining(serving: Iterable[ModelFacts], draining: Iterable[ModelFacts]) -> list[ModelFacts]:
+    """The versions that serve and those that drain. The requests of a load that was replaced by another one of the same
+    version are told with that."""
+    found = {(one.name, one.version): one for one in serving}
+    for one in draining:
+        key = one.name, one.version
+        known = found.setdefault(key, one)
+        if known is not one:
+            ages = [age for age in (known.oldest_batch_seconds, one.oldest_batch_seconds) if age is not None]
+            oldest = max(ages, default=None)
+            found[key] = replace(known, in_flight=known.in_flight + one.in_flight, oldest_batch_seconds=oldest)
+    return list(found.values())
+
+
+async def _sum(counters: Iterable[ModelStatistics]) -> ModelStatistics:
+    """Return their sum, made in pieces. Models that got no request yet cost nothing here."""
+    used = (one for one in counters if one.success.count or one.fail.count or one.client_errors)
+    total = ModelStatistics()
+    async for sums in in_pieces(accumulate(used, _plus, initial=total)):
+        total = sums[-1] if sums else total
+    return total
+
+
+def _plus(one: ModelStatistics, other: ModelStatistics) -> ModelStatistics:
+    return add_up([one, other])

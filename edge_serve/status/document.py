@@ -9,7 +9,14 @@ from typing import Any
 from edge_serve.messages.line import shortened
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import LATENCY_BUCKETS, ModelStatistics
-from edge_serve.messages.status import ModelFacts, ProcessReading, ServerFacts, Temperature, WorkerFacts
+from edge_serve.messages.status import (
+    BUSY_SECONDS,
+    ModelFacts,
+    ProcessReading,
+    ServerFacts,
+    Temperature,
+    WorkerFacts,
+)
 from edge_serve.metrics.gpu import GpuReading
 from edge_serve.metrics.source import HttpSeries
 from edge_serve.status.events import Event
@@ -22,6 +29,8 @@ Document = dict[str, Any]
 
 #: conditions of a model that keep the server from being ready
 _TROUBLE = frozenset(("loading", "restarting", "failed"))
+_SERVING = frozenset(("ready", "busy"))
+_WITH_FIGURES = frozenset(("ready", "busy", "restarting", "unloading"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,7 @@ class Facts:
 
     Attributes:
         time_ms: milliseconds since the epoch; clock_ns: of the monotonic clock, for differences between two documents.
+        totals: what all versions have counted since the start, those that were unloaded or replaced included.
         tensor_memory: (bytes in use, bytes there may be).
     """
 
@@ -38,6 +48,7 @@ class Facts:
     server: ServerFacts
     index: Sequence[IndexEntry] = ()
     models: Sequence[ModelFacts] = ()
+    totals: ModelStatistics = field(default_factory=ModelStatistics)
     workers: Sequence[WorkerFacts] = ()
     readings: Readings = field(default_factory=Readings)
     http: HttpSeries = field(default_factory=HttpSeries)
@@ -62,6 +73,7 @@ def build(facts: Facts, rows: Sequence[Document] | None = None) -> Document:
         "server": _server(facts.server, waiting, processes.get(facts.server.pid, ProcessReading())),
         "versions": dict(facts.readings.versions),
         "models": models,
+        "totals": _totals(facts.totals) | {"client_errors": facts.totals.client_errors},
         "duration_bounds_seconds": list(LATENCY_BUCKETS),
         "workers": [_worker(worker, processes.get(worker.pid, ProcessReading())) for worker in facts.workers],
         "http": {
@@ -100,7 +112,7 @@ def waiting_for(required: Sequence[str], rows: Iterable[tuple[str, str]]) -> lis
     for name, condition in rows:
         conditions.setdefault(name, set()).add(condition)
     if required:
-        return [name for name in required if "ready" not in conditions[name] or conditions[name] & _TROUBLE]
+        return [name for name in required if not conditions[name] & _SERVING or conditions[name] & _TROUBLE]
     return [name for name, found in conditions.items() if found & _TROUBLE]
 
 
@@ -142,7 +154,7 @@ def _model(entry: IndexEntry, model: ModelFacts | None) -> Document:
         "condition": condition,
         "reason": reason,
     }
-    if model is not None and condition in ("ready", "restarting"):
+    if model is not None and condition in _WITH_FIGURES:
         row |= {
             "backend": model.backend,
             "instances": model.instances,
@@ -153,6 +165,8 @@ def _model(entry: IndexEntry, model: ModelFacts | None) -> Document:
             "workers": list(model.pids),
             "pending": model.statistics.pending,
             "in_flight": model.in_flight,
+            "oldest_batch_seconds": _rounded(model.oldest_batch_seconds),
+            "client_errors": model.statistics.client_errors,
             "last_inference_ms": model.statistics.last_inference_ms,
             "totals": _totals(model.statistics),
         }
@@ -160,16 +174,23 @@ def _model(entry: IndexEntry, model: ModelFacts | None) -> Document:
 
 
 def condition_of(entry: IndexEntry, model: ModelFacts | None) -> tuple[str, str]:
-    """A version in a word for people (ready, restarting, loading, failed, unloading, unloaded), and why."""
+    """A version in a word for people (ready, busy, restarting, loading, failed, unloading, unloaded), and why."""
     if entry.state == "READY":
         if model is None or model.healthy:
-            return "ready", ""
+            return _busy(model) if model is not None else ("ready", "")
         return "restarting", "the model says that it is not ready" if model.complete else "its worker is started again"
     if entry.state in ("LOADING", "UNLOADING"):
         return entry.state.lower(), entry.reason
     if not entry.state or entry.reason == "unloaded":
         return "unloaded", "" if entry.state else "never loaded"
     return "failed", entry.reason
+
+
+def _busy(model: ModelFacts) -> tuple[str, str]:
+    seconds = model.oldest_batch_seconds
+    if seconds is None or seconds <= BUSY_SECONDS:
+        return "ready", ""
+    return "busy", f"a batch has been running for {seconds:.0f} s; requests in flight: {model.in_flight}"
 
 
 def _totals(of: ModelStatistics) -> Document:

@@ -48,13 +48,19 @@ class Totals:
 
 def totals_by_model(document: Document) -> dict[Key, Totals]:
     """Of every version that serves."""
-    return {
-        (row["name"], row["version"]): Totals(
-            row["totals"]["requests"], sum(row["totals"]["failures"].values()), row["totals"]["duration_counts"]
-        )
-        for row in document["models"]
-        if "totals" in row
-    }
+    return {(row["name"], row["version"]): _totals(row["totals"]) for row in document["models"] if "totals" in row}
+
+
+def _totals(of: Mapping[str, Any]) -> Totals:
+    return Totals(of["requests"], sum(of["failures"].values()), of["duration_counts"])
+
+
+def totals_of(document: Document) -> Totals:
+    """Of the whole server since its start. It does not fall when a model is unloaded or replaced."""
+    all_of_them = document.get("totals")
+    if all_of_them is None:  # a server of an older version
+        return together(totals_by_model(document).values())
+    return _totals(all_of_them)
 
 
 def together(totals: Iterable[Totals]) -> Totals:
@@ -75,7 +81,7 @@ def between(before: Document | None, after: Document) -> tuple[Rates, dict[Key, 
     added = {key: totals.since(then.get(key, Totals())) for key, totals in now.items()}
     bounds = after["duration_bounds_seconds"]
     each = {key: _rates(totals, seconds, bounds) for key, totals in added.items()}
-    return _rates(together(added.values()), seconds, bounds), each
+    return _rates(totals_of(after).since(totals_of(before)), seconds, bounds), each
 
 
 def _rates(added: Totals, seconds: float, bounds: Sequence[float]) -> Rates:

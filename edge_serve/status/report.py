@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from edge_serve.messages.line import one_line
-from edge_serve.status.rates import Rates, between
+from edge_serve.messages.status import BUSY_SECONDS
+from edge_serve.status.rates import Rates, between, totals_of
 
 Document = Mapping[str, Any]
 #: (text, style) -> the text in that style
@@ -62,10 +63,9 @@ def _head(document: Document, paint: Paint) -> list[str]:
 
 def _figures(document: Document, rates: Rates, *, measured: bool) -> list[str]:
     device, models = document["device"], [row for row in document["models"] if "totals" in row]
-    requests = sum(row["totals"]["requests"] for row in models)
-    failures = sum(sum(row["totals"]["failures"].values()) for row in models)
-    queue = sum(row["pending"] for row in models)
-    counted = f"{requests:,} in all, {failures:,} failed, {queue:,} queued"
+    totals, queue = totals_of(document), sum(row["pending"] for row in models)
+    in_flight = sum(row.get("in_flight", 0) for row in models)
+    counted = f"{totals.requests:,} in all, {totals.failures:,} failed, {in_flight:,} in flight, {queue:,} queued"
     now = f"{rate(rates.requests)}/s, median {duration(rates.median)}, 99 % {duration(rates.slowest)}; "
     load = f", load {device['load'][0]:.2f}" if device["load"] else ""
     lines = [
@@ -86,10 +86,12 @@ def _figures(document: Document, rates: Rates, *, measured: bool) -> list[str]:
     return lines
 
 
-_MODEL_HEAD = ("MODEL", "VERSION", "STATE", "REQ/S", "MEDIAN", "99 %", "QUEUE", "FAILED", "MEMORY")
+_MODEL_HEAD = ("MODEL", "VERSION", "STATE", "REQ/S", "MEDIAN", "99 %", "QUEUE", "BUSY", "FAILED", "4XX", "MEMORY")
+_STATE, _BUSY = _MODEL_HEAD.index("STATE"), _MODEL_HEAD.index("BUSY")
 
 
 def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Paint) -> list[str]:
+    """A line for each version. BUSY is the age of its oldest batch, red when that is older than `BUSY_SECONDS`."""
     rows, notes, styles = [], [], []
     for row in document["models"]:
         rates = each.get((row["name"], row["version"]), Rates())
@@ -97,18 +99,18 @@ def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Pa
         if "totals" in row:
             failed = sum(row["totals"]["failures"].values())
             cells += [rate(rates.requests), duration(rates.median), duration(rates.slowest)]
-            cells += [f"{row['pending']:,}", f"{failed:,}", size(row["memory_bytes"])]
+            cells += [f"{row['pending']:,}", age(row.get("oldest_batch_seconds")), f"{failed:,}"]
+            cells += [f"{row.get('client_errors', 0):,}", size(row["memory_bytes"])]
         rows.append(cells)
         notes.append(_clean(row["reason"]) if row["condition"] != "unloaded" else "")
-        styles.append("" if row["condition"] == "unloaded" else _OF_STATE.get(row["condition"], "bad"))
+        style = "" if row["condition"] == "unloaded" else _OF_STATE.get(row["condition"], "bad")
+        late = (row.get("oldest_batch_seconds") or 0.0) > BUSY_SECONDS
+        styles.append({_STATE: style, _BUSY: "bad" if late else ""})
     if not rows:
         return ["no models: put one into the repository, or load one over the API"]
-    head, *lines = table([_MODEL_HEAD, *rows], "<><>>>>>>")
-    painted = [
-        line.replace(f" {cells[2]}", f" {paint(cells[2], style)}", 1) + (f"  {note}" if note else "")
-        for line, cells, style, note in zip(lines, rows, styles, notes, strict=True)
-    ]
-    return [paint(head, "head"), *painted]
+    head, *lines = table([_MODEL_HEAD, *rows], "<><>>>>>>>>", [{}, *styles], paint)
+    noted = [line + (f"  {note}" if note else "") for line, note in zip(lines, notes, strict=True)]
+    return [paint(head, "head"), *noted]
 
 
 def _workers(document: Document, paint: Paint) -> list[str]:
@@ -138,17 +140,25 @@ def _events(events: Iterable[Mapping[str, Any]], paint: Paint) -> list[str]:
     return lines
 
 
-def table(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+def table(
+    rows: Sequence[Sequence[str]], sides: str, styles: Sequence[Mapping[int, str]] = (), paint: Paint = plain
+) -> list[str]:
     """Columns as wide as their widest cell, two blanks between them; a row may end early.
 
     Args:
         sides: `<` or `>` for each column.
+        styles: for each row the styles of some of its columns.
     """
     widths = [max(len(row[i]) if i < len(row) else 0 for row in rows) for i in range(len(sides))]
-    return [
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=False)).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for number, row in enumerate(rows):
+        style, cells = styles[number] if number < len(styles) else {}, []
+        for i, (cell, side, width) in enumerate(zip(row, sides, widths, strict=False)):
+            blanks = " " * (width - len(cell))
+            text = paint(cell, style[i]) if style.get(i) else cell
+            cells.append(text + blanks if side == "<" else blanks + text)
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def _clean(text: str) -> str:
@@ -167,6 +177,13 @@ def duration(seconds: float | None) -> str:
         return NONE
     ms = seconds * 1000
     return f"{seconds:.2f} s" if ms >= 1000 else f"{ms:.0f} ms" if ms >= 100 else f"{ms:.{1 if ms >= 10 else 2}f} ms"
+
+
+def age(seconds: float | None) -> str:
+    """`0.4 s`, `12 s`, `3 min`"""
+    if seconds is None:
+        return NONE
+    return f"{seconds:.1f} s" if seconds < 10 else span(seconds)
 
 
 def size(nbytes: int | None) -> str:

@@ -64,11 +64,13 @@ class Answer:
         refusal: why the request was not accepted; the caller answers it.
         exchange: how it is answered.
         over: the client has its answer, or has gone; what still comes is thrown away.
+        on_error: called with each error of a request that was accepted.
     """
 
     def __init__(self, exchange: Exchange, write: Writer | None = None) -> None:
         self.refusal: EdgeServeError | None = None
         self.over = False
+        self.on_error: Callable[[EdgeServeError], None] | None = None
         self._ticket: StreamTicket | None = None
         self.exchange = exchange
         self._write = write
@@ -82,6 +84,8 @@ class Answer:
         """Take a response; see service.infer."""
         if self._ticket is None and response.error is not None:
             self.refusal, self.over = response.error, True
+        elif response.error is not None and self.on_error is not None and not self.over:
+            self.on_error(response.error)
         if self._unwritten or (self._write is not None and not self.over and is_long(response)):
             self._unwritten.append(response)
             self._waits(response)

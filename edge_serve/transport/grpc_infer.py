@@ -14,7 +14,7 @@ from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
 from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
-from edge_serve.protocol.grpc_infer import GrpcInferDecoder, peek
+from edge_serve.protocol.grpc_infer import GrpcInferDecoder, names, peek
 from edge_serve.protocol.grpc_response import GrpcInferEncoder
 from edge_serve.tensors import Buffer
 from edge_serve.transport.grpc_asked import Asked
@@ -79,7 +79,9 @@ class GrpcInference:
             request, signature, _ = decode(self._decoder, message, asked.forwarded)
             if signature.decoupled:
                 raise Unsupported(_DECOUPLED)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, EdgeServeError):
+                self._service.count_client_error(*names(message.data), error)
             message.release()
             raise
         request.lease = message.lease
@@ -100,19 +102,23 @@ class GrpcInference:
         lease = response.lease
         try:
             if response.error is not None:
-                call.fail(response.error)
+                self._fail(call, request, response.error)
             else:
                 parts, size = self._encoder.parts(response, request, signature)
                 call.reply(parts, size, None if lease is None else lease.release)
                 return  # `on_sent` gives the lease back
         except EdgeServeError as error:
-            call.fail(error)
+            self._fail(call, request, error)
         except Exception:
             extra = about(response.model_name, response.model_version, response.id)
             log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
             call.fail(UNENCODABLE)
         if lease is not None:
             lease.release()
+
+    def _fail(self, call: UnaryCall, request: InferRequest, error: EdgeServeError) -> None:
+        self._service.count_client_error(request.model_name, request.model_version, error)
+        call.fail(error)
 
     def _signature_of(self, name: str, version: str) -> Signature:
         try:

@@ -22,7 +22,7 @@ from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Room
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.protocol import grpc_response
-from edge_serve.protocol.grpc_infer import GrpcInferDecoder, Unreadable, cut
+from edge_serve.protocol.grpc_infer import GrpcInferDecoder, Unreadable, cut, names
 from edge_serve.protocol.grpc_response import GrpcInferEncoder
 from edge_serve.tensors import Buffer
 from edge_serve.transport import backlog
@@ -52,6 +52,7 @@ class GrpcInferService(Protocol):
     def lookup(self, name: str, version: str) -> Served: ...
     def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
     def infer(self, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
+    def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None: ...
 
 
 class StreamCall(Protocol):
@@ -206,6 +207,7 @@ class InferStream:
         if isinstance(error, Unreadable):
             self._fail(error)
         else:
+            self._service.count_client_error(*names(data), error)
             parts = cut(data)
             self._refuse(error, "" if parts is None else parts.id, self._take_turn())
 
@@ -232,6 +234,7 @@ class InferStream:
         """Send what a response says; its lease, unless that is needed until it is sent."""
         error = response.error
         if error is not None and not one.submitted:
+            self._count(one, error)
             self._refuse(error, one.request.id, one.turn or self._take_turn())
         elif error is not None:
             self._send_error(one, response, error)
@@ -262,7 +265,11 @@ class InferStream:
         self._push(_Written(parts, size, lease), one.turn)
         return None
 
+    def _count(self, one: _Open, error: EdgeServeError) -> None:
+        self._service.count_client_error(one.request.model_name, one.request.model_version, error)
+
     def _send_error(self, one: _Open, response: InferResponse, error: EdgeServeError) -> None:
+        self._count(one, error)
         if self._call.asked.strict:
             self._fail(error)
             return

@@ -51,6 +51,8 @@ _PEERS = 64
 #: statistics of more models are written in pieces
 MANY_MODELS = 32
 _FEW_HEADS = 16
+#: errors of clients are counted for the models that they ask
+_INFERENCE = frozenset((Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM))
 
 
 class Codec(InferCodec, GenerateCodec, Protocol):
@@ -161,7 +163,11 @@ class V2Application:
         if request.denied and request.refusal is not None:
             self._count_denied()
             raise request.refusal
-        self._inference.check(request, length)
+        try:
+            self._inference.check(request, length)
+        except EdgeServeError as error:
+            self._count_client_error(request.route, error)
+            raise
 
     def place(self, head: Head, length: int) -> Room | None:
         """Tensor memory for the body of an inference request."""
@@ -171,6 +177,10 @@ class V2Application:
         if self._access is not None:
             self._access.denied += 1
 
+    def _count_client_error(self, route: Route, error: EdgeServeError) -> None:
+        if route.operation in _INFERENCE:
+            self._service.count_client_error(route.model, route.version, error)
+
     def handle(self, exchange: Exchange) -> None:
         """Answer, now or later."""
         request = self._heads.read(exchange.head)
@@ -178,6 +188,8 @@ class V2Application:
             if request.refusal is not None:
                 if request.denied:
                     self._count_denied()
+                else:
+                    self._count_client_error(request.route, request.refusal)
                 refuse(exchange, request.refusal, request.refusal_type)
             elif request.route.operation is Operation.INFER:
                 self._inference.handle(exchange, request)
@@ -191,6 +203,7 @@ class V2Application:
                 self._handler(request.route)(exchange, request.route)
         except EdgeServeError as error:
             _release(exchange)
+            self._count_client_error(request.route, error)
             refuse(exchange, error, request.error_type)
         except Exception:
             log.exception("%s %s failed", exchange.head.method, exchange.head.path)

@@ -67,7 +67,14 @@ class Generation:
         if exchange.lease is not None:
             exchange.lease.release()  # nothing of the request is a view of its text
             exchange.lease = None
-        self._run(request, form(exchange, self._writer(served)), self._service.infer)
+        self._run(request, self._answer(exchange, asked, served, form), self._service.infer)
+
+    def _answer(
+        self, exchange: Exchange, asked: Request, served: Served, form: Callable[[Exchange, Writer | None], Answer]
+    ) -> Answer:
+        answer = form(exchange, self._writer(served))
+        answer.on_error = partial(self._service.count_client_error, asked.route.model, asked.route.version)
+        return answer
 
     def _run(
         self, request: InferRequest, answer: Answer, infer: Callable[[InferRequest, OnResponse], StreamTicket]
@@ -95,16 +102,20 @@ class Generation:
             generate=True,
         )
 
+        def refuse_it(error: EdgeServeError) -> None:
+            self._service.count_client_error(asked.route.model, asked.route.version, error)
+            refuse(exchange, error, asked.error_type)
+
         def on_read(outcome: InferRequest | Refused) -> None:
             exchange.on_abandoned = None
             if isinstance(outcome, Refused):
-                refuse(exchange, outcome.error, asked.error_type)
+                refuse_it(outcome.error)
                 return
             try:
-                answer = form(exchange, self._writer(served))
+                answer = self._answer(exchange, asked, served, form)
                 self._run(outcome, answer, partial(self._service.infer_held, served))
             except EdgeServeError as error:
-                refuse(exchange, error, asked.error_type)
+                refuse_it(error)
 
         ticket = elsewhere(served, partial(self._codec.decode, body), on_read)
         if ticket is not None:

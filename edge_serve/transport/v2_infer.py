@@ -60,6 +60,7 @@ class InferService(Protocol):
     def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
     def infer(self, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
     def infer_held(self, served: Any, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
+    def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None: ...
     @property
     def regions(self) -> Regions: ...
 
@@ -183,7 +184,7 @@ class Inference:
             except EdgeServeError as error:
                 if lease is not None:
                     lease.release()
-                refuse(exchange, error, JSON)
+                self._refuse(exchange, asked, error, JSON)
                 return
         except TooMuch:
             self._read_elsewhere(exchange, asked, served)
@@ -226,17 +227,21 @@ class Inference:
         lease = response.lease
         try:
             if response.error is not None:
-                refuse(exchange, response.error, error_type)
+                self._refuse(exchange, asked, response.error, error_type)
             elif self._write(exchange, asked, request, served, response):
                 return  # the lease is released when the answer is sent
         except EdgeServeError as error:
-            refuse(exchange, error, PLAIN)
+            self._refuse(exchange, asked, error, PLAIN)
         except Exception:
             extra = about(response.model_name, response.model_version, response.id)
             log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
             refuse(exchange, Internal("the server failed to encode the response, its log says why"), PLAIN)
         if lease is not None:
             lease.release()
+
+    def _refuse(self, exchange: Exchange, asked: Request, error: EdgeServeError, content_type: str) -> None:
+        self._service.count_client_error(asked.route.model, asked.route.version, error)
+        refuse(exchange, error, content_type)
 
     def _write(
         self, exchange: Exchange, asked: Request, request: InferRequest, served: Served, response: InferResponse
@@ -272,8 +277,8 @@ class Inference:
 
         def on_read(outcome: InferRequest | Refused) -> None:
             if isinstance(outcome, Refused):
-                refuse(exchange, outcome.error, asked.error_type if outcome.before else JSON)
-            elif self._resolved(exchange, outcome):
+                self._refuse(exchange, asked, outcome.error, asked.error_type if outcome.before else JSON)
+            elif self._resolved(exchange, asked, outcome):
                 outcome.deadline_ns = deadline_ns
                 if asked.forwarded:
                     outcome.parameters.update(asked.forwarded)
@@ -281,7 +286,7 @@ class Inference:
 
         self._do_elsewhere(exchange, served, partial(self._its_codec.decode, body), on_read)
 
-    def _resolved(self, exchange: Exchange, request: InferRequest) -> bool:
+    def _resolved(self, exchange: Exchange, asked: Request, request: InferRequest) -> bool:
         """Whether the shared memory that a codec process has read of is there; if not, that was the answer."""
         try:
             if request.shared:
@@ -289,7 +294,7 @@ class Inference:
         except EdgeServeError as error:
             if request.lease is not None:
                 request.lease.release()
-            refuse(exchange, error, JSON)
+            self._refuse(exchange, asked, error, JSON)
             return False
         return True
 
@@ -298,7 +303,7 @@ class Inference:
     ) -> None:
         def on_written(outcome: Encoded | Refused) -> None:
             if isinstance(outcome, Refused):
-                refuse(exchange, outcome.error, PLAIN)
+                self._refuse(exchange, asked, outcome.error, PLAIN)
             else:
                 _send(exchange, asked, outcome.buffers, outcome.length, outcome.lease)
 

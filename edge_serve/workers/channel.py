@@ -189,6 +189,11 @@ class Channel:
         """The batch that its instance executes; 0 = none."""
         return next(iter(self._pending), 0)
 
+    def running_since_ns(self) -> int | None:
+        """When the oldest batch that is not answered was sent; None = there is none."""
+        oldest = next(iter(self._pending.values()), None)
+        return None if oldest is None else oldest.sent_ns
+
     def cancel(self, batch_id: int, index: int) -> None:
         """Tell the worker that a client has gone. A decoupled model may still have replies to send for a batch that is
         done."""

@@ -176,6 +176,12 @@ class OpenedModel:
             replies = [Reply(error=error) for _ in range(count)]
             self._link.listener.on_reply(instance, BatchReply(batch_id, 0, 0, 0, 0, replies, last=True))
 
+    def running_since_ns(self) -> int | None:
+        """When the oldest batch that is not answered was sent to its worker; None = no batch runs."""
+        channels = [channels.get(instance) for instance, channels in self._channels.items()]
+        times = [channel.running_since_ns() for channel in channels if channel is not None]
+        return min((time for time in times if time is not None), default=None)
+
     def cancel(self, instance: int, batch_id: int, index: int) -> None:
         """The client of a running request has gone: the backend may ask whether. The batch is still answered."""
         channel = self._channels.get(instance, _NONE).get(instance)

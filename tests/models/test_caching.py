@@ -61,6 +61,9 @@ class Model:
     def in_flight(self) -> int:
         return len(self.asked)
 
+    def oldest_batch_seconds(self) -> float | None:
+        return float(len(self.asked)) or None
+
     def answer(
         self,
         position: int = 0,

@@ -40,6 +40,9 @@ class Idle:
     def in_flight(self) -> int:
         return int(self.busy)
 
+    def oldest_batch_seconds(self) -> float | None:
+        return 12.0 if self.busy else None
+
 
 class FakeServed:
     """What the registry needs of a Served."""
@@ -48,7 +51,7 @@ class FakeServed:
         self.name = self.identity = name
         self.version = str(version)
         self.healthy = True
-        self.exchanging = False
+        self.exchanging = self.has_stand_in = False
         self.load_seconds = 0.0
         self.arena = self.opened = None
         self.closed = False

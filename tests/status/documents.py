@@ -10,6 +10,7 @@ from edge_serve.messages.status import ModelFacts, ProcessReading, ServerFacts, 
 from edge_serve.metrics.gpu import GpuReading
 from edge_serve.metrics.machine import MachineReading
 from edge_serve.metrics.source import HttpSeries
+from edge_serve.models.lineage import add_up
 from edge_serve.models.statistics import record_failure, record_success
 from edge_serve.status.document import Facts, build
 from edge_serve.status.events import Event
@@ -66,7 +67,9 @@ def facts(**changes: Any) -> Facts:
         "events": [Event(1_700_000_000_000, "info", "turnover", "model det is ready", "det", "1")],
         "errors": [Event(1_700_000_000_000, "error", "worker", "it fell over", count=3)],
     }
-    return Facts(1_700_000_000_000, 50_000_000_000, **{**values, **changes})
+    values |= changes
+    values.setdefault("totals", add_up([ModelStatistics(), *(model.statistics for model in values["models"])]))
+    return Facts(1_700_000_000_000, 50_000_000_000, **values)
 
 
 def document(**changes: Any) -> dict[str, Any]:

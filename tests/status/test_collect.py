@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from edge_serve.messages.metadata import IndexEntry
-from edge_serve.messages.status import WorkerFacts
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.messages.status import ModelFacts, WorkerFacts
 from edge_serve.metrics.source import HttpSeries
 from edge_serve.models.repository import Found
 from edge_serve.service import ServiceOptions
 from edge_serve.status import collect
-from edge_serve.status.collect import FRESH_NS, Collector, Rooms
+from edge_serve.status.collect import FRESH_NS, Collector, Rooms, with_draining
 from edge_serve.status.probe import Readings
 
 
@@ -59,6 +60,14 @@ class FakeRegistry:
 
     def served(self) -> list[Any]:
         return []
+
+    def draining(self) -> list[Any]:
+        return []
+
+    def counters(self) -> list[ModelStatistics]:
+        used = ModelStatistics(client_errors=2)
+        used.success.add(1000)
+        return [ModelStatistics(), used, ModelStatistics(), used]
 
     def lacking(self) -> list[Any]:
         return []
@@ -122,10 +131,26 @@ def test_a_document_tells_what_the_rooms_say() -> None:
         assert document["server"]["state"] == "safe mode"
         assert document["server"]["doors"] == {"HTTP": ["here"]}
         assert document["models"][0]["name"] == "m"
+        assert (document["totals"]["requests"], document["totals"]["client_errors"]) == (2, 4)
         assert document["tensor_memory"] == {"used_bytes": 5, "limit_bytes": 100}
         assert scene.probe.looks[0][1] == 77
 
     run(story)
+
+
+def test_requests_of_a_load_that_was_replaced_are_told_with_its_successor() -> None:
+    def one(version: str, in_flight: int, oldest: float | None) -> ModelFacts:
+        statistics = ModelStatistics()
+        return ModelFacts("m", version, "python", statistics, 0, 0, in_flight=in_flight, oldest_batch_seconds=oldest)
+
+    serving = [one("1", 2, None), one("2", 3, 0.5)]
+    found = with_draining(serving, [one("1", 1, 7.0), one("2", 1, None), one("3", 4, 9.0), one("3", 1, 8.0)])
+
+    assert [(some.version, some.in_flight, some.oldest_batch_seconds) for some in found] == [
+        ("1", 3, 7.0),
+        ("2", 4, 0.5),
+        ("3", 5, 9.0),
+    ]
 
 
 def test_readers_within_a_moment_share_one_look() -> None:

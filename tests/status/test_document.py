@@ -11,7 +11,7 @@ from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import LATENCY_BUCKETS
 from edge_serve.status.document import condition_of, standing, waiting_for
 from edge_serve.status.probe import Readings
-from tests.status.documents import document, served, server
+from tests.status.documents import document, facts, served, server
 
 
 def test_a_version_that_serves_comes_with_its_figures() -> None:
@@ -26,6 +26,7 @@ def test_a_version_that_serves_comes_with_its_figures() -> None:
         "backend": "onnxruntime",
     }
     assert (row["instances"], row["workers"], row["pending"], row["in_flight"]) == (2, [20], 3, 4)
+    assert (row["oldest_batch_seconds"], row["client_errors"]) == (None, 0)
     totals = row["totals"]
     assert (totals["requests"], totals["failures"]["BACKEND"], totals["executions"]) == (10, 1, 0)
     assert totals["request_ns"] == 96_000_000
@@ -41,6 +42,23 @@ def test_a_version_that_does_not_serve_says_why_and_has_no_figures() -> None:
         {"name": "idle", "version": "", "state": "", "condition": "unloaded", "reason": "never loaded"},
     ]
     assert made["server"]["waiting_for"] == ["bad"]
+
+
+def test_a_version_that_drains_comes_with_what_it_still_has() -> None:
+    (row,) = document(
+        index=[IndexEntry("det", "1", "UNLOADING")], models=[served(in_flight=1, oldest_batch_seconds=3.25)]
+    )["models"]
+
+    assert (row["condition"], row["in_flight"], row["oldest_batch_seconds"]) == ("unloading", 1, 3.25)
+
+
+def test_totals_are_those_of_the_server_whatever_serves_now() -> None:
+    made = document()
+    later = document(index=[], models=[], totals=facts().totals)
+
+    assert made["totals"]["requests"] == later["totals"]["requests"] == 10
+    assert made["totals"]["client_errors"] == 0
+    assert made["totals"].keys() == made["models"][0]["totals"].keys() | {"client_errors"}
 
 
 def test_a_version_that_is_in_no_index_is_told_all_the_same() -> None:
@@ -116,6 +134,8 @@ def test_the_state_of_the_server_in_a_word(
         (["a"], [("a", "ready"), ("b", "failed")], []),
         (["a", "x"], [("a", "ready"), ("a", "failed")], ["a", "x"]),
         (["a"], [("a", "unloaded")], ["a"]),
+        (["a"], [("a", "busy")], []),
+        ([], [("a", "busy")], []),
     ],
 )
 def test_which_models_are_waited_for(required: list[str], rows: list[tuple[str, str]], expected: list[str]) -> None:
@@ -127,6 +147,13 @@ def test_which_models_are_waited_for(required: list[str], rows: list[tuple[str, 
     [
         ("READY", "", served(), ("ready", "")),
         ("READY", "", None, ("ready", "")),
+        ("READY", "", served(oldest_batch_seconds=10.0), ("ready", "")),
+        (
+            "READY",
+            "",
+            served(oldest_batch_seconds=95.4, in_flight=1),
+            ("busy", "a batch has been running for 95 s; requests in flight: 1"),
+        ),
         ("READY", "", served(healthy=False, complete=False), ("restarting", "its worker is started again")),
         ("READY", "", served(healthy=False), ("restarting", "the model says that it is not ready")),
         ("LOADING", "", None, ("loading", "")),

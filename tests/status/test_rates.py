@@ -10,14 +10,14 @@ import pytest
 from edge_serve.messages.statistics import LATENCY_BUCKETS
 from edge_serve.models.statistics import record_failure, record_success
 from edge_serve.status.document import build
-from edge_serve.status.rates import Rates, between, quantile
+from edge_serve.status.rates import Rates, between, quantile, totals_of
 from tests.status.documents import MS, facts, served, server
 
 
 def later(requests: int = 0, failures: int = 0, *, seconds: float = 2.0, ns: int = 2 * MS) -> tuple[Any, Any]:
     """Two documents, so many seconds apart, with so many requests of `ns` each between them."""
     model = served()
-    first = facts(models=[model])
+    first = facts(models=[model], totals=model.statistics)
     before = build(first)
     for _ in range(requests):
         record_success(model.statistics, 1, (0,), MS, MS, 2 * MS, 2 * MS, ns)
@@ -55,9 +55,25 @@ def test_a_model_that_was_loaded_anew_begins_at_nought() -> None:
 
 def test_a_model_that_is_new_counts_from_nought() -> None:
     before, after = later()
-    total, _ = between(before | {"models": []}, after)
+    nothing = build(facts(models=[]))["totals"]
+    total, each = between(before | {"models": [], "totals": nothing}, after)
 
-    assert total.requests == 5.0
+    assert total.requests == each["det", "1"].requests == 5.0
+
+
+def test_what_a_model_answered_counts_on_after_it_was_unloaded() -> None:
+    before, after = later(20)
+    total, each = between(before, after | {"models": []})
+
+    assert total.requests == 10.0
+    assert each == {}
+    assert totals_of(after | {"models": []}).requests == totals_of(after).requests == 30
+
+
+def test_an_older_server_tells_no_totals() -> None:
+    _, after = later(20)
+
+    assert totals_of({"models": after["models"]}) == totals_of(after)
 
 
 def test_another_process_or_no_earlier_document_gives_no_rates() -> None:

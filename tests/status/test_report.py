@@ -20,13 +20,13 @@ def test_a_report_shows_the_server_its_models_and_workers() -> None:
     lines = report(None, document())
 
     assert lines[0] == "edge-serve 1.2.3 on cart-7: ready, up 1 h 2 min, process 1"
-    assert "requests  10 in all, 1 failed, 3 queued" in lines
+    assert "requests  10 in all, 1 failed, 4 in flight, 3 queued" in lines
     assert "cpu       25 % of 4 cores, load 1.50" in lines
     assert "memory    2.0 GiB of 8.0 GiB in use, models 64 MiB" in lines
     assert "heat      cpu 48 C" in lines
     assert "gpu       50 %, memory 1.0 GiB of 4.0 GiB, 51 C, 12.5 W" in lines
-    assert "MODEL  VERSION  STATE  REQ/S  MEDIAN  99 %  QUEUE  FAILED  MEMORY" in lines
-    assert "det          1  ready      0       -     -      3       1  64 MiB" in lines
+    assert "MODEL  VERSION  STATE  REQ/S  MEDIAN  99 %  QUEUE  BUSY  FAILED  4XX  MEMORY" in lines
+    assert "det          1  ready      0       -     -      3     -       1    0  64 MiB" in lines
     assert "WORKER       PROCESS  MEMORY         UP  RESTARTS  MODELS" in lines
     assert "front end          1  40 MiB  1 h 2 min         0" in lines
     assert "onnxruntime       20  70 MiB      1 min         2  det:1" in lines
@@ -84,6 +84,27 @@ def test_colours_are_around_states_only_where_asked() -> None:
     assert "\x1b" not in "\n".join(report(None, document()))
 
 
+def test_a_batch_that_runs_for_long_is_marked() -> None:
+    short, long = served("a", oldest_batch_seconds=9.96), served("b", oldest_batch_seconds=95.2)
+    made = document(models=[short, long], index=[IndexEntry("a", "1", "READY"), IndexEntry("b", "1", "READY")])
+    text = "\n".join(report(None, made, coloured))
+
+    assert "\x1b[32mready\x1b[0m" in text
+    assert "     3  10.0 s       1" in text
+    assert "\x1b[31mbusy\x1b[0m " in text
+    assert "     3   \x1b[31m1 min\x1b[0m       1" in text
+    assert "a batch has been running for 95 s; requests in flight: 4" in text
+
+
+def test_a_server_of_an_older_version_is_reported_too() -> None:
+    made = document()
+    del made["totals"]
+    for member in ("in_flight", "oldest_batch_seconds", "client_errors"):
+        del made["models"][0][member]
+
+    assert "requests  10 in all, 1 failed, 0 in flight, 3 queued" in report(None, made)
+
+
 def test_a_row_may_end_early() -> None:
     assert table([("A", "B", "C"), ("long", "1"), ("x", "22", "3")], "<><") == [
         "A      B  C",
@@ -104,6 +125,9 @@ def test_a_row_may_end_early() -> None:
         (texts.duration(0.0412), "41.2 ms"),
         (texts.duration(0.412), "412 ms"),
         (texts.duration(4.12), "4.12 s"),
+        (texts.age(None), "-"),
+        (texts.age(0.04), "0.0 s"),
+        (texts.age(12.3), "12 s"),
         (texts.size(None), "-"),
         (texts.size(3 << 19), "2 MiB"),
         (texts.size(3 << 29), "1.5 GiB"),

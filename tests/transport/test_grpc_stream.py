@@ -76,6 +76,7 @@ class Scene:
     status: EdgeServeError | str = ""
     replenished: int = 0
     dropped: bool = False
+    counted: list[tuple[str, str, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.asked = Asked(strict=self.strict)
@@ -103,6 +104,9 @@ class Scene:
         elif self.at_once is not None:
             job.answer(self.at_once)
         return job
+
+    def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None:
+        self.counted.append((name, version, error.http_status))
 
     # the call
 
@@ -209,6 +213,7 @@ def test_errors_are_messages_in_their_place() -> None:
     texts = [one.error_message for one in scene.written]
     assert texts == ["", "Request for unknown model: 'nope' is not found", "the model says no"]
     assert [one.infer_response.model_name for one in scene.written] == ["m", "", "m"]
+    assert scene.counted == [("nope", "", 404), ("m", "", 400)]
 
 
 def test_what_is_refused_at_once_names_no_model() -> None:
@@ -218,6 +223,7 @@ def test_what_is_refused_at_once_names_no_model() -> None:
 
     (one,) = scene.written
     assert (one.error_message, one.infer_response.model_name, one.infer_response.id) == ("the queue is full", "", "a")
+    assert scene.counted == [("m", "", 400)]
     assert scene.status == "OK"
 
 

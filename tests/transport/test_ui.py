@@ -142,7 +142,7 @@ def test_models_workers_events_and_the_device_are_drawn(browser: Browser, scene:
 
 def test_rates_and_latencies_come_from_differences(browser: Browser, scene: Scene) -> None:
     model, begun = served(), time.monotonic()
-    first = facts(models=[model])
+    first = facts(models=[model], totals=model.statistics)
 
     def answer() -> tuple[int, Any]:
         for _ in range(50):

@@ -85,6 +85,7 @@ def test_refused_inference(
     assert (exchange.status, exchange.content_type) == (status, content_type)
     assert text in exchange.error
     assert door.service.requests == []
+    assert door.service.client_errors == ([] if model == "broken" else [(model, "", status)])
 
 
 def test_an_unsupported_encoding_is_told_what_is_supported() -> None:
@@ -103,6 +104,15 @@ def test_a_refusal_and_a_model_that_fails(later: bool, content_type: str) -> Non
         answer()
     assert (exchange.status, exchange.content_type, exchange.error) == (503, content_type, "Exceeds maximum queue size")
     assert door.service.response_lease.released == 1
+    assert door.service.client_errors == [("m", "", 503)]  # the service looks whose error it is
+
+
+def test_errors_of_clients_are_counted_for_inference_only() -> None:
+    door = Door()
+    assert door.call("GET", "/v2/models/m/versions/9").status == 404
+    assert door.call("POST", "/v2/models/m/versions/9/infer", REQUEST).status == 404
+    assert door.call("GET", "/v2/models/m/infer").status == 405
+    assert door.service.client_errors == [("m", "9", 404), ("m", "", 405)]
 
 
 def test_compressed_both_ways() -> None:
@@ -229,6 +239,7 @@ def test_bodies_that_are_too_large_are_refused_before_they_are_read() -> None:
     for path in ("/v2/models/m/infer", "/v2/repository/models/m/load", "/nowhere"):
         with pytest.raises(InvalidArgument, match="request JSON size of 1001 bytes exceeds"):
             door.application.check(head_of("POST", path, {}, 1001), 1001)
+    assert door.service.client_errors == [("m", "", 400)]
     headers = {"Inference-Header-Content-Length": "200"}
     assert door.application.place(head_of("POST", "/v2/models/m/infer", headers, 5000), 5000) is not None
     door.service.lease_error = Unavailable("no tensor memory is left")

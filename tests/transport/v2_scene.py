@@ -91,6 +91,7 @@ class FakeService:
     waiting: list[Callable[[], None]] = field(default_factory=list)
     leases: list[FakeLease] = field(default_factory=list)
     lease_sizes: list[int] = field(default_factory=list)
+    client_errors: list[tuple[str, str, int]] = field(default_factory=list)
     loads: list[tuple[str, Any]] = field(default_factory=list)
     control_error: EdgeServeError | None = None
     ticket: FakeTicket = field(default_factory=FakeTicket)
@@ -195,6 +196,9 @@ class FakeService:
             return None
         self.leases.append(FakeLease(memoryview(bytearray(8192)), 4096 * (1 + len(self.leases))))
         return self.leases[-1]
+
+    def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None:
+        self.client_errors.append((name, version, error.http_status))
 
     def infer_held(
         self, served: Any, request: InferRequest, on_response: Callable[[InferResponse], None]

@@ -1,0 +1,160 @@
+"""Requests in flight, the age of the oldest batch, errors of clients, and totals that only grow, of a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running
+
+HANG = ADD_SUB.replace("        replies = []", "        import time\n        while True: time.sleep(0.1)")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Models `good` and `hang`, of which one has got a request that it never answers; loaded on request."""
+    models = tmp_path_factory.mktemp("models")
+    python_model(models, "good")
+    python_model(models, "hang", HANG)
+    flags = ("--model-control-mode=explicit", "--load-model=*", "--allow-grpc=true", "--grpc-port=0")
+    with running(f"--model-repository={models}", *flags, "--exit-timeout-secs=20") as started:
+        asking = threading.Thread(target=ask_in_vain, args=(started,), daemon=True)
+        asking.start()
+        wait_for(started, lambda document: row(document, "hang")["in_flight"] == 1)
+        yield started
+        started.process.send_signal(signal.SIGTERM)
+        started.wait_for_log("SIGTERM: draining")
+        started.process.send_signal(signal.SIGTERM)
+
+
+def ask_in_vain(server: Running) -> None:
+    try:
+        server.add_sub("hang")
+    except (OSError, ValueError):
+        return  # the server ended
+
+
+def status(server: Running) -> dict[str, Any]:
+    code, body = server.get("/edge-serve/status")
+    assert code == 200
+    document: dict[str, Any] = json.loads(body)
+    return document
+
+
+def row(document: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = (one for one in document["models"] if one["name"] == name)
+    return dict(found)
+
+
+def wait_for(server: Running, wanted: Callable[[dict[str, Any]], bool], seconds: float = PATIENCE) -> dict[str, Any]:
+    end = time.monotonic() + seconds
+    while not wanted(document := status(server)):
+        assert time.monotonic() < end, document
+        time.sleep(0.05)
+    return document
+
+
+def metrics(server: Running) -> dict[str, float]:
+    """Series of the metrics page -> value."""
+    text = server.get("/metrics", server.metrics)[1].decode()
+    return {series: float(value) for series, value in re.findall(r"^(edge_serve_\S+) (\S+)$", text, re.MULTILINE)}
+
+
+def shown(server: Running) -> str:
+    """What `edge-serve status` prints."""
+    command = [sys.executable, "-m", "edge_serve", "status", "--url", server.url]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE).stdout
+
+
+def test_a_request_that_is_not_answered_is_in_flight_and_its_batch_grows_old(server: Running) -> None:
+    before = row(status(server), "hang")
+    after = row(wait_for(server, lambda now: row(now, "hang")["oldest_batch_seconds"] > 0.3), "hang")
+    page = metrics(server)
+
+    assert (after["in_flight"], after["pending"]) == (1, 0)
+    assert after["oldest_batch_seconds"] > before["oldest_batch_seconds"]
+    assert row(status(server), "good")["oldest_batch_seconds"] is None
+    assert page['edge_serve_requests_in_flight{model="hang",version="1"}'] == 1
+    assert page['edge_serve_requests_in_flight{model="good",version="1"}'] == 0
+    assert page['edge_serve_oldest_batch_seconds{model="hang",version="1"}'] > after["oldest_batch_seconds"]
+    assert page['edge_serve_oldest_batch_seconds{model="good",version="1"}'] == 0
+
+
+@pytest.mark.slow
+def test_a_model_that_hangs_is_called_busy_within_15_seconds(server: Running) -> None:
+    document = wait_for(server, lambda now: row(now, "hang")["condition"] == "busy", 15)
+
+    assert row(document, "hang")["reason"].startswith("a batch has been running for 1")
+    assert row(document, "hang")["reason"].endswith(" s; requests in flight: 1")
+    assert document["server"]["state"] == "ready"
+    (line,) = (line for line in shown(server).splitlines() if line.startswith("hang "))
+    assert re.search(r" busy .* 1\d s .*a batch has been running for 1\d s; requests in flight: 1$", line)
+
+
+def test_requests_that_are_wrong_are_counted_for_their_model(server: Running) -> None:
+    name, wrong = "good", {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 3], "data": [1, 2, 3]}]}
+    before = row(status(server), name)["client_errors"]
+    for path in ("infer", "generate", "versions/7/infer"):
+        assert server.post(f"/v2/models/{name}/{path}", wrong)[0] in (400, 404)
+    assert server.post("/v2/models/nothere/infer", wrong)[0] == 404
+    assert server.get("/v2/models/good/versions/7")[0] == 404
+    with triton.InferenceServerClient(server.wait_for_log(r"gRPC on (\S+)")[1]) as client:
+        for version in ("", "7"):
+            with pytest.raises(InferenceServerException):
+                client.infer(name, [tensor("INPUT0", 3)], version)
+        answers: list[Any] = []
+        client.start_stream(lambda result, error: answers.append(error or result))
+        client.async_stream_infer(name, [tensor("INPUT0", 3)])
+        client.async_stream_infer(name, [tensor("INPUT0", 16), tensor("INPUT1", 16)])
+        client.async_stream_infer(name, [tensor("INPUT0", 3), tensor("INPUT1", 16)])
+        client.stop_stream()
+
+    assert [isinstance(answer, Exception) for answer in answers] == [True, False, True]
+    assert row(status(server), name)["client_errors"] == before + 7
+    assert row(status(server), name)["totals"]["failures"] == {"REJECTED": 0, "CANCELED": 0, "BACKEND": 0, "OTHER": 0}
+    page = metrics(server)
+    assert page['edge_serve_client_errors_total{model="good",version="1"}'] == before + 7
+    assert not any("nothere" in series for series in page)
+
+
+def tensor(name: str, size: int) -> triton.InferInput:
+    made = triton.InferInput(name, [1, size], "INT32")
+    made.set_data_from_numpy(np.ones((1, size), np.int32))
+    return made
+
+
+def test_totals_go_on_when_a_model_is_unloaded_and_loaded_again(server: Running) -> None:
+    seen = [totals(server)]
+    for _ in range(3):
+        assert server.add_sub("good")[0] == 200
+    assert server.post("/v2/models/good/infer", {"inputs": []})[0] == 400
+    seen.append(totals(server))
+    assert server.post("/v2/repository/models/good/unload")[0] == 200
+    seen.append(totals(server))
+    assert server.post("/v2/repository/models/good/load")[0] == 200
+    assert server.add_sub("good")[0] == 200
+    seen.append(totals(server))
+
+    first, used, unloaded, again = seen
+    assert used == (first[0] + 3, first[1] + 1)
+    assert unloaded == used
+    assert again == (first[0] + 4, first[1] + 1)
+    assert row(status(server), "good")["totals"]["requests"] == 1
+    assert f"{again[0]} in all, 0 failed, 1 in flight" in shown(server)
+
+
+def totals(server: Running) -> tuple[int, int]:
+    document = status(server)
+    return document["totals"]["requests"], document["totals"]["client_errors"]
