@@ -5,6 +5,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 KIT ?= ../shared/conformance
+# more arguments for `make bench`, e.g. make bench BENCH='--record end_to_end'
+BENCH ?=
 # more flags for `make serve`, e.g. make serve FLAGS='--http-address 0.0.0.0'
 FLAGS ?=
 # more arguments for pytest, e.g. make test TESTS=tests/config
@@ -43,14 +45,14 @@ conformance: .venv/test  ## replay the transcripts recorded from Triton (KIT=...
 	@test -f $(KIT)/run.py || { echo "conformance: no kit at $(KIT); say KIT=<folder with run.py>" >&2; exit 2; }
 	$(BIN)/python tests/conformance/replay.py --kit $(KIT)
 
-bench: .venv/test  ## benchmarks beside the real Triton, about 10 minutes, into benchmarks/results/
-	$(BIN)/python -m benchmarks.run
+bench: .venv/test  ## benchmarks beside the real Triton, about 10 minutes (BENCH=--record: into benchmarks/results/)
+	$(BIN)/python -m benchmarks.run $(BENCH)
 
 models: .venv/serve  ## fetch the real models into model_repository/
 	$(BIN)/python model_repository/fetch_models.py
 
 docs: .venv/test  ## write the generated pages of docs/ again
-	$(BIN)/python tests/docs/generated.py --write
+	$(BIN)/python -m tests.docs.generated --write
 
 proto: .venv/test  ## write what is made from the .proto files again
 	$(BIN)/python -m edge_serve.config.generate

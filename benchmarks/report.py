@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+#: the committed results, from which the documentation takes its figures
 RESULTS = ROOT / "benchmarks/results"
+#: the results of a run that is not recorded; git ignores them
+SCRATCH = ROOT / "build/benchmarks"
 
 Row = dict[str, Any]
 
@@ -41,7 +44,7 @@ class Report:
             lines += ["| " + " | ".join(_cell(row.get(key)) for key in keys) + " |" for row in self.rows]
         return "\n".join([*lines, "", *(f"{note}" for note in self.notes)]).rstrip() + "\n"
 
-    def write(self, folder: Path = RESULTS) -> Path:
+    def write(self, folder: Path) -> Path:
         """Put `<name>.json` into the folder."""
         folder.mkdir(parents=True, exist_ok=True)
         document = {

@@ -1,4 +1,4 @@
-"""All benchmarks: `make bench`, or `python -m benchmarks.run [NAME ...]`. JSON and a table into benchmarks/results/.
+"""All benchmarks: `make bench`, or `python -m benchmarks.run [NAME ...]`. JSON and a table into build/benchmarks/.
 
 Beside the real Triton 2.51 where it can be had (benchmarks/peer.py). About 10 minutes on two cores.
 """
@@ -10,9 +10,10 @@ import compileall
 import importlib
 import time
 import traceback
+from pathlib import Path
 
 from benchmarks import peer
-from benchmarks.report import RESULTS, ROOT, Report, last
+from benchmarks.report import RESULTS, ROOT, SCRATCH, Report, last
 
 NAMES = (
     "codec_alone", "http_alone", "scheduler_alone", "start_time", "memory", "installed_size", "large_tensors",
@@ -44,9 +45,9 @@ def measure(name: str) -> Report:
     return report
 
 
-def page() -> str:
-    """Every benchmark's newest figures, from its JSON; they need not be of one day."""
-    written = [document for name in (*NAMES, *NAMED) if (document := last(name)) is not None]
+def page(folder: Path) -> str:
+    """Every benchmark's newest figures in a folder, from its JSON; they need not be of one day."""
+    written = [document for name in (*NAMES, *NAMED) if (document := last(name, folder)) is not None]
     tables = [f"{report.table()}measured {day}\n" for report, day in written]
     return "# Results of `make bench`\n\n" + "\n".join(tables)
 
@@ -55,7 +56,12 @@ def main() -> None:
     """Run the named ones, all by default; exit 1 when one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(NAMES)} (default: these); {', '.join(NAMED)}")
-    names = parser.parse_args().names or NAMES
+    parser.add_argument(
+        "--record", action="store_true", help="write into benchmarks/results/, which is committed; then run `make docs`"
+    )
+    arguments = parser.parse_args()
+    names = arguments.names or NAMES
+    folder = RESULTS if arguments.record else SCRATCH
     if unknown := set(names) - {*NAMES, *NAMED}:
         parser.error(f"no such benchmark: {', '.join(unknown)}")
     compileall.compile_dir(ROOT / "edge_serve", quiet=1)  # as an installed one is
@@ -69,8 +75,10 @@ def main() -> None:
         if report.question == FAILED:
             failed.append(name)  # the figures of its last good run stay
         else:
-            report.write()
-    (RESULTS / "README.md").write_text(page())
+            report.write(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "README.md").write_text(page(folder))
+    print(f"written to {folder.relative_to(ROOT)}/")
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}; what they said stands above")
 

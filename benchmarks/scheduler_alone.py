@@ -111,6 +111,4 @@ def drive(scheduler: Scheduler, load: list[Entry], gathering: int) -> int:
 
 
 if __name__ == "__main__":
-    answer = run()
-    answer.write()
-    print(answer.table())
+    print(run().table())

@@ -157,7 +157,7 @@ class ServerConfig(DoorSettings):
         _server(
             PATH,
             "Directory in which a server that dies again and again finds which models to leave out. Not given: "
-            "$STATE_DIRECTORY, which systemd sets; without either it does not know.",
+            "$STATE_DIRECTORY, which systemd sets; without either, crashes are not remembered.",
         ),
     ] = ""
     hang_timeout_secs: Annotated[

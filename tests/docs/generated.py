@@ -1,10 +1,15 @@
-"""The generated pages of docs/ and what makes them: `make docs` writes them, tests/docs/test_docs.py holds them."""
+"""The generated pages of docs/, and the pages with tables of benchmark results.
+
+`make docs` writes them; tests/docs/test_docs.py fails when one is out of date.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from pathlib import Path
+
+from benchmarks import tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,14 +19,19 @@ PAGES = {
     "docs/settings.md": "edge_serve.config.server_docs",
 }
 
+#: pages with tables between `<!-- figures: NAME -->` and `<!-- end of figures -->` (benchmarks/tables.py)
+WITH_FIGURES = ("README.md", "docs/devices.md", "docs/onnxruntime.md")
+
 
 def generate(page: str) -> str:
-    """What the page should say."""
+    """Return the content that the page should have."""
+    if page in WITH_FIGURES:
+        return tables.fill((ROOT / page).read_text())
     return str(importlib.import_module(PAGES[page]).page())
 
 
 if __name__ == "__main__":
-    for page in PAGES:
+    for page in (*PAGES, *WITH_FIGURES):
         stale = not (ROOT / page).exists() or (ROOT / page).read_text() != generate(page)
         if stale and sys.argv[1:] == ["--write"]:
             (ROOT / page).write_text(generate(page))

@@ -1,4 +1,4 @@
-"""Generated pages are up to date, and links between pages lead somewhere."""
+"""Generated pages and tables are up to date, and links between pages lead somewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .generated import PAGES, generate
+from .generated import PAGES, WITH_FIGURES, generate
 
 ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -26,7 +26,7 @@ def broken_links(page: Path, text: str) -> Iterator[str]:
             yield target
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *WITH_FIGURES])
 def test_generated_page_is_up_to_date(page: str) -> None:
     assert (ROOT / page).read_text() == generate(page), "run `make docs`"
 

@@ -1,0 +1,120 @@
+"""Tables of the documentation, made from results/*.json: `make docs` writes them between the comments of a page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.report import Row, last
+
+_REGION = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->\n)", re.DOTALL)
+_RUN = "`.venv/bin/python -m benchmarks.run {}`"
+
+
+def fill(text: str) -> str:
+    """A page with its tables as the results are now.
+
+    Raises:
+        KeyError: the page asks for a table that does not exist.
+    """
+    return _REGION.sub(lambda match: match[1] + TABLES[match[2]]() + match[3], text)
+
+
+def size_and_start() -> str:
+    """Installed size, time to ready, memory."""
+    size, start, memory = ({row[key]: row for row in _rows(name)} for name, key in _SIZES)
+    empty, demo = memory["empty"], next(row for row in memory.values() if str(row["repository"]).startswith("demo"))
+    rows = [
+        ("`pip install .` in an empty environment", f"{size['.']['MB']:.0f} MB", _RUN.format("installed_size")),
+        ("`pip install '.[onnx]'`", f"{size['.[onnx]']['MB']:.0f} MB", "the same"),
+        ("start to ready: no model", _seconds(start["empty"]), _RUN.format("start_time")),
+        ("`simple` alone", _seconds(start["simple"]), "the same"),
+        ("the four quickstart models and magika", _seconds(start["quickstart and magika"]), "the same"),
+        ("memory of the front end, no model (RSS)", f"{empty['front end RSS']:.0f} MB", _RUN.format("memory")),
+        (f"all workers of the {demo['repository']} (PSS)", f"{demo['workers PSS']:.0f} MB", "the same"),
+    ]
+    return _table(("", "", "command"), rows)
+
+
+_SIZES = (("installed_size", "install"), ("start_time", "repository"), ("memory", "repository"))
+
+
+def beside_triton() -> str:
+    """Throughput and the 99th percentile of the latency, here and in Triton; the most common cases."""
+    rows: list[tuple[str, ...]] = []
+    for name, label in _COMPARED:
+        command = _RUN.format(name)
+        for row in _rows(name):
+            if row.get("programs") != 0:  # without busy programs: end_to_end
+                rows.append((label.format_map(row), *_compared(row), command))
+                command = "the same"
+    onnx = _rows("onnx_peer")
+    short = [row for row in onnx if row["model"] == "simple"]
+    long = [row["ratio"] for row in onnx if row["model"] not in ("simple", "text_direction")]
+    source = "[onnx_peer](docs/onnxruntime.md)"
+    rows += [(f"ONNX, a model of 7 us, {row['connections']} at a time", *_compared(row), source) for row in short]
+    rows += [("ONNX, models of 2 ms and more, 1 to 8 at a time", f"{min(long):.2f} to {max(long):.2f}", "", "", source)]
+    return _table(("requests per second, as a ratio", "median (rounds)", "p99", "p99 of Triton", "command"), rows)
+
+
+#: benchmark, and the case that a row of it measures
+_COMPARED = (
+    ("end_to_end", "Python model, HTTP, {connections} at a time"),
+    ("grpc_infer", "Python model, gRPC, {connections} at a time"),
+    ("ensemble", "ensemble of three Python models, {connections} at a time"),
+    ("json_bodies", "Python model, JSON, {sent}, {connections} at a time"),
+    ("busy_machine", "Python model beside busy programs on {programs} of 2 cores, {connections} at a time"),
+)
+
+
+def _compared(row: Row) -> tuple[str, str, str]:
+    return _ratio(row), _p99(row, "edge-serve"), _p99(row, "triton")
+
+
+def onnx_peer() -> str:
+    """ONNX models beside Triton's C++ backend."""
+    rows = [(f"`{row['model']}`", str(row["connections"]), *_compared(row)) for row in _rows("onnx_peer")]
+    return _table(("model", "connections", "median (rounds)", "p99", "p99 of Triton"), rows)
+
+
+def sizing() -> str:
+    """Requests per second of single models."""
+    named = [(f"`{row['model']}`", row) for row in _rows("onnx_peer")]
+    named += [("Python, two rows of 16 integers", row) for row in _rows("end_to_end")]
+    rows = [
+        (name, str(row["connections"]), f"{row['edge-serve /s']:,.0f}", _p99(row, "edge-serve")) for name, row in named
+    ]
+    return _table(("model", "connections", "requests per second", "p99"), rows)
+
+
+#: the tables that pages may ask for
+TABLES: dict[str, Callable[[], str]] = {
+    "size_and_start": size_and_start,
+    "beside_triton": beside_triton,
+    "onnx_peer": onnx_peer,
+    "sizing": sizing,
+}
+
+
+def _rows(name: str) -> list[Row]:
+    found = last(name)
+    return found[0].rows if found else []
+
+
+def _seconds(row: Row) -> str:
+    return f"{row['median s']:.2f} s"
+
+
+def _ratio(row: Row) -> str:
+    return f"{row['ratio']:.2f} ({row['lowest']:.2f} to {row['highest']:.2f})"
+
+
+def _p99(row: Row, server: str) -> str:
+    microseconds: Any = row[f"{server} p99 us"]
+    return f"{microseconds / 1e3:.{2 if microseconds < 1e4 else 0}f} ms"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
