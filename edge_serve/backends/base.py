@@ -87,6 +87,8 @@ class Reply:
         personal: it may depend on the request's parameters or sequence, which a response cache must know.
         stored: set by the worker: the outputs that were written to a client's shared memory, no more in `outputs`
             (workers/shared.py).
+        dropped: names of outputs that the model returned and that are not in `outputs`, because the request does not
+            want them. Some may be misspelt (workers/mismatch.py).
     """
 
     outputs: list[Tensor] = field(default_factory=list)
@@ -96,6 +98,7 @@ class Reply:
     rescheduled: bool = False
     personal: bool = False
     stored: list[list[Any]] | None = None
+    dropped: Sequence[str] = ()
 
 
 @dataclass(slots=True)

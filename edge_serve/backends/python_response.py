@@ -29,7 +29,10 @@ class InferenceResponse:
         parameters: dict[str, Parameter] | None = None,
     ) -> None:
         """Raises TypeError for values of other types, TritonModelException for an empty tensor or odd parameters."""
-        self._tensors = list(output_tensors)
+        try:
+            self._tensors = list(output_tensors)
+        except TypeError:
+            raise _no_list(output_tensors) from None
         for tensor in self._tensors:
             if type(tensor) is not Tensor:
                 _refuse_tensor(tensor)
@@ -59,7 +62,10 @@ class InferenceResponse:
         if self._error is not None:
             return Reply([], self._error.as_reply_error(), answered=True)
         outputs = [tensor.as_wire() for tensor in self._tensors if tensor._name in wanted]
-        return Reply(outputs) if self._parameters is None else Reply(outputs, None, self._parameters)
+        reply = Reply(outputs) if self._parameters is None else Reply(outputs, None, self._parameters)
+        if len(outputs) != len(self._tensors):
+            reply.dropped = [tensor._name for tensor in self._tensors if tensor._name not in wanted]
+        return reply
 
     @classmethod
     def of(cls, reply: Reply) -> InferenceResponse:
@@ -73,9 +79,11 @@ def _refuse_tensor(tensor: object) -> None:
     if tensor is None:
         raise TritonModelException("Output tensor for inference response should not be empty.")
     if not isinstance(tensor, Tensor):
-        raise TypeError(
-            f"InferenceResponse(output_tensors=...) must be a list of Tensor, found {type(tensor).__name__}"
-        )
+        raise _no_list(tensor)
+
+
+def _no_list(found: object) -> TypeError:
+    return TypeError(f"InferenceResponse(output_tensors=...) must be a list of Tensor, found {type(found).__name__}")
 
 
 def check_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:

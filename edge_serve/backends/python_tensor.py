@@ -53,7 +53,7 @@ class Tensor:
         datatype = _DATATYPES.get(array.dtype)
         if datatype is None:
             if array.dtype.kind not in "OS":
-                raise TritonModelException("NumPy dtype is not supported.")
+                raise TritonModelException(_unsupported(name, array))
             datatype = _BYTES
         self._name = name
         self._datatype = datatype
@@ -170,6 +170,18 @@ class Tensor:
 
 
 Tensor.__module__ = MODULE
+
+
+def _unsupported(name: str, array: Array) -> str:
+    """Triton's words, and what to write instead."""
+    dtype = array.dtype
+    if dtype.kind == "U":
+        advice = "strings as array.astype(object)"
+    elif dtype.name == "bfloat16":
+        advice = "pb_utils.Tensor.from_dlpack(name, tensor) for BF16"
+    else:
+        advice = "a number, Boolean or object type in this machine's byte order, as of array.astype(np.float32)"
+    return f"NumPy dtype is not supported. Tensor '{name}' is {dtype}, expected {advice}"
 
 
 def _join_bytes(array: Array) -> bytes:

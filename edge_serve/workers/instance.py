@@ -22,6 +22,7 @@ from edge_serve.workers.frames import HEADER, HEADER_SIZE, NEED, Kind, frame
 from edge_serve.workers.holding import Holds
 from edge_serve.workers.layout import INLINE, Layout
 from edge_serve.workers.lending import Borrowed
+from edge_serve.workers.mismatch import Mismatches
 from edge_serve.workers.reply import OutputRoom, encode_partial, encode_reply
 from edge_serve.workers.waking import Waking
 
@@ -102,6 +103,7 @@ class Instance:
         name: of the instance, as error texts quote it.
         number: of the channel, as control frames name it.
         borrowed: memory of other models.
+        mismatches: reports outputs that differ from the configuration; None = nothing does.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class Instance:
         arena: memoryview,
         backend: BackendInstance,
         borrowed: Borrowed | None = None,
+        mismatches: Mismatches | None = None,
     ) -> None:
         self.name = name
         self.number = number
@@ -121,6 +124,7 @@ class Instance:
         self._layout = layout
         self._arena = arena
         self._borrowed = borrowed
+        self._mismatches = mismatches
         self._cancellations = Cancellations()
         self._holds = Holds()
         self._send_lock = threading.Lock()
@@ -245,8 +249,10 @@ class Instance:
                 reply.personal = request.personal
         clock = time.monotonic_ns
         room = OutputRoom(self._arena, batch.slot_offset, batch.slot_capacity, self._need)
+        rows = [_rows(request) for request in batch.requests] if self._layout.counts_rows else None
+        mismatches = self._mismatches
         try:
-            return encode_reply(self._layout, batch.id, replies, batch.wanted, room, marks, clock)
+            return encode_reply(self._layout, batch.id, replies, batch.wanted, room, marks, clock, mismatches, rows)
         except Unavailable as full:
             replies = [_refuse_large(reply, full) for reply in replies]
         except Exception as fault:
@@ -260,7 +266,7 @@ class Instance:
             return
         room = OutputRoom(self._arena, 0, 0, self._need)
         try:
-            data = encode_partial(self._layout, batch_id, index, reply, final, None, room)
+            data = encode_partial(self._layout, batch_id, index, reply, final, None, room, self._mismatches)
         except Exception as fault:  # the client hears of it; a last reply that got lost would leave it waiting
             error = fault if isinstance(fault, EdgeServeError) else self._failed(f"{type(fault).__name__}: {fault}")
             data = encode_partial(self._layout, batch_id, index, Reply(error=error), final, None, room)
@@ -318,6 +324,11 @@ class Instance:
         for i, reply in enumerate(replies):
             if reply.error is not None or reply.rescheduled:
                 self._cancellations.close(cancel_key(batch.id, i))
+
+
+def _rows(request: BackendRequest) -> int:
+    """Return the size of a request's batch dimension."""
+    return request.inputs[0].shape[0] if request.inputs and request.inputs[0].shape else 0
 
 
 def _refuse_large(reply: Reply, error: EdgeServeError) -> Reply:

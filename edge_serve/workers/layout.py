@@ -127,11 +127,13 @@ class Layout:
         row_bytes: an upper bound of the outputs of one row; 0 = unknown.
         cached: its answers may be kept (`response_cache`), so they say what they depend on.
         writes: users' code gets its inputs, and may write to them.
+        counts_rows: users' code returns a batch, which may have another number of rows than the request.
     """
 
     __slots__ = (
         "batches",
         "cached",
+        "counts_rows",
         "decoupled",
         "input_blocks",
         "input_index",
@@ -162,6 +164,7 @@ class Layout:
         self.decoupled = bool((config.get("model_transaction_policy") or {}).get("decoupled", False))
         self.cached = bool((config.get("response_cache") or {}).get("enable", False))
         self.writes = config.get("backend") == "python"
+        self.counts_rows = self.writes and self.batches
         self.row_bytes = _row_bytes(config)
         self.listed: dict[int, tuple[str, ...]] = {0: self.outputs}
 

@@ -51,6 +51,7 @@ class Link:
         timeout: the model's `execution_timeout_ms`, in seconds; 0 = none.
         hang: seconds after which a batch that does not move counts as hung; 0 = as for every model.
         awake: is told how many batches are out.
+        warned: warnings that the log has already (`Remote.warn_once`).
     """
 
     name: str
@@ -60,6 +61,7 @@ class Link:
     timeout: float = 0.0
     hang: float = 0.0
     awake: Awake = field(default_factory=Awake)
+    warned: set[str] = field(default_factory=set)
     row_bytes: int = field(init=False)
     large: bool = field(init=False)
 

@@ -35,6 +35,7 @@ from edge_serve.workers.frames import CANCELLATION, SLOT, Frame, Kind, failed_fr
 from edge_serve.workers.instance import Instance
 from edge_serve.workers.layout import Layout
 from edge_serve.workers.lending import Borrowed
+from edge_serve.workers.mismatch import Mismatches
 from edge_serve.workers.own_threads import OwnThread
 from edge_serve.workers.remote import Remote
 from edge_serve.workers.states import with_states
@@ -233,8 +234,9 @@ class Main:
         executors = with_states(backend.open(spec, specs), spec)
         self._end_if_forked()  # in the model's code; the channels are not known to `cut_off` yet
         layout = Layout(spec.config)
+        mismatches = Mismatches(spec, partial(self.remote.warn_once, value["model"]))
         instances = [
-            Instance(one["name"], one["channel"], sock, layout, arena, executor, self._borrowed)
+            Instance(one["name"], one["channel"], sock, layout, arena, executor, self._borrowed, mismatches)
             for one, sock, executor in zip(value["instances"], sockets, executors, strict=True)
         ]
         in_main = value["in_main"]

@@ -50,6 +50,15 @@ class Remote:
         """One record of the standard library's logging."""
         self._send(json_frame(Kind.LOG, 0, {"level": level, "logger": name, "text": text[:LOG_CHARACTERS]}))
 
+    def warn_once(self, model: int, about: str, text: str) -> None:
+        """Send a warning that the front end logs once for an opened model, whichever instance sends it first.
+
+        Args:
+            model: number of the opened model in this process.
+            about: equal for warnings of which one is enough.
+        """
+        self._send(json_frame(Kind.LOG, 0, {"model": model, "once": about, "text": text[:LOG_CHARACTERS]}))
+
     def metric(self, update: MetricUpdate) -> None:
         """Forward a change of a metric."""
         self._send(json_frame(Kind.METRIC, 0, dataclasses.asdict(update)))

@@ -15,6 +15,7 @@ from edge_serve.messages.infer import Lease
 from edge_serve.tensors import Tensor
 from edge_serve.workers.frames import HEADER, VERSION, FrameError, Kind, parse_json
 from edge_serve.workers.layout import IN_ARENA, IN_FRAME, INLINE, PAD, TENSOR, UNNAMED, Layout, padded
+from edge_serve.workers.mismatch import Mismatches
 from edge_serve.workers.shared import insert_stored
 
 REPLY_HEAD = struct.Struct("<qqqqII")  # four time marks, token of the output slot, bytes of the part before the data
@@ -104,12 +105,19 @@ def large_bytes(replies: Sequence[Reply], wanted: Sequence[Sequence[str] | None]
 
 
 def encode_answers(
-    layout: Layout, replies: Sequence[Reply], wanted: Sequence[Sequence[str] | None], room: OutputRoom
+    layout: Layout,
+    replies: Sequence[Reply],
+    wanted: Sequence[Sequence[str] | None],
+    room: OutputRoom,
+    mismatches: Mismatches | None = None,
+    rows: Sequence[int] | None = None,
 ) -> tuple[list[Any], int, list[Any], int]:
     """(parts, bytes of them, data, bytes of it) of replies.
 
     Args:
         wanted: the outputs that each request asked for; None = all.
+        mismatches: reports outputs that differ from the configuration.
+        rows: the batch dimension of each request; None = unknown.
 
     Raises:
         Unavailable: there is no memory for the large outputs.
@@ -118,8 +126,9 @@ def encode_answers(
     data: list[Any] = []
     position = 0
     index_of = layout.output_index
+    known = mismatches.known if mismatches is not None else ()
     reserved = False
-    for reply, names in zip(replies, wanted, strict=True):
+    for number, (reply, names) in enumerate(zip(replies, wanted, strict=True)):
         if reply.error is not None:
             text = reply.error.message.encode(errors="replace")
             code = 1 + triton_code(reply.error)
@@ -158,6 +167,10 @@ def encode_answers(
                 unnamed.append(tensor.name)
             rank = len(shape)
             block += TENSOR[rank].pack(rank, datatype._value_, index, place, where, size, *shape)
+        if mismatches is not None:
+            described = (block, 0 if rows is None else rows[number], -1 if names is None else len(names))
+            if described not in known or reply.dropped:
+                mismatches.look(described, reply, outputs, names)
         extra = b""
         if reply.parameters or unnamed or reply.personal or reply.stored:
             told = {"parameters": reply.parameters, "names": unnamed, "personal": reply.personal}
@@ -177,14 +190,16 @@ def encode_reply(
     room: OutputRoom,
     marks: tuple[int, int, int],
     clock: Callable[[], int],
+    mismatches: Mismatches | None = None,
+    rows: Sequence[int] | None = None,
 ) -> bytes:
-    """A REPLY frame; `marks` are start, inputs ready, outputs ready, and the end is now.
+    """A REPLY frame; `marks` are start, inputs ready, outputs ready, and the end is now. Others as `encode_answers`.
 
     Raises:
         Unavailable: there is no memory for the large outputs.
         Exception: a backend returned what is no tensor.
     """
-    parts, meta, data, size = encode_answers(layout, replies, wanted, room)
+    parts, meta, data, size = encode_answers(layout, replies, wanted, room, mismatches, rows)
     head = HEADER.pack(REPLY_HEAD.size + meta + size, VERSION, _REPLY, len(replies), batch_id)
     parts[0] = head + REPLY_HEAD.pack(*marks, clock(), room.token, meta)
     parts += data
@@ -199,6 +214,7 @@ def encode_partial(
     final: bool,
     wanted: Sequence[str] | None,
     room: OutputRoom,
+    mismatches: Mismatches | None = None,
 ) -> bytes:
     """A PARTIAL frame; without a `reply` it only tells that none follows.
 
@@ -206,7 +222,8 @@ def encode_partial(
         Unavailable: there is no memory for large outputs.
         Exception: a backend returned what is no tensor.
     """
-    parts, meta, data, size = encode_answers(layout, [Reply() if reply is None else reply], [wanted], room)
+    replies, mismatches = ([Reply()], None) if reply is None else ([reply], mismatches)
+    parts, meta, data, size = encode_answers(layout, replies, [wanted], room, mismatches)
     head = HEADER.pack(PARTIAL_HEAD.size + meta + size, VERSION, _PARTIAL, 1, batch_id)
     flags = (FINAL if final else 0) | (NULL if reply is None else 0)
     parts[0] = head + PARTIAL_HEAD.pack(index, flags, room.token, meta)

@@ -22,6 +22,7 @@ from edge_serve.workers.desk import Caller, Desk, Hooks
 from edge_serve.workers.environments import Environment
 from edge_serve.workers.frames import Frame, FrameError, Kind
 from edge_serve.workers.hangs import HANG_PARAMETER, HangWatch
+from edge_serve.workers.mismatch import MOST_REPORTED
 from edge_serve.workers.output import Rate
 from edge_serve.workers.part import Part, as_json, lost_text, socket_pairs
 from edge_serve.workers.process import Limits, Process, ProcessLost
@@ -432,6 +433,19 @@ class Worker:
             text = "%s: %d log lines dropped: the model logs too much"
             log.warning(text, self.label, self._unlogged, extra=self._about)
             self._unlogged = 0
+        if "once" in value:
+            self._warn_once(value)
+            return
         level, text = value.get("level"), str(value.get("text"))[:LOG_CHARACTERS]
         known = level if isinstance(level, int) else logging.INFO
         logging.getLogger("edge_serve.model").log(known, "%s: %s", self.label, text, extra=self._about)
+
+    def _warn_once(self, value: dict[str, Any]) -> None:
+        """Log a warning about an opened model, unless another of its instances has sent it."""
+        part = next((part for part in self._parts if part.number == value.get("model")), None)
+        key = str(value["once"])
+        if part is None or key in part.link.warned or len(part.link.warned) >= MOST_REPORTED:
+            return
+        part.link.warned.add(key)
+        extra = about(part.spec.name, part.spec.version)
+        log.warning("%s", str(value.get("text"))[:LOG_CHARACTERS], extra=extra)

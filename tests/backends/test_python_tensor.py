@@ -82,8 +82,12 @@ def test_other_layouts_are_written_in_order() -> None:
     ("make", "error", "text"),
     [
         (lambda: Tensor("", np.zeros(1)), TritonModelException, "Tensor name cannot be an empty string."),
-        (lambda: Tensor("x", np.zeros(1, np.complex64)), TritonModelException, "NumPy dtype is not supported."),
-        (lambda: Tensor("x", np.array(["a"])), TritonModelException, "NumPy dtype is not supported."),
+        (
+            lambda: Tensor("x", np.zeros(1, np.complex64)),
+            TritonModelException,
+            "NumPy dtype is not supported. Tensor 'x' is ",
+        ),
+        (lambda: Tensor("x", np.array(["a"])), TritonModelException, "NumPy dtype is not supported. Tensor 'x' is "),
         (lambda: Tensor("x", [1, 2]), TypeError, "Invoked with: 'x', [1, 2]"),  # type: ignore[arg-type]  # the point
         (lambda: Tensor(5, np.zeros(1)), TypeError, "Invoked with: 5, array([0.])"),  # type: ignore[arg-type]  # the point
     ],
@@ -91,7 +95,7 @@ def test_other_layouts_are_written_in_order() -> None:
 def test_what_is_no_tensor(make: Callable[[], Tensor], error: type[Exception], text: str) -> None:
     with pytest.raises(error) as caught:
         make()
-    assert str(caught.value).endswith(text)
+    assert text in str(caught.value)
 
 
 # -- DLPack
