@@ -34,8 +34,8 @@ def installed_megabytes(extra: str, folder: Path) -> float:
     source = folder / "source"
     # a copy of what the wheel is built from, so that no build folder is left in the checkout
     shutil.copytree(ROOT / "edge_serve", source / "edge_serve", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, source)
+    for path in (ROOT / "pyproject.toml", ROOT / "README.md", *ROOT.glob("*_backend_utils.py")):
+        shutil.copy(path, source)
     venv.create(folder / "venv", with_pip=True)
     before = size_of(folder / "venv")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

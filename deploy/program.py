@@ -168,7 +168,8 @@ def build_wheel(folder: Path, version: str) -> Path:
     """
     source, tools = folder / "source", folder / "tools"
     source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    modules = [path.name for path in CHECKOUT.glob("*_backend_utils.py")]
+    for name in ("pyproject.toml", "README.md", "LICENSE", *modules):
         shutil.copy(CHECKOUT / name, source)
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(CHECKOUT / "edge_serve", source / "edge_serve", ignore=ignored)

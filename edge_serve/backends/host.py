@@ -18,7 +18,8 @@ from edge_serve.tensors import Tensor
 
 #: log levels, as Triton names them
 LEVELS = ("INFO", "WARNING", "ERROR", "VERBOSE")
-_NO_SERVER = "no server hosts this process"
+#: why a model that runs outside the server cannot use it
+NO_SERVER = "no server runs in this process: start one with edge_serve.Server(<repository>)"
 
 
 @dataclass(slots=True)
@@ -120,7 +121,7 @@ class Alone:
 
     def infer(self, call: Call, on_reply: OnReply) -> Cancel:
         """Refused."""
-        raise Unsupported(f"model '{call.model_name}' cannot be called: {_NO_SERVER}")
+        raise Unsupported(f"model '{call.model_name}' cannot be called: {NO_SERVER}")
 
     def rests(self, still: Callable[[], bool]) -> bool:
         """Nobody could wait for it."""
@@ -128,15 +129,15 @@ class Alone:
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         """Refused."""
-        raise Unsupported(f"model '{name}' cannot be loaded: {_NO_SERVER}")
+        raise Unsupported(f"model '{name}' cannot be loaded: {NO_SERVER}")
 
     def unload_model(self, name: str, unload_dependents: bool) -> None:
         """Refused."""
-        raise Unsupported(f"model '{name}' cannot be unloaded: {_NO_SERVER}")
+        raise Unsupported(f"model '{name}' cannot be unloaded: {NO_SERVER}")
 
     def is_model_ready(self, name: str, version: str) -> bool:
         """Refused."""
-        raise Unsupported(f"whether model '{name}' is ready cannot be told: {_NO_SERVER}")
+        raise Unsupported(f"whether model '{name}' is ready cannot be told: {NO_SERVER}")
 
 
 _host: Host = Alone()

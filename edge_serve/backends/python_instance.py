@@ -60,7 +60,11 @@ class _Answer:
 
 
 class PythonInstance:
-    """One executor of a Python model."""
+    """One executor of a Python model.
+
+    Attributes:
+        model: the object of the model's class.
+    """
 
     def __init__(self, model_class: type[Any], spec: ModelSpec, instance: InstanceSpec) -> None:
         """Make the model and call its `initialize`.
@@ -77,9 +81,9 @@ class PythonInstance:
         #: by correlation id: senders that a model kept of requests which are to run again
         self._suspended: WeakValueDictionary[int | str, InferenceResponseSender] = WeakValueDictionary()
         try:
-            self._model = model_class()
-            if hasattr(self._model, "initialize"):
-                self._model.initialize(_initialize_args(spec, instance))
+            self.model = model_class()
+            if hasattr(self.model, "initialize"):
+                self.model.initialize(_initialize_args(spec, instance))
         except BaseException as error:
             raise Internal(describe(error, sys._getframe())) from error
         allow_calls(True)
@@ -108,7 +112,7 @@ class PythonInstance:
         requests = [InferenceRequest.received(request, name, version, self._make_sender) for request in batch]
         timing.input_end_ns = time.monotonic_ns()
         try:
-            result = self._model.execute(requests)
+            result = self.model.execute(requests)
             if type(result) is not list and asyncio.iscoroutine(result):
                 result = self._loop.run(result, alone=True)
             timing.output_start_ns = time.monotonic_ns()
@@ -194,7 +198,7 @@ class PythonInstance:
         if self._suspended:
             senders = [self._resumed(request, wire) for request, wire in zip(requests, batch, strict=True)]
         try:
-            result = self._model.execute(requests)
+            result = self.model.execute(requests)
             if asyncio.iscoroutine(result):
                 self._loop.start(self._watch(result, senders))
             elif result is not None:
@@ -249,7 +253,7 @@ class PythonInstance:
 
     def is_ready(self) -> bool:
         """What the model's own `is_ready` says within READY_SECONDS; True when it has none."""
-        if not hasattr(self._model, "is_ready"):
+        if not hasattr(self.model, "is_ready"):
             return True
         if self._asking is not None and self._asking.is_alive():
             host.log("ERROR", f"Model '{self._name}': Timed out waiting for in-flight is_ready() response")
@@ -264,7 +268,7 @@ class PythonInstance:
 
     def _ask(self, answer: list[bool]) -> None:
         try:
-            result = self._model.is_ready()
+            result = self.model.is_ready()
             if asyncio.iscoroutine(result):
                 result = self._loop.run(result)
             if not isinstance(result, bool):
@@ -278,11 +282,11 @@ class PythonInstance:
         self._loop.close()
         allow_calls(False)
         try:
-            if hasattr(self._model, "finalize"):
-                self._model.finalize()
+            if hasattr(self.model, "finalize"):
+                self.model.finalize()
         except BaseException as error:
             host.log("ERROR", f"Model '{self._name}': finalize() failed: {describe(error, sys._getframe())}")
-        del self._model
+        del self.model
 
 
 def _initialize_args(spec: ModelSpec, instance: InstanceSpec) -> dict[str, str]:

@@ -3,6 +3,9 @@
 As Triton's stub (python_backend src/pb_stub.cc, ModelContext): the file is the submodule `<version>.model` of a package
 made of its directory, so relative imports and models of several files work; its directory and the one above are
 appended to `sys.path`.
+
+`triton_python_backend_utils` is always this package's own in a worker, also where the model's environment has another
+edge-serve installed, or the model's directory has a stand-in for tests.
 """
 
 from __future__ import annotations
@@ -41,6 +44,14 @@ def find(spec: ModelSpec) -> Path:
     return path
 
 
+def _provide_utils() -> None:
+    """Register the modules that models import; UTILS_DIRECTORY on `sys.path` is for processes that a model spawns."""
+    from edge_serve.backends.python_path import c_python_backend_utils, triton_python_backend_utils
+
+    for module in (c_python_backend_utils, triton_python_backend_utils):
+        sys.modules[module.__name__.rpartition(".")[2]] = module
+
+
 class PythonModel:
     """An imported model file, until `forget`.
 
@@ -60,6 +71,8 @@ class PythonModel:
         self._paths = [str(path.parent), str(path.parent.parent), str(UTILS_DIRECTORY)]
         _model_directory = str(path.parent)
         sys.path.extend(self._paths)
+        _provide_utils()
+        self._remove_modules()  # a test may have another model open
         package = ModuleType(self._package)
         package.__path__ = [str(path.parent)]
         sys.modules[self._package] = package
@@ -86,8 +99,11 @@ class PythonModel:
 
     def forget(self) -> None:
         """Take its modules and directories out of the interpreter again."""
-        for name in [n for n in sys.modules if n == self._package or n.startswith(self._package + ".")]:
-            del sys.modules[name]
+        self._remove_modules()
         for path in self._paths:
             if path in sys.path:
                 sys.path.remove(path)
+
+    def _remove_modules(self) -> None:
+        for name in [n for n in sys.modules if n == self._package or n.startswith(self._package + ".")]:
+            del sys.modules[name]

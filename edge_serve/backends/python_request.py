@@ -245,7 +245,7 @@ class InferenceRequest:
             decoupled: give an iterator over any number of responses, once the first is there.
 
         Raises:
-            TritonModelException: not during `execute`.
+            TritonModelException: not during `execute`, or no server runs in this process.
         """
         call = self._call(decoupled)
         # `execute` runs in the main thread: nothing else does until it returns
@@ -257,6 +257,8 @@ class InferenceRequest:
         return ask_async(self._call(decoupled))
 
     def _call(self, decoupled: bool) -> host.Call:
+        if type(host.current()) is host.Alone:
+            raise TritonModelException(f"model '{self._model_name}' cannot be called: {host.NO_SERVER}")
         if not _executing.allowed:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
         return host.Call(

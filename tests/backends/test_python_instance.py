@@ -206,10 +206,10 @@ def test_a_response_may_be_sent_by_a_thread_after_execute_has_returned(scene: Py
     replies: list[Reply] = []
     executing = threading.Thread(target=lambda: replies.extend(run(instance, request(number(1)))))
     executing.start()
-    while not hasattr(instance._model, "asked"):
+    while not hasattr(instance.model, "asked"):
         pass
     assert not replies
-    instance._model.asked.set()
+    instance.model.asked.set()
     executing.join(10)
     assert replies[0].outputs[0].array().tolist() == [2]
 
@@ -390,10 +390,10 @@ def test_is_ready_has_a_limit_and_is_not_asked_twice_at_once(
     instance = scene.open(source)
     assert not instance.is_ready()
     assert not instance.is_ready()
-    instance._model.go.set()
+    instance.model.go.set()
     assert instance._asking is not None
     instance._asking.join(10)
-    assert instance._model.asked == 1
+    assert instance.model.asked == 1
     assert instance.is_ready()
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -110,7 +108,10 @@ def test_a_constructor_that_wants_arguments(scene: PythonScene) -> None:
     assert caught.value.message.startswith("TypeError: ")
 
 
-def test_the_utilities_exist_in_workers_only(tmp_path: Path) -> None:
-    script = "import edge_serve.backends.python\nimport triton_python_backend_utils\n"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert "No module named 'triton_python_backend_utils'" in done.stderr
+def test_a_stand_in_beside_the_model_is_not_used(scene: PythonScene) -> None:
+    write_model(scene.directory / "m", "raise AssertionError('the stand-in')", "1/triton_python_backend_utils.py")
+    source = model_source("return [pb_utils.InferenceResponse([pb_utils.Tensor('OUTPUT0', np.ones(1))])]")
+
+    (reply,) = run(scene.open(source))
+
+    assert reply.error is None

@@ -307,8 +307,8 @@ def test_models_are_loaded_and_unloaded(pb_utils: ModuleType) -> None:
             "Failed to check model readiness: failed to get model version from specified version string 'x' "
             "(details: stol), version should be an integral value > 0",
         ),
-        ("load_model", ("m",), "Failed to load model: model 'm' cannot be loaded: no server hosts this process"),
-        ("unload_model", ("m",), "Failed to unload model: model 'm' cannot be unloaded: no server hosts this process"),
+        ("load_model", ("m",), f"Failed to load model: model 'm' cannot be loaded: {host.NO_SERVER}"),
+        ("unload_model", ("m",), f"Failed to unload model: model 'm' cannot be unloaded: {host.NO_SERVER}"),
     ],
 )
 def test_what_the_repository_functions_refuse(

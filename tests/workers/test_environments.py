@@ -96,6 +96,18 @@ def test_two_models_whose_requirements_clash_are_served_together(tmp_path: Path)
     run(work())
 
 
+def test_an_environment_with_another_edge_serve_gets_the_servers(tmp_path: Path) -> None:
+    other = {"edge_serve": "0", "triton_python_backend_utils": "0", "c_python_backend_utils": "0"}
+    make_environment(tmp_path / "env", clash="1.0", **other)
+
+    async def work() -> None:
+        workers = Workers(environments=Environments(tmp_path / "cache"))
+        async with opened(workers, model(tmp_path / "m", str(tmp_path / "env"))) as served:
+            assert (await ask(served))[0] == "1.0"
+
+    run(work())
+
+
 def test_an_environment_sees_nothing_of_the_servers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere/clash").mkdir(parents=True)
     (tmp_path / "elsewhere/clash/__init__.py").write_text("__version__ = 'the server has it'")

@@ -1,4 +1,4 @@
-"""The directory on `sys.path` of a worker with Python models, as Triton's backends/python is: what models import.
+"""The modules that Python models import. In a worker this directory is on `sys.path`, as Triton's backends/python is.
 
-Nothing in edge_serve imports from here.
+The modules of the same names at the root of the checkout give them to programs outside the server.
 """

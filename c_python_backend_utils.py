@@ -1,0 +1,6 @@
+"""The module that the classes of `triton_python_backend_utils` say they come from; pickle looks them up here.
+
+In the stub of a real Triton a built-in module of this name comes first.
+"""
+
+from edge_serve.backends.python_path.c_python_backend_utils import *  # noqa: F403
