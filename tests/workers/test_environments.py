@@ -97,8 +97,9 @@ def test_two_models_whose_requirements_clash_are_served_together(tmp_path: Path)
 
 
 def test_an_environment_with_another_edge_serve_gets_the_servers(tmp_path: Path) -> None:
-    other = {"edge_serve": "0", "triton_python_backend_utils": "0", "c_python_backend_utils": "0"}
-    make_environment(tmp_path / "env", clash="1.0", **other)
+    make_environment(
+        tmp_path / "env", clash="1.0", edge_serve="0", triton_python_backend_utils="0", c_python_backend_utils="0"
+    )
 
     async def work() -> None:
         workers = Workers(environments=Environments(tmp_path / "cache"))
