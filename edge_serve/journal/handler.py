@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from edge_serve.journal.fields import Fields, fields_of
-from edge_serve.journal.limit import Limiter, kind_of
+from edge_serve.journal.limit import Limiter, is_error, kind_of, with_count
 from edge_serve.journal.native import NativeSender
 from edge_serve.messages.about import DISPLAY
 
@@ -72,7 +72,7 @@ class JournalHandler(logging.Handler):
             return
         try:
             fields = fields_of(record)
-            if self._limiter.take(kind_of(record), fields, self._clock()):
+            if self._limiter.take(kind_of(record), fields, self._clock(), error=is_error(record)):
                 self._send(fields)
         except Exception:  # as every handler of `logging`: a line that fails must not fail its caller
             self.handleError(record)
@@ -81,7 +81,7 @@ class JournalHandler(logging.Handler):
         """Tell what did not pass; called about once a second."""
         with self.lock or contextlib.nullcontext():
             for count, fields in self._limiter.due(self._clock(), all=all):
-                self._send({**fields, "MESSAGE": f"{count} more like this suppressed: {fields['MESSAGE']}"})
+                self._send({**fields, "MESSAGE": with_count(count, fields["MESSAGE"])})
             self._sender.flush()
 
     def close(self) -> None:

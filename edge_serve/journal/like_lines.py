@@ -8,15 +8,16 @@ import threading
 import time
 from collections.abc import Callable
 
-from edge_serve.journal.limit import Limiter, kind_of
+from edge_serve.journal.limit import Limiter, is_error, kind_of, with_count
 from edge_serve.messages.about import CHATTER
 
 
 class LikeLines(logging.Filter):
     """Filter of one handler: of like records (`kind_of`) only as many pass as the limiter allows.
 
-    Lines below a warning pass, because events of the server cause them and not single requests. Lines of models pass,
-    because the worker has a limit for them (workers/output.py).
+    Lines below a warning pass, because events of the server cause them and not single requests; those that come again
+    with each restart of a worker do not. What models print passes within the worker's limit (workers/output.py), until
+    it has been the same for a minute.
 
     Args:
         handler: writes how many lines were suppressed.
@@ -31,22 +32,27 @@ class LikeLines(logging.Filter):
         super().__init__()
         self._handler = handler
         self._limiter = limiter or Limiter()
+        self._of_models: Limiter[logging.LogRecord] = Limiter(lenient=True)
         self._clock = clock
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno < logging.WARNING or record.name in CHATTER:
+        error = is_error(record)
+        chatter = record.name in CHATTER
+        if not (error or chatter):
             return True
+        limiter = self._of_models if chatter else self._limiter
         with self._lock:
-            return self._limiter.take(kind_of(record), record, self._clock())
+            return limiter.take(kind_of(record), record, self._clock(), error=error)
 
     def tick(self, *, all: bool = False) -> None:
         """Write how many lines were suppressed; to be called about once a second, and with `all` at the end."""
         with self._lock:
-            due = self._limiter.due(self._clock(), all=all)
+            now = self._clock()
+            due = self._limiter.due(now, all=all) + self._of_models.due(now, all=all)
         for count, record in due:
             line = copy.copy(record)
-            line.msg, line.args = f"{count} more like this suppressed: {record.getMessage()}", ()
+            line.msg, line.args = with_count(count, record.getMessage()), ()
             line.exc_info = line.exc_text = None
             with self._handler.lock or threading.Lock():
                 self._handler.emit(line)

@@ -11,6 +11,9 @@ FIELDS = ("model", "version", "request_id")
 #: marks lines that show something to a reader of the log and are no event: `extra={DISPLAY: True}`
 DISPLAY = "display"
 
+#: marks lines that come again with each restart of a worker, and slow down as errors do (journal/limit.py)
+RECURS = "recurs"
+
 #: loggers whose lines are the models' own words
 CHATTER = frozenset(("edge_serve.model", "edge_serve.workers.output"))
 

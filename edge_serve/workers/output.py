@@ -11,7 +11,11 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from edge_serve.messages.about import RECURS
+
 LONGEST_LINE = 4096
+#: what a restarted process prints within so many seconds counts as a repetition
+RECURS_SECONDS = 60.0
 _READ_BYTES = 64 * 1024
 
 log = logging.getLogger(__name__)
@@ -37,12 +41,18 @@ class Rate:
         self._left -= 1
         return True
 
+    @property
+    def is_rested(self) -> bool:
+        """Whether a whole burst was left before the newest line."""
+        return self._left >= self._burst - 1
+
 
 class Output:
     """Reads one pipe on the event loop until it ends.
 
     Args:
         about: which model prints, as fields of the log's lines (messages/about.py).
+        recurs: the process was started in place of one that died: what it prints at first was printed before.
 
     Attributes:
         last: the newest lines, for the report when the worker dies.
@@ -55,17 +65,26 @@ class Output:
         label: str,
         write: Callable[[str], None] | None = None,
         about: Mapping[str, str] | None = None,
+        recurs: bool = False,
     ) -> None:
         self._loop = loop
         self._fd = fd
         self._label = label
-        self._write = write or (lambda line: log.info("%s: %s", label, line, extra=about))
+        self._about = about
+        self._recurs_until = loop.time() + RECURS_SECONDS if recurs else 0.0
+        self._write = write or self._log
         self._rate = Rate(200, 1000)
         self._rest = b""
         self._dropped = 0
         self.last: deque[str] = deque(maxlen=5)
         os.set_blocking(fd, False)
         loop.add_reader(fd, self.read)
+
+    def _log(self, line: str) -> None:
+        about = self._about
+        if self._recurs_until and self._loop.time() < self._recurs_until:
+            about = {**(about or {}), RECURS: "1"}
+        log.info("%s: %s", self._label, line, extra=about)
 
     def read(self) -> bool:
         """Take what is there; False when nothing was."""

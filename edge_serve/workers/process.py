@@ -79,6 +79,7 @@ class Process:
         interpreter: with which; None = the server's own.
         about: the model that it is for, as fields of log lines; None = for several.
         group: its control group, if it has one.
+        recurs: it is started in place of one that died.
 
     Raises:
         Unavailable: the machine lets no process start now.
@@ -98,8 +99,10 @@ class Process:
         interpreter: Interpreter | None = None,
         about: Mapping[str, str] | None = None,
         group: Group | None = None,
+        recurs: bool = False,
     ) -> None:
         self.label = label
+        self._recurs = recurs
         self._group = group
         self._about = about
         self._module = module
@@ -164,7 +167,8 @@ class Process:
             with self._popen.stdout as stdout:
                 self._pidfd = os.pidfd_open(self._popen.pid)
                 undo.callback(os.close, self._pidfd)
-                self.output = Output(self._loop, os.dup(stdout.fileno()), self.label, about=self._about)
+                printed = os.dup(stdout.fileno())
+                self.output = Output(self._loop, printed, self.label, about=self._about, recurs=self._recurs)
             undo.pop_all()
         self._socket = ours
         ours.setblocking(False)

@@ -14,7 +14,7 @@ from edge_serve.aio.tasks import start_task
 from edge_serve.backends.base import ModelSpec
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.messages.about import about
+from edge_serve.messages.about import RECURS, about
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.cgroups import Group
 from edge_serve.workers.channel import Channel
@@ -151,6 +151,7 @@ class Worker:
             interpreter=interpreter,
             about=self._about,
             group=group,
+            recurs=bool(self._loss[0]),
         )
         self._desk = Desk(self._loop, process.send, self._caller, self._hooks, self._turning)
         return process
@@ -400,7 +401,8 @@ class Worker:
         if part not in self._parts or process.exited.done():  # closed, or died, meanwhile
             await self.close(part)
             return True
-        log.info("model %s is back in worker %s (pid %d)", part.spec.name, self.label, process.pid, extra=extra)
+        log.info("model %s is back in worker %s (pid %d)", part.spec.name, self.label, process.pid,
+                 extra={**extra, RECURS: "1"})  # fmt: skip
         for instance in part.instances:
             notify(part.link.listener.on_back, instance)
         return True
