@@ -1,30 +1,33 @@
 """`edge-serve check REPOSITORY`: is every model servable, and where it is not, which line to change.
 
 Each model is opened in a worker as a load would, never served. What the configuration declares stands beside what
-the model's own file tells.
+the model's own file tells. With `--infer` all models are loaded together, and each answers one request (`check_infer`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_serve.backends.base import ModelSpec
+from edge_serve.check_infer import Asked, ask_all
 from edge_serve.clock import MonotonicClock
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.json_form import model_config_from_json, model_config_to_json
 from edge_serve.config.model import CONFIG_FILE, load_model_config
-from edge_serve.errors import EdgeServeError
+from edge_serve.config.settings import nearest
+from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.models.calls import Calls
 from edge_serve.models.loading import Loader, LoaderOptions
 from edge_serve.models.registry import Registry
 from edge_serve.models.repository import Found, Repository, versions
 from edge_serve.models.version_policy import choose
+from edge_serve.service import Service
 from edge_serve.workers.arena import Budget
 from edge_serve.workers.environments import Environments
-from edge_serve.workers.pool import Workers
+from edge_serve.workers.pool import Hooks, Workers
 from edge_serve.workers.sandbox import Sandbox
 
 #: tensor memory for warm-up requests
@@ -53,43 +56,93 @@ class Verdict:
     error: str = ""
     versions: list[int] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """It can be served, and answered as its configuration says if it was asked."""
+        return not self.error and not any(one.problems for one in self.asked)
 
 
-async def check_repository(roots: Sequence[Path], *, auto_complete: bool = True) -> AsyncIterator[Verdict]:
-    """A verdict per model, by name.
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to check.
+
+    Attributes:
+        names: the models to check; empty = all of the repositories.
+        infer_seconds: how long a model may take to answer a request; 0 = it is not asked.
+    """
+
+    auto_complete: bool = True
+    names: tuple[str, ...] = ()
+    infer_seconds: float = 0.0
+
+
+async def check_repository(roots: Sequence[Path], options: Options | None = None) -> AsyncIterator[Verdict]:
+    """Yield a verdict for each model, by name.
 
     Raises:
-        InvalidArgument: a repository cannot be read.
+        InvalidArgument: a repository cannot be read, or a model that was asked for is not there.
     """
+    options = options or Options()
     clock = MonotonicClock()
     sandbox = Sandbox(tuple(roots))
-    workers = Workers(environments=Environments(confine=sandbox.probe), sandbox=sandbox)
-    loader = Loader(workers, Budget(CHECK_BYTES), clock, LoaderOptions(auto_complete=auto_complete))
+    hooks = Hooks()
+    workers = Workers(hooks=hooks, environments=Environments(confine=sandbox.probe), sandbox=sandbox)
+    loader = Loader(workers, Budget(CHECK_BYTES), clock, LoaderOptions(auto_complete=options.auto_complete))
     repository = Repository(roots)
     registry = Registry(repository, loader)
+    if options.infer_seconds:
+        calls = Calls(registry.lookup, Service(registry, started=True))
+        hooks.infer, hooks.control, hooks.rests = calls.infer, calls.control, calls.rests
     try:
-        models = repository.scan()
-        for name in sorted(repository.faults):
+        models = _chosen(repository.scan(), repository, options.names)
+        faults = [name for name in sorted(repository.faults) if name in (options.names or repository.faults)]
+        for name in faults:
             yield Verdict(name, repository.faults[name])
+        verdicts: list[Verdict] = []
         for found in models.values():
-            yield await check_model(found, registry, workers, auto_complete=auto_complete)
-        for directory in sorted(repository.nameless):
+            verdict = await check_model(found, registry, workers, options)
+            verdicts.append(verdict)
+            if not options.infer_seconds:
+                yield verdict
+        for verdict in verdicts if options.infer_seconds else ():
+            verdict.asked = await ask_all(verdict.name, registry, options.infer_seconds)
+            yield verdict
+        for directory in sorted(repository.nameless) if not options.names else ():
             yield Verdict(repr(directory.name), NAMELESS)
     finally:
         await registry.close(CLOSE_SECONDS)
         await workers.stop()
 
 
-async def check_model(found: Found, registry: Registry, workers: Workers, *, auto_complete: bool) -> Verdict:
-    """Load the model as a server would, then let it go; an ensemble's members stay loaded until the end."""
+def _chosen(models: dict[str, Found], repository: Repository, names: Sequence[str]) -> dict[str, Found]:
+    """Return the models with these names, or all.
+
+    Raises:
+        InvalidArgument: there is no model of such a name.
+    """
+    for name in names:
+        if name not in models and name not in repository.faults:
+            close = nearest(name, models)
+            hint = f", did you mean '{close}'?" if close else f": found {', '.join(models) or 'no models'}"
+            places = ", ".join(f"'{root}'" for root in repository.roots)
+            raise InvalidArgument(f"there is no model '{name}' in {places}{hint}")
+    return {name: found for name, found in models.items() if name in (names or models)}
+
+
+async def check_model(found: Found, registry: Registry, workers: Workers, options: Options) -> Verdict:
+    """Load the model as a server would. If it is not to be asked it is unloaded; an ensemble's members stay loaded."""
     verdict = Verdict(found.name)
+    auto_complete = options.auto_complete
     try:
         config = load_model_config(found.directory, auto_complete=auto_complete)
         verdict.versions = choose(config.version_policy, versions(found.directory))
         for version in verdict.versions if config.backend else ():
             verdict.lines = await _compare(found, config, version, workers)
-        await registry.load(found.name)
-        await registry.unload(found.name)
+        await registry.load(found.name, own_worker=not options.infer_seconds)
+        if not options.infer_seconds:
+            await registry.unload(found.name)
     except EdgeServeError as error:
         cause = error.__cause__
         verdict.error = (cause.message if isinstance(cause, EdgeServeError) else error.message).strip()
@@ -177,7 +230,7 @@ def _line_of(text: str, pattern: str) -> int:
 
 def report(verdict: Verdict) -> str:
     """The verdict for a person."""
-    head = "FAILED" if verdict.error else "ok"
+    head = "ok" if verdict.good else "FAILED"
     rows = [f"{head:<7} {verdict.name}  versions {verdict.versions or '-'}"]
     width = max([8, *(len(line.what) for line in verdict.lines)])
     wide = max([8, *(len(line.declared) for line in verdict.lines)])
@@ -189,19 +242,16 @@ def report(verdict: Verdict) -> str:
         rows.append(f"          {line.what:<{width}}  {line.declared or '-':<{wide}}  {line.found or '-'}{mark}")
     if verdict.error:
         rows += [f"          {text}" for text in verdict.error.splitlines()]
+    for asked in verdict.asked:
+        rows += [f"          {text}" for text in _answer(asked)]
     return "\n".join(rows)
 
 
-def run(roots: Sequence[Path], *, auto_complete: bool = True) -> int:
-    """Check and print; 0 when every model can be served."""
-
-    async def main() -> int:
-        failed = total = 0
-        async for verdict in check_repository(roots, auto_complete=auto_complete):
-            print(report(verdict), flush=True)
-            failed += bool(verdict.error)
-            total += 1
-        print(f"\n{total - failed} of {total} models can be served")
-        return 1 if failed else 0
-
-    return asyncio.run(main())
+def _answer(asked: Asked) -> list[str]:
+    head = f"version {asked.version}, asked with {asked.request}:"
+    if asked.problems:
+        return [head, *(f"  {text}" for problem in asked.problems for text in problem.splitlines())]
+    answer = ", ".join(asked.outputs) or "no outputs"
+    if asked.responses != 1:
+        answer = f"{asked.responses} responses" + (f", the first with {answer}" if asked.responses else "")
+    return [f"{head} {answer} in {asked.seconds * 1000:.0f} ms"]

@@ -1,30 +1,17 @@
-"""`edge-serve [serve] ...`, `edge-serve check REPOSITORY ...`, `edge-serve doctor`."""
+"""The program `edge-serve`: finds the command, and serves models if no command is given."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from edge_serve import log
+from edge_serve.commands import help as texts
 from edge_serve.config.programs import EDGE_SERVE, TRITONSERVER, Program, program_of
 from edge_serve.config.server import ServerConfig, parse_argv, usage
-from edge_serve.config.setting_kinds import REPOSITORY
 from edge_serve.config.settings import BadSetting
-
-_COMMANDS = """Usage:
-  edge-serve --model-repository=<path> [options]    serve models (`edge-serve serve ...` is the same)
-  edge-serve check <repository>...                  load every model without serving it; say what is wrong and where
-  edge-serve check-config [options]                 would the service start as it is set up now? (before a restart)
-  edge-serve status [--json]                        how the server on this device is (status --help says more)
-  edge-serve top                                    the same, live
-  edge-serve doctor                                 what this machine has, what is missing, how to get it
-  edge-serve safe-mode [--leave] [<directory>]      which models a server that died again and again left out; load them
-  edge-serve token <file> <role> [<name>]           add a bearer token to a --token-file, and print it
-
-"""
 
 #: exit status of what Ctrl-C has ended, as shells count
 INTERRUPTED = 130
@@ -34,55 +21,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program that `sys.argv` names, or edge-serve with these arguments; its exit status."""
     try:
         if argv is None and program_of(sys.argv[0]) is TRITONSERVER:
-            return _tritonserver(sys.argv[1:])
+            return _serve(sys.argv[1:], TRITONSERVER)
         return _run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
 def _run(arguments: Sequence[str]) -> int:
-    if arguments and arguments[0] in ("status", "top"):
-        from edge_serve.status import command
-
-        return command.status(arguments[1:]) if arguments[0] == "status" else command.top(arguments[1:])
-    if "--help" in arguments or "-h" in arguments:
-        print(_COMMANDS + usage().partition("\n\n")[2], end="")
+    word, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if word == "help":
+        arguments = [*rest[:1], "--help"]
+        word, rest = arguments[0], arguments[1:]
+    if word in texts.COMMANDS:
+        return _COMMANDS[word](rest)
+    if word and not word.startswith("-"):
+        return _refuse(texts.unknown_command(word), "--help")
+    if "--version" in arguments or "-V" in arguments:
+        print(texts.version())
         return 0
-    match arguments:
-        case ["check", *rest]:
-            return _check(rest)
-        case ["check-config", *rest]:
-            from edge_serve import check_config
-
-            return check_config.run(rest, os.environ)
-        case ["doctor", *rest]:
-            return _doctor(rest)
-        case ["token", *rest]:
-            return _token(rest)
-        case ["safe-mode", *rest]:
-            from edge_serve.systemd.command import safe_mode
-
-            return safe_mode(rest, os.environ)
-        case ["serve", *rest]:
-            return _serve(rest)
+    if "--help" in arguments or "-h" in arguments:
+        if "--all" in arguments:
+            return _serve(["--help"])
+        print(texts.overview(), end="")
+        return 0
     return _serve(arguments)
 
 
-def _tritonserver(arguments: Sequence[str]) -> int:
-    """`tritonserver`: serve with Triton's defaults. It has no other commands."""
-    if "--help" in arguments or "-h" in arguments:
-        print(usage(TRITONSERVER), end="")
-        return 0
-    return _serve(arguments, TRITONSERVER)
-
-
 def _serve(arguments: Sequence[str], program: Program = EDGE_SERVE) -> int:
+    if "--help" in arguments or "-h" in arguments:
+        print(usage(program), end="")
+        return 0
     try:
         config = parse_argv(arguments, os.environ, program)
     except BadSetting as error:
-        print(f"{program.name}: {error}", file=sys.stderr)
-        print(f"Try '{program.name} --help'.", file=sys.stderr)
-        return 1
+        if program is TRITONSERVER:
+            print(f"{program.name}: {error}", file=sys.stderr)
+            print(f"Try '{program.name} --help'.", file=sys.stderr)
+            return 1  # as Triton's
+        return _refuse(error.message, "serve --help" if error.show_usage else "--help")
     try:
         control = _configure_log(config)
     except OSError as error:
@@ -91,6 +67,13 @@ def _serve(arguments: Sequence[str], program: Program = EDGE_SERVE) -> int:
     from edge_serve.server import serve  # the rest of the server is not needed to refuse a bad command line
 
     return serve(config, control)
+
+
+def _refuse(message: str, hint: str) -> int:
+    """Print why the command line cannot be used; the exit status."""
+    print(f"edge-serve: {message}", file=sys.stderr)
+    print(f"Try 'edge-serve {hint}'.", file=sys.stderr)
+    return texts.USAGE
 
 
 def _configure_log(config: ServerConfig) -> log.LogControl:
@@ -109,54 +92,63 @@ def _configure_log(config: ServerConfig) -> log.LogControl:
 
 
 def _check(arguments: Sequence[str]) -> int:
-    from edge_serve import check
-    from edge_serve.errors import EdgeServeError
+    from edge_serve.commands import check
 
-    flag = "--disable-auto-complete-config"
-    auto_complete = flag not in arguments
-    roots = [argument for argument in arguments if argument != flag]
-    if not roots or any(argument.startswith("-") for argument in arguments if argument != flag):
-        print(f"edge-serve: expected edge-serve check [{flag}] <repository>...", file=sys.stderr)
-        return 1
     log.configure("default", log.LevelFilter(info=False, warning=False, error=False))  # the report says it all
-    try:
-        return check.run([Path(REPOSITORY.parse(root)) for root in roots], auto_complete=auto_complete)
-    except EdgeServeError as error:
-        print(f"edge-serve: {error.message}", file=sys.stderr)
-        return 1
-    except ValueError as error:
-        print(f"edge-serve: {error}", file=sys.stderr)
-        return 1
+    return check.run(arguments)
+
+
+def _check_config(arguments: Sequence[str]) -> int:
+    if "--help" in arguments or "-h" in arguments:
+        print(texts.CHECK_CONFIG, end="")
+        return 0
+    from edge_serve import check_config
+
+    return check_config.run(arguments, os.environ)
+
+
+def _status(arguments: Sequence[str]) -> int:
+    from edge_serve.status import command
+
+    return command.status(arguments)
+
+
+def _top(arguments: Sequence[str]) -> int:
+    from edge_serve.status import command
+
+    return command.top(arguments)
 
 
 def _doctor(arguments: Sequence[str]) -> int:
     from edge_serve import doctor
+    from edge_serve.commands.options import OptionParser
 
-    if arguments:
-        print(f"edge-serve: doctor takes no arguments, found '{arguments[0]}'", file=sys.stderr)
-        return 1
+    statuses = "Exit status: 0 nothing needs doing, 1 a line marked !! does, 2 wrong use."
+    OptionParser("doctor", "Examine this machine: what is missing, and how to get it.", statuses).parse(arguments)
     text, good = doctor.report(doctor.examine())
     print(text)
     return 0 if good else 1
 
 
-def _token(arguments: Sequence[str]) -> int:
-    from edge_serve.access.roles import parse_role
-    from edge_serve.access.tokens import new_token
-    from edge_serve.errors import EdgeServeError
+def _safe_mode(arguments: Sequence[str]) -> int:
+    from edge_serve.systemd.command import safe_mode
 
-    if len(arguments) not in (2, 3):
-        print("edge-serve: expected edge-serve token <file> <role> [<name>]", file=sys.stderr)
-        return 1
-    path, role, name = Path(arguments[0]), arguments[1], "".join(arguments[2:])
-    try:
-        print(new_token(path, parse_role(role), name))
-    except EdgeServeError as error:
-        print(f"edge-serve: {error.message}", file=sys.stderr)
-    except ValueError as error:
-        print(f"edge-serve: {error}", file=sys.stderr)
-    except OSError as error:
-        print(f"edge-serve: cannot write '{path}': {error.strerror}", file=sys.stderr)
-    else:
-        return 0
-    return 1
+    return safe_mode(arguments, os.environ)
+
+
+def _token(arguments: Sequence[str]) -> int:
+    from edge_serve.commands import token
+
+    return token.run(arguments)
+
+
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "serve": _serve,
+    "check": _check,
+    "status": _status,
+    "top": _top,
+    "check-config": _check_config,
+    "doctor": _doctor,
+    "safe-mode": _safe_mode,
+    "token": _token,
+}

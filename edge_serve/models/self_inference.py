@@ -16,14 +16,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_serve.aio.offload import offload
-from edge_serve.config.model_config_pb2 import ModelConfig, ModelWarmup
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
 from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.models.caching import CachedRunner
 from edge_serve.models.driver import Driver
 from edge_serve.models.served import Served
-from edge_serve.models.warmup import make_requests
+from edge_serve.models.warmup import make_requests, zeros
 from edge_serve.protocol.validate import validate
 
 log = logging.getLogger(__name__)
@@ -154,22 +153,12 @@ def _question(served: Served) -> InferRequest | None:
         return None
     if served.signature.decoupled and not config.model_warmup:
         return None
-    sample = config.model_warmup[0] if config.model_warmup else _zeros(config)
+    sample = config.model_warmup[0] if config.model_warmup else zeros(config)
     requests = make_requests(config, sample, served.directory, np.random.default_rng(0))
     if not requests:
         return None
     validate(requests[0], served.signature)
     return requests[0]
-
-
-def _zeros(config: ModelConfig) -> ModelWarmup:
-    sample = ModelWarmup(name="zeros", batch_size=1)
-    for spec in config.input:
-        one = sample.inputs[spec.name]
-        one.data_type = spec.data_type
-        one.dims.extend(max(1, dim) for dim in spec.dims)
-        one.zero_data = True
-    return sample
 
 
 async def _ask(served: Served, question: InferRequest, seconds: float) -> EdgeServeError | None:

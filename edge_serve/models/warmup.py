@@ -95,6 +95,17 @@ async def _run(
                 raise one.error
 
 
+def zeros(config: ModelConfig) -> ModelWarmup:
+    """Return a sample of zeros, with 1 for each variable dimension."""
+    sample = ModelWarmup(name="zeros", batch_size=1)
+    for spec in config.input:
+        one = sample.inputs[spec.name]
+        one.data_type = spec.data_type
+        one.dims.extend(max(1, dim) for dim in spec.dims)
+        one.zero_data = True
+    return sample
+
+
 def make_requests(
     config: ModelConfig, sample: ModelWarmup, model_directory: Path, random: np.random.Generator
 ) -> list[InferRequest]:

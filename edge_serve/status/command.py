@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from edge_serve import __version__
+from edge_serve.commands.options import OptionParser, seconds
 from edge_serve.status.client import (
     ABSENT,
     DEFAULT_SOCKET,
@@ -37,15 +38,17 @@ def status(arguments: Sequence[str]) -> int:
     """`edge-serve status`; its exit status."""
     parser = _parser("status", "How the server on this device is.")
     parser.add_argument("--json", action="store_true", help="the whole document as JSON (docs/status.md), at once")
-    options = parser.parse_args(arguments)
+    options = parser.parse(arguments)
     return _told(lambda: _once(_target(options), as_json=options.json))
 
 
 def top(arguments: Sequence[str]) -> int:
     """`edge-serve top`; its exit status."""
     parser = _parser("top", "The same, live: q or Ctrl-C ends it.")
-    parser.add_argument("--interval", type=_seconds, default=1.0, metavar="S", help="seconds between looks (1)")
-    options = parser.parse_args(arguments)
+    parser.add_argument(
+        "--interval", type=seconds(0.1, 3600.0), default=1.0, metavar="S", help="seconds between looks (1)"
+    )
+    options = parser.parse(arguments)
 
     def show() -> int:
         target = _target(options)
@@ -110,8 +113,8 @@ def _target(options: argparse.Namespace) -> Target:
         raise Unreachable(f"cannot read '{options.token_file}': {error.strerror}", UNKNOWN) from error
 
 
-def _parser(name: str, text: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(f"edge-serve {name}", description=text, epilog=_STATUSES, allow_abbrev=False)
+def _parser(name: str, text: str) -> OptionParser:
+    parser = OptionParser(name, text, _STATUSES)
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--admin-socket", default="", metavar="PATH",
@@ -123,10 +126,3 @@ def _parser(name: str, text: str) -> argparse.ArgumentParser:
     parser.add_argument("--token-file", default="", metavar="PATH", help="file with a bearer token for --url")
     parser.add_argument("--ca-cert", default="", metavar="PATH", help="certificates (PEM) to trust for an https --url")
     return parser
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0.1 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"found {text}, expected 0.1 to 3600 seconds")
-    return value

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from edge_serve.commands.options import OptionParser
 from edge_serve.status.client import ABSENT, DEFAULT_SOCKET, Target, Unreachable, leave_safe_mode
 from edge_serve.systemd import safe_mode as record_file
 from edge_serve.systemd.crash_loop import Record
@@ -22,14 +23,13 @@ _NOTICED_SECONDS = 10.0
 
 
 def safe_mode(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the command; its exit status: 0 done, 1 with a line on standard error."""
-    names = [argument for argument in arguments if argument != "--leave"]
-    if len(names) > 1 or any(name.startswith("-") for name in names):
-        return _fail("expected edge-serve safe-mode [--leave] [<directory>]")
+    """Run the command; its exit status: 0 done, 1 with a line on standard error; wrong use ends the program."""
+    options = _parser().parse(arguments)
+    names = [options.directory] if options.directory else []
     given = environ.get("EDGE_SERVE_STATE_DIRECTORY") or environ.get("STATE_DIRECTORY", "").partition(":")[0]
     directory = Path(names[0] if names else given or DEFAULT_DIRECTORY)
     try:
-        if "--leave" not in arguments:
+        if not options.leave:
             print(report(record_file.read(directory)))
             return 0
         socket = "" if names else environ.get("EDGE_SERVE_ADMIN_SOCKET", "") or ("" if given else DEFAULT_SOCKET)
@@ -44,6 +44,20 @@ def safe_mode(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return _fail(f"cannot open '{error.filename}': {error.strerror}; {hint}")
     except OSError as error:
         return _fail(f"cannot open '{error.filename}': {error.strerror}")
+
+
+def _parser() -> OptionParser:
+    parser = OptionParser(
+        "safe-mode",
+        "Show which models the server left out after repeated crashes, and why; with --leave, load them again.",
+        "Exit status: 0 done, 1 not done (no such directory, no permission, a server that refuses), 2 wrong use.",
+    )
+    parser.add_argument("--leave", action="store_true", help="load these models now, and clear the record of crashes")
+    parser.add_argument(
+        "directory", metavar="DIRECTORY", nargs="?", default="",
+        help=f"the server's --state-directory ($EDGE_SERVE_STATE_DIRECTORY, else {DEFAULT_DIRECTORY})",
+    )  # fmt: skip
+    return parser
 
 
 def report(record: Record) -> str:

@@ -58,7 +58,7 @@ def test_a_bad_value_is_one_short_line_that_names_the_setting(
         return  # some text is a value, and an empty variable gives none to a setting that takes several
     assert all(messages.values())
     if len(value) < LONG:
-        assert cli.main([REPOSITORY, f"{flag}={value}"]) == 1
+        assert cli.main([REPOSITORY, f"{flag}={value}"]) == 2
         said = capsys.readouterr().err.splitlines()
         assert [line[:12] for line in said] == ["edge-serve: ", "Try 'edge-se"]
 

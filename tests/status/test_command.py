@@ -99,7 +99,9 @@ def test_wrong_use_is_status_2(arguments: list[str], capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     assert ended.value.code == 2
-    assert "usage: edge-serve" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("edge-serve: ")
+    assert said.endswith(f"; see 'edge-serve {arguments[0]} --help'\n")
 
 
 def test_help_names_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,6 +67,9 @@ def test_the_socket_of_a_server_that_is_gone_leaves_the_file(
 
 
 @pytest.mark.parametrize("arguments", [["--live"], ["a", "b"], ["--leave", "-x"]])
-def test_wrong_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert safe_mode(arguments, {}) == 1
-    assert capsys.readouterr().err == "edge-serve: expected edge-serve safe-mode [--leave] [<directory>]\n"
+def test_wrong_use_is_one_line_and_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        safe_mode(arguments, {})
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1

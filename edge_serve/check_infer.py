@@ -1,0 +1,197 @@
+"""`edge-serve check --infer`: sends one request to each loaded model, and compares the answer with its configuration.
+
+The request is the first sample of the model's `model_warmup`, else zeros. A model that does not answer in time is
+killed in its worker, so that the check goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edge_serve.aio.offload import offload
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
+from edge_serve.messages.signature import Signature
+from edge_serve.models.registry import Registry
+from edge_serve.models.served import Served
+from edge_serve.models.warmup import make_requests, zeros
+from edge_serve.protocol.validate import validate
+from edge_serve.tensors import DataType, Tensor
+
+#: correlation id of a sequence of one request
+_SEQUENCE = 1
+#: how often a model is looked at whose worker is being started again, seconds
+_LOOK_SECONDS = 0.02
+#: responses of a decoupled model that are compared; it may send any number
+_MOST_RESPONSES = 1000
+_HINT = "if the model cannot take such a request, give it a better one: a model_warmup in its config.pbtxt"
+
+
+@dataclass(slots=True)
+class Asked:
+    """One version that was asked.
+
+    Attributes:
+        request: what it was asked: `zeros`, or the name of its sample.
+        responses: how many came; a model that is not decoupled sends one.
+        outputs: `OUT TYPE_FP32 [1, 4]`, of the first response.
+        problems: why the answer is not as the configuration says; empty = it is.
+    """
+
+    version: int
+    request: str = "zeros"
+    seconds: float = 0.0
+    responses: int = 0
+    outputs: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+async def ask_all(name: str, registry: Registry, seconds: float) -> list[Asked]:
+    """Ask every loaded version of a model."""
+    return [await _ask(one, registry, seconds) for one in registry.served() if one.identity == name]
+
+
+async def _ask(served: Served, registry: Registry, seconds: float) -> Asked:
+    asked = Asked(int(served.version))
+    samples = served.config.model_warmup
+    if samples:
+        asked.request = f"model_warmup sample '{samples[0].name}'"
+    try:
+        if not await _is_up(served, seconds):
+            asked.problems.append("its worker is not there, or the model's own is_ready says that it is not ready")
+            return asked
+        request = await offload(_request, served)
+        started = time.monotonic()
+        error = await _Conversation(served, request, asked).run(seconds)
+        asked.seconds = time.monotonic() - started
+    except EdgeServeError as refused:  # the request cannot be made, or does not fit
+        asked.problems += [refused.message, _HINT]
+        return asked
+    if error is None:
+        return asked
+    asked.problems.append(error)
+    busy = _kill_busy(registry.served(), error)
+    if busy != [served.name] and busy:
+        asked.problems.append(f"still computing: {', '.join(busy)}")
+    elif not busy:
+        asked.problems.append(f"asked with {asked.request}; {_HINT}")
+    return asked
+
+
+async def _is_up(served: Served, seconds: float) -> bool:
+    """Wait until the version has all its workers; another model may have taken one of them down."""
+    end = time.monotonic() + seconds
+    while served.opened is not None and not served.opened.complete:
+        if time.monotonic() > end:
+            return False
+        await asyncio.sleep(_LOOK_SECONDS)
+    return served.healthy
+
+
+def _kill_busy(served: Iterable[Served], reason: str) -> list[str]:
+    """Kill the workers of the models that have a request in flight; their names."""
+    busy = [one for one in served if one.opened is not None and one.runner.in_flight()]
+    for one in busy:
+        assert one.opened is not None
+        one.opened.restart(f"edge-serve check: {reason}")
+    return [one.name for one in busy]
+
+
+def _request(served: Served) -> InferRequest:
+    """Return a request that the model should be able to answer.
+
+    Raises:
+        EdgeServeError: its sample cannot be made, or does not fit.
+    """
+    config, signature = served.config, served.signature
+    sample = config.model_warmup[0] if config.model_warmup else zeros(config)
+    requests = make_requests(config, sample, served.directory, np.random.default_rng(0))
+    if not requests:  # batch_size: 0 switches a sample off
+        requests = make_requests(config, zeros(config), served.directory, np.random.default_rng(0))
+    request = requests[0]
+    request.inputs = [tensor for tensor in request.inputs if tensor.name in signature.inputs]
+    if signature.has_sequence_batching:
+        is_text = signature.correlation_id_type is DataType.BYTES
+        request.correlation_id = str(_SEQUENCE) if is_text else _SEQUENCE
+        request.flags = SEQUENCE_START | SEQUENCE_END
+    validate(request, signature)
+    return request
+
+
+class _Conversation:
+    """One request and its responses."""
+
+    def __init__(self, served: Served, request: InferRequest, asked: Asked) -> None:
+        self._served = served
+        self._request = request
+        self._asked = asked
+        self._rows = request.rows
+        self._done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+    async def run(self, seconds: float) -> str | None:
+        """Send the request and wait for the last response. Return why none came; None = it came."""
+        ticket = self._served.submit(self._request, self._on_response)
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._done), seconds)
+        except asyncio.TimeoutError:
+            ticket.cancel()
+        count = self._asked.responses
+        if count:
+            return f"{count} responses came, but not the last one within {seconds:g} s (--infer-timeout)"
+        return f"no answer within {seconds:g} s (--infer-timeout)"
+
+    def _on_response(self, response: InferResponse) -> None:
+        try:
+            if self._done.done():
+                return
+            if response.error is not None:
+                self._done.set_result(response.error.message.strip())
+                return
+            if not response.null:
+                self._compare(response)
+            if response.final:
+                self._done.set_result(None)
+        finally:
+            if response.lease is not None:
+                response.lease.release()
+
+    def _compare(self, response: InferResponse) -> None:
+        asked = self._asked
+        asked.responses += 1
+        if asked.responses == 1:
+            asked.outputs = [_shown(tensor) for tensor in response.outputs]
+        if asked.responses <= _MOST_RESPONSES and not asked.problems:
+            asked.problems += differences(response.outputs, self._served.signature, self._rows)
+
+
+def differences(outputs: Sequence[Tensor], signature: Signature, rows: int) -> list[str]:
+    """Return how the outputs of a response differ from the configuration."""
+    found = {tensor.name: tensor for tensor in outputs}
+    problems = []
+    for spec in signature.outputs.values():
+        expected = ((rows,) if signature.max_batch_size else ()) + spec.dims
+        tensor = found.get(spec.name)
+        declared = f"{spec.datatype.config_name} {list(expected)}"
+        if tensor is None:
+            problems.append(f"output {spec.name} is missing: config.pbtxt declares {declared}, the answer has "
+                            f"{', '.join(found) or 'no outputs'}")  # fmt: skip
+        elif tensor.datatype is not spec.datatype or not _fits(tensor.shape, expected):
+            problems.append(f"output {spec.name} is {_face(tensor)}, config.pbtxt declares {declared}")
+    return problems
+
+
+def _fits(shape: Sequence[int], expected: Sequence[int]) -> bool:
+    return len(shape) == len(expected) and all(b in (a, -1) for a, b in zip(shape, expected, strict=True))
+
+
+def _face(tensor: Tensor) -> str:
+    return f"{tensor.datatype.config_name} {list(tensor.shape)}"
+
+
+def _shown(tensor: Tensor) -> str:
+    return f"{tensor.name} {_face(tensor)}"
