@@ -107,6 +107,13 @@ def _check_config(arguments: Sequence[str]) -> int:
     return check_config.run(arguments, os.environ)
 
 
+def _init(arguments: Sequence[str]) -> int:
+    from edge_serve.init import command
+
+    log.configure("default", log.LevelFilter(info=False, warning=False, error=False))
+    return command.run(arguments)
+
+
 def _status(arguments: Sequence[str]) -> int:
     from edge_serve.status import command
 
@@ -145,6 +152,7 @@ def _token(arguments: Sequence[str]) -> int:
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "serve": _serve,
     "check": _check,
+    "init": _init,
     "status": _status,
     "top": _top,
     "check-config": _check_config,

@@ -1,0 +1,81 @@
+"""`edge-serve init`: its options, and the message that says what was written and what to do next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from edge_serve.commands.options import OptionParser
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.errors import EdgeServeError
+from edge_serve.init import ensemble, onnx_file, python_model
+from edge_serve.init.directory import Place, new_directory
+from edge_serve.init.example import curl
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command; its exit status."""
+    parser = _parser()
+    options = parser.parse(arguments)
+    members = [name for name in options.ensemble.split(",") if name] if options.ensemble is not None else []
+    if options.ensemble is not None and not members:
+        parser.error("--ensemble expects the names of models, separated by commas")
+    try:
+        with new_directory(options.model_repository, options.model) as place:
+            if options.onnx is not None:
+                config = onnx_file.make(place, options.onnx)
+            elif members:
+                config = ensemble.make(place, members)
+            else:
+                config = python_model.make(place)
+    except EdgeServeError as error:
+        print(f"edge-serve: {error.message.strip()}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        where = f"'{error.filename}': " if error.filename else ""
+        print(f"edge-serve: cannot write the model: {where}{error.strerror}", file=sys.stderr)
+        return 1
+    print(_next_steps(place, config))
+    return 0
+
+
+def _next_steps(place: Place, config: pb.ModelConfig) -> str:
+    directory = place.repository / place.name
+    files = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+    repository, name = shlex.quote(str(place.repository)), shlex.quote(place.name)
+    request = curl(config)
+    lines = [
+        f"wrote {directory}: {', '.join(files)}",
+        "",
+        f"edge-serve check {repository} --model {name} --infer",
+        f"edge-serve --model-repository {repository}",
+        request or "# FP16 and BF16 have no JSON form: send binary tensors, as with tritonclient",
+    ]
+    return "\n".join(lines)
+
+
+def _parser() -> OptionParser:
+    parser = OptionParser(
+        "init",
+        "Write the directory of a new model that works: its config.pbtxt, with comments that say what to change, and "
+        "its version directory.",
+        "Exit status: 0 written, 1 not written (and nothing is left), 2 wrong use.",
+        usage="edge-serve init MODEL (--onnx FILE | --python | --ensemble A,B) [--model-repository DIR]",
+    )
+    parser.add_argument("model", metavar="MODEL", help="name of the new model")
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument(
+        "--onnx", metavar="FILE", type=Path, help="copy this ONNX file; inputs, outputs and batch are taken from it"
+    )
+    kind.add_argument("--python", action="store_true", help="a model.py that answers, to be changed")
+    kind.add_argument(
+        "--ensemble", metavar="A,B", help="models of the repository in their order: outputs of A are inputs of B"
+    )
+    parser.add_argument(
+        "--model-repository", metavar="DIR", type=Path, default=Path(os.curdir),
+        help="directory of models to write into (the current one)",
+    )  # fmt: skip
+    return parser

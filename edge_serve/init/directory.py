@@ -1,0 +1,95 @@
+"""The directory of a new model: written beside its place under a hidden name, then renamed, so that no half is seen."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_serve.config.model import CONFIG_FILE
+from edge_serve.errors import InvalidArgument
+from edge_serve.models.names import check_name
+
+#: version of a new model
+VERSION = "1"
+_DIRECTORY_MODE = 0o777
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a new model goes.
+
+    Attributes:
+        staged: its directory while it is written.
+    """
+
+    repository: Path
+    name: str
+    staged: Path
+
+    @property
+    def version(self) -> Path:
+        """The version directory while it is written."""
+        return self.staged / VERSION
+
+    def write(self, name: str, text: str) -> None:
+        """Write a text file below the model's directory."""
+        path = self.staged / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def new_directory(repository: Path, name: str) -> Iterator[Place]:
+    """Yield the place of a new model. When the block ends without an error the model is there, else nothing is.
+
+    Raises:
+        InvalidArgument: a bad name, a model of this name is there, or the repository cannot be used.
+        OSError: the directory cannot be written.
+    """
+    check_name(name)
+    if name.startswith((".", "-")):
+        raise InvalidArgument(f"invalid model name '{name}': the first character must not be '{name[0]}'")
+    made = _prepare(repository)
+    final = repository / name
+    if os.path.lexists(final):
+        raise InvalidArgument(f"'{final}' is there already: choose another name, or remove it first")
+    staged = Path(tempfile.mkdtemp(prefix=".init-", dir=repository))
+    try:
+        os.chmod(staged, _DIRECTORY_MODE & ~_umask())
+        (staged / VERSION).mkdir()
+        yield Place(repository, name, staged)
+        os.rename(staged, final)
+    except BaseException:
+        shutil.rmtree(staged, ignore_errors=True)
+        if made:
+            with contextlib.suppress(OSError):
+                repository.rmdir()
+        raise
+
+
+def _prepare(repository: Path) -> bool:
+    """Make the repository where it does not exist. Return whether it was made."""
+    if (repository / CONFIG_FILE).exists():
+        raise InvalidArgument(
+            f"'{repository}' is the directory of a model, because it has a {CONFIG_FILE}: give the directory above it "
+            "(--model-repository)"
+        )
+    if repository.is_dir():
+        return False
+    if os.path.lexists(repository):
+        raise InvalidArgument(f"--model-repository '{repository}' is no directory")
+    if not repository.absolute().parent.is_dir():
+        raise InvalidArgument(f"--model-repository '{repository}': there is no directory '{repository.parent}'")
+    repository.mkdir()
+    return True
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,72 @@
+"""A new model from an ONNX file: its inputs, outputs and batch dimension, as ONNX Runtime reads them in a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+
+from edge_serve.backends.base import ModelSpec
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.json_form import model_config_from_json, model_config_to_json
+from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.init.config_text import config_text
+from edge_serve.init.directory import Place
+from edge_serve.workers.pool import Workers
+
+BACKEND = "onnxruntime"
+_FILE = "model.onnx"
+#: rows of a batch, where the file lets a batch have any number
+_BATCH = 8
+#: endings of files beside an ONNX file that hold its weights
+_WEIGHTS = (".data", "_data", ".weight")
+
+
+def make(place: Place, file: Path) -> pb.ModelConfig:
+    """Write the model. Return its configuration.
+
+    Raises:
+        InvalidArgument: the file is no ONNX model that can be served.
+        OSError: it cannot be copied.
+    """
+    if not file.is_file():
+        raise InvalidArgument(f"--onnx '{file}': {'not a file' if os.path.lexists(file) else 'there is no such file'}")
+    shutil.copyfile(file, place.version / _FILE)
+    for ending in _WEIGHTS:
+        weights = file.with_name(file.name + ending)
+        if weights.is_file():
+            shutil.copyfile(weights, place.version / weights.name)
+    config = _described(place, file)
+    batching = config.max_batch_size > 0
+    if batching:
+        config.max_batch_size = _BATCH
+        batch = [
+            "Every input and output of the file has a variable first dimension: the batch, of at most so many rows.",
+            "dims are without it. If that dimension is no batch, write 0 here and put -1 in front of all dims.",
+        ]
+    else:
+        batch = [
+            "No batching: that needs a variable first dimension in every input and output of the file. To get it,",
+            "export the file again with such a dimension (dynamic_axes or dynamic_shapes of torch.onnx.export).",
+        ]
+    place.write("config.pbtxt", config_text(config, f"Configuration by `edge-serve init` from {file.name!a}.", batch))
+    return config
+
+
+def _described(place: Place, file: Path) -> pb.ModelConfig:
+    bare = pb.ModelConfig(name=place.name, backend=BACKEND, platform="onnxruntime_onnx", default_model_filename=_FILE)
+
+    async def ask() -> pb.ModelConfig:
+        workers = Workers()
+        spec = ModelSpec(place.name, 1, place.staged, place.version, model_config_to_json(bare))
+        try:
+            return model_config_from_json(await workers.describe(spec, BACKEND, own_worker=True))
+        finally:
+            await workers.stop()
+
+    try:
+        return asyncio.run(ask())
+    except EdgeServeError as error:
+        reason = error.message.replace(str(place.version / _FILE), str(file)).strip()
+        raise InvalidArgument(f"--onnx '{file}' cannot be served: {reason}") from error
