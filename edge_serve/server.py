@@ -25,6 +25,7 @@ from edge_serve.aio.tasks import repeat
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.server import ServerConfig
 from edge_serve.doors import Guards, quarter_of_memory, raise_file_limit
+from edge_serve.draining import DrainReport
 from edge_serve.entrance import WAIT_BEFORE_DOORS, Entrance, Source
 from edge_serve.errors import EdgeServeError
 from edge_serve.log import LogControl
@@ -32,6 +33,7 @@ from edge_serve.messages.about import DISPLAY, about
 from edge_serve.messages.settings import TRACE_LEVELS, TraceSettings
 from edge_serve.metrics.custom import CustomMetrics
 from edge_serve.metrics.options import parse_options
+from edge_serve.models.busy import listed
 from edge_serve.models.calls import Calls
 from edge_serve.models.loading import Loader, LoaderOptions
 from edge_serve.models.memory import Memory
@@ -88,6 +90,7 @@ class Server:
         self._budget = Budget(config.tensor_memory_bytes or quarter_of_memory())
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
+        self._stop_hint = "a second SIGTERM ends the server at once"
         self._loading: asyncio.Task[list[str]] | None = None
         self._background: list[asyncio.Task[None]] = []
         custom = CustomMetrics()
@@ -234,10 +237,14 @@ class Server:
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
-            log.warning("%s again: ending now", signal.Signals(number).name)
+            busy = listed(self._registry.busy())
+            unanswered = f"; not answered: {busy}" if busy else ""
+            log.warning("%s again: ending now%s", signal.Signals(number).name, unanswered)
             self._force.set()
         else:
             log.info("%s: draining, at most %d s", signal.Signals(number).name, self._config.exit_timeout_secs)
+            if number is signal.SIGINT:
+                self._stop_hint = "press Ctrl-C again to end at once"
             if self._entrance.inherited:
                 self._entrance.leave()
             else:
@@ -316,8 +323,11 @@ class Server:
         timeout = float(self._config.exit_timeout_secs)
         draining = asyncio.create_task(self._drain(timeout))
         forced = asyncio.create_task(self._force.wait())
+        report = DrainReport(self._registry, self._supervisor.stop_waits, timeout, self._stop_hint)
+        reporting = asyncio.create_task(report.run(), name="report of the stop")
         await asyncio.wait({draining, forced}, return_when=asyncio.FIRST_COMPLETED)
         forced.cancel()
+        reporting.cancel()
         if not draining.done():
             draining.cancel()
             return FAILED
@@ -347,7 +357,7 @@ class Server:
                 unfinished.append("models loading")
         busy = await self._registry.close(max(0.1, end - time.monotonic()))
         if busy:
-            unfinished.append(f"{busy} busy model version(s)")
+            unfinished.append(f"{busy} busy model version(s): {listed(self._registry.busy())}")
         cut_off = await self._entrance.drain(max(0.1, end - time.monotonic()))
         if cut_off:
             unfinished.append(f"{cut_off} connection(s) with an unfinished answer")

@@ -22,6 +22,7 @@ from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.metrics.source import ModelSeries
 from edge_serve.models.batch import Batch, Results
+from edge_serve.models.busy import Busy, busy_versions
 from edge_serve.models.dependencies import (
     LoadFailure,
     Member,
@@ -189,6 +190,10 @@ class Registry:
     def draining(self) -> list[Served]:
         """The versions that were replaced or unloaded and still have something to answer."""
         return list(self._turnover.draining)
+
+    def busy(self) -> list[Busy]:
+        """The versions that have requests to answer, those that drain included."""
+        return busy_versions({*self.served(), *self._turnover.draining})
 
     def counters(self) -> list[ModelStatistics]:
         """The counters of all versions since the start: one sum for those that were closed, and each of the others."""

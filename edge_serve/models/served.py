@@ -124,6 +124,11 @@ class Served:
             return False
         return opened is None or (opened.complete and self._refused_at != opened.restarts)
 
+    @property
+    def holds(self) -> int:
+        """Requests that are under way where the queue does not see them."""
+        return self._holds
+
     def hold(self) -> None:
         """A request for this version is under way where its queue does not see it: the version must stay."""
         self._holds += 1

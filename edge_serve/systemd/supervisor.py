@@ -124,6 +124,10 @@ class Supervisor:
             self._notifier.tell(notify.stopping(f"answering the requests that it has, at most {seconds:g} s"))
             self._notifier.tell(notify.extend(seconds + STOP_EXTRA))
 
+    def stop_waits(self, text: str) -> None:
+        """What the stop under way waits for, in one line."""
+        self._notifier.tell(notify.status(text))
+
     def fails(self, text: str, errno: int | None = None) -> None:
         """The process ends because of `text`."""
         self._stopping = True

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running
+from tests.systemd.manager import mailbox, supervised
 
 HANG = ADD_SUB.replace("        replies = []", "        import time\n        while True: time.sleep(0.1)")
 
@@ -34,9 +36,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         asking.start()
         wait_for(started, lambda document: row(document, "hang")["in_flight"] == 1)
         yield started
-        started.process.send_signal(signal.SIGTERM)
-        started.wait_for_log("SIGTERM: draining")
-        started.process.send_signal(signal.SIGTERM)
+        if started.process.poll() is None:
+            end_at_once(started, signal.SIGTERM)
+
+
+def end_at_once(server: Running, number: signal.Signals) -> None:
+    """As a second signal does."""
+    server.process.send_signal(number)
+    server.wait_for_log(f"{number.name}: draining")
+    server.process.send_signal(number)
+    assert server.process.wait(PATIENCE) == 1
 
 
 def ask_in_vain(server: Running) -> None:
@@ -158,3 +167,46 @@ def test_totals_go_on_when_a_model_is_unloaded_and_loaded_again(server: Running)
 def totals(server: Running) -> tuple[int, int]:
     document = status(server)
     return document["totals"]["requests"], document["totals"]["client_errors"]
+
+
+def test_a_stop_names_the_model_that_it_waits_for_and_a_second_ctrl_c_ends_it(server: Running) -> None:
+    workers = server.workers()
+    server.process.send_signal(signal.SIGINT)
+    begun = time.monotonic()
+    server.wait_for_log(r"SIGINT: draining, at most 20 s")
+    told = server.wait_for_log(r"waiting at most (\d+) s more for (.*)$")
+
+    assert time.monotonic() - begun < 2.0  # half a second, on a machine that is not shared
+    assert int(told[1]) in (19, 20)
+    expected = r"hang version 1 \(1 request, its batch has been running for \d+ s\); press Ctrl-C again to end at once"
+    assert re.fullmatch(expected, told[2])
+
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(5) == 1
+    assert re.search(r"SIGINT again: ending now; not answered: hang version 1 \(1 request, ", server.log())
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.slow
+def test_systemd_and_the_last_line_of_the_log_name_it_too(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "hang", HANG)
+    flags = (f"--model-repository={tmp_path / 'models'}", "--exit-timeout-secs=7")
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags) as server:
+        box.wait_for(lambda message: "READY" in message)
+        server.http = int(server.wait_for_log(r"HTTP on 127\.0\.0\.1:(\d+)")[1])
+        threading.Thread(target=ask_in_vain, args=(server,), daemon=True).start()
+        wait_for(server, lambda document: row(document, "hang")["in_flight"] == 1)
+        time.sleep(1)
+        server.process.send_signal(signal.SIGTERM)
+        told = [box.wait_for(lambda message: message.get("STATUS", "").startswith("waiting ")) for _ in range(2)]
+        assert server.process.wait(PATIENCE) == 1
+        log = server.log()
+
+    first, second = (message["STATUS"] for message in told)
+    name = r"hang version 1 \(1 request, its batch has been running for {} s\)"
+    assert re.fullmatch(r"waiting at most [67] s more for " + name.format("[12]"), first)
+    assert re.fullmatch(r"waiting at most [12] s more for " + name.format("[67]"), second)
+    assert "; a second SIGTERM ends the server at once\n" in log
+    assert re.search(
+        r"after 7 s there still were 1 busy model version\(s\): " + name.format(r"\d+") + " and 1 connection", log
+    )

@@ -1,0 +1,60 @@
+"""Says what a stop waits for, in the log and to the service manager, while the server drains."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from edge_serve.aio.tasks import repeat
+from edge_serve.models.busy import listed
+from edge_serve.models.registry import Registry
+
+log = logging.getLogger(__name__)
+
+#: requests that are answered sooner are not worth a line; seconds
+FIRST = 0.5
+#: between lines, seconds
+EVERY = 5.0
+
+
+class DrainReport:
+    """Names the models that a stop waits for.
+
+    Args:
+        tell: takes one line for the service manager.
+        seconds: how long the stop may take.
+        hint: how to end it at once, for the first line.
+    """
+
+    def __init__(self, registry: Registry, tell: Callable[[str], None], seconds: float, hint: str) -> None:
+        self._registry = registry
+        self._tell = tell
+        self._end = time.monotonic() + seconds
+        self._hint = f"; {hint}"
+        self._told = False
+
+    async def run(self) -> None:
+        """Say it soon, and then again and again, until cancelled."""
+        await asyncio.sleep(FIRST)
+        self.look()
+        await repeat("naming what the stop waits for", EVERY, self.look)
+
+    def look(self) -> None:
+        """Say it once, if there is something."""
+        text, left = self.unanswered(), max(0.0, self._end - time.monotonic())
+        if text:
+            line = f"waiting at most {left:.0f} s more for {text}"
+            log.warning("%s%s", line, self._hint)
+            self._tell(line)
+            self._told, self._hint = True, ""
+        elif self._told:
+            self._told = False
+            self._tell("all requests are answered; unloading models and closing connections")
+
+    def unanswered(self) -> str:
+        """The models that load, and those that have requests to answer; "" = there are none."""
+        loading = self._registry.incidents.loading()
+        parts = [listed(self._registry.busy()), f"models that load ({', '.join(loading)})" if loading else ""]
+        return " and ".join(filter(None, parts))
