@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -58,3 +59,14 @@ def test_a_picture_without_a_pixel_is_refused(steps: Any, shape: tuple[int, ...]
     image = SimpleNamespace(name=lambda: "IMAGE", as_numpy=lambda: np.zeros(shape, np.uint8))
     with pytest.raises(Refused, match=r"IMAGE has shape \[\d, \d, 3\], expected at least one pixel"):
         steps.TritonPythonModel().step(SimpleNamespace(inputs=lambda: [image]))
+
+
+def test_the_labels_are_its_own_and_those_of_the_network(steps: Any, tmp_path: Path) -> None:
+    """A worker may not read files of other models (workers/sandbox.py)."""
+    shutil.copytree(SCRIPT.parents[1], tmp_path / "text_steps")
+    model = steps.TritonPythonModel()
+
+    model.initialize({"model_repository": str(tmp_path / "text_steps")})
+
+    network = SCRIPT.parents[2] / "text_recognition/labels.txt"
+    assert model.labels == network.read_text(encoding="utf-8").removesuffix("\n").split("\n")

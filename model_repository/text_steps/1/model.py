@@ -95,8 +95,8 @@ class TritonPythonModel:
     """See the top of this file."""
 
     def initialize(self, args):
-        """The labels are those of the recognition network."""
-        labels = Path(args["model_repository"]).parent / "text_recognition/labels.txt"
+        """The labels are those of the recognition network: a copy, because a worker cannot read other models' files."""
+        labels = Path(args["model_repository"]) / "labels.txt"
         self.labels = labels.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
     def execute(self, requests):
