@@ -20,6 +20,7 @@ from edge_serve.config.model_config_pb2 import ModelConfig, ModelWarmup
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages.about import DISPLAY, about
 from edge_serve.messages.infer import InferRequest, Lease
+from edge_serve.models.reshape import converted
 from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Tensor, element_count, from_array, join_bytes, split_bytes
 from edge_serve.workers.pool import BatchReply, OpenedModel
 
@@ -73,6 +74,7 @@ async def warm_up(
         requests = await offload(make_requests, config, sample, model_directory, np.random.default_rng(seed))
         if not requests:
             continue
+        reshape(config, requests[0])  # the requests of a sample share their tensors
         try:
             await asyncio.gather(*(_run(sample, requests, opened, listener, i) for i in opened.numbers))
         except EdgeServeError as error:
@@ -125,6 +127,15 @@ def make_requests(
     order = {spec.name: i for i, spec in enumerate(config.input)}
     inputs.sort(key=lambda tensor: order.get(tensor.name, len(order)))
     return [InferRequest(config.name, inputs=inputs) for _ in range(sample.batch_size)]
+
+
+def reshape(config: ModelConfig, request: InferRequest) -> None:
+    """Give each input the shape that the model wants, as requests of clients get it on their way."""
+    specs = {spec.name: spec for spec in config.input if spec.HasField("reshape")}
+    for tensor in request.inputs:
+        if spec := specs.get(tensor.name):
+            batch = 1 if config.max_batch_size else 0
+            tensor.shape = converted(tensor.shape, tuple(spec.dims), tuple(spec.reshape.shape), batch)
 
 
 def _check_names(config: ModelConfig, sample: ModelWarmup) -> None:

@@ -11,7 +11,7 @@ from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.text import parse_model_config
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest
-from edge_serve.models.warmup import make_requests
+from edge_serve.models.warmup import make_requests, reshape
 from edge_serve.tensors import split_bytes
 
 
@@ -39,6 +39,19 @@ def test_a_sample_is_batch_size_requests_of_one_row() -> None:
 
 def test_a_model_without_batches_gets_one_request_of_the_bare_shape() -> None:
     assert [r.inputs[0].shape for r in requests(sample("batch_size: 1 " + ZERO, max_batch_size=0))] == [(2, 3)]
+
+
+@pytest.mark.parametrize(("max_batch_size", "shape"), [(0, (1, 2, 3)), (4, (1, 1, 2, 3))])
+def test_a_sample_has_the_shape_of_the_model_behind_reshape(max_batch_size: int, shape: tuple[int, ...]) -> None:
+    """As in Triton 2.51: the dims of a sample are those that clients send."""
+    config = sample("batch_size: 1 " + ZERO, max_batch_size)
+    config.input[0].dims.extend([2, 3])
+    config.input[0].reshape.shape.extend([1, 2, 3])
+    (made,) = requests(config)
+
+    reshape(config, made)
+
+    assert made.inputs[0].shape == shape
 
 
 def test_batch_size_zero_is_skipped() -> None:
