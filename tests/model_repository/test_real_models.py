@@ -61,6 +61,29 @@ def test_text_recognition_labels_are_the_models_own() -> None:
     assert set(found.argmax(axis=2).ravel()) == {0}
 
 
+def test_densenet_knows_a_crossword_from_a_clock() -> None:
+    """Pictures drawn here. That it knows a coffee mug by `image_client.py` was tried by hand (its README)."""
+    network = session("densenet_onnx")
+    names = (REPOSITORY / "densenet_onnx/densenet_labels.txt").read_text().splitlines()
+    black = np.random.default_rng(1).random((14, 14)) < 0.25
+    crossword = np.where(np.kron(black, np.ones((16, 16))), -1.0, 1.0)
+    crossword[::16], crossword[:, ::16] = -1, -1
+    across, down = np.meshgrid(np.arange(224) - 112, np.arange(224) - 112)
+    distance, angle = np.hypot(across, down), np.degrees(np.arctan2(across, -down)) % 360
+    clock = np.where(distance < 90, 1.0, 0.5)
+    clock[(abs(distance - 86) < 5) | ((abs(distance - 74) < 6) & (angle % 30 < 4))] = -1
+    clock[((distance < 60) & (abs(angle - 20) < 3)) | ((distance < 42) & (abs(angle - 120) < 5))] = -1
+    found = []
+    for picture in (crossword, clock):
+        (scores,) = network.run(["fc6_1"], {"data_0": np.broadcast_to(picture, (1, 3, 224, 224)).astype(np.float32)})
+        assert scores.shape == (1, 1000, 1, 1)
+        np.testing.assert_allclose(scores.sum(), 1, rtol=1e-5)
+        found.append(names[scores.argmax()])
+    assert len(names) == 1000
+    assert (names[504], found[0]) == ("COFFEE MUG", "CROSSWORD PUZZLE")
+    assert "CLOCK" in found[1]
+
+
 def test_silero_vad_hears_nothing_in_silence() -> None:
     state = np.zeros((2, 1, 128), np.float32)
     chance, new_state = session("silero_vad").run(None, {"input": np.zeros((1, 576), np.float32), "state": state})
