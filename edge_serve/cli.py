@@ -64,9 +64,14 @@ def _serve(arguments: Sequence[str], program: Program = EDGE_SERVE) -> int:
     except OSError as error:
         print(f"{program.name}: cannot write the log to '{config.log_file}': {error.strerror}", file=sys.stderr)
         return 1
+    control.adopt("asyncio")
     from edge_serve.server import serve  # the rest of the server is not needed to refuse a bad command line
 
-    return serve(config, control)
+    try:
+        return serve(config, control)
+    except Exception:  # in the log, which has a time limit: standard error may be a pipe that takes nothing
+        logging.getLogger(__name__).critical("the server ends because of a fault of its own", exc_info=True)
+        return 1
 
 
 def _refuse(message: str, hint: str) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
-from edge_serve.log_file import LogFile
+from edge_serve.log_file import LineHandler, open_log
 from edge_serve.messages.about import FIELDS
 from edge_serve.messages.line import one_line
 from edge_serve.messages.settings import LogSettings
@@ -132,6 +132,12 @@ class LogControl:
         logging.getLogger("edge_serve").setLevel(logging.DEBUG if settings.verbose_level else logging.INFO)
         self._settings = replace(settings, file=self._settings.file)
 
+    def adopt(self, name: str) -> None:
+        """Take the lines of another library's logger too; without a handler they would go to standard error at once."""
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [self._handler, self.events]
+        logger.propagate = False
+
     def tick(self) -> None:
         """What is due now and then; called about once a second."""
         self._tick()
@@ -156,8 +162,15 @@ def configure(
         return LogControl(settings, journal, journal.tick)
     from edge_serve.journal.like_lines import LikeLines  # not for commands without a log of their own
 
-    handler = LogFile(file) if file else logging.StreamHandler(stream or sys.stderr)
+    handler = open_log(file) if file else _standard_error() if stream is None else logging.StreamHandler(stream)
     control = LogControl(settings, handler, (like := LikeLines(handler)).tick)
     handler.addFilter(like)  # behind the levels: what they keep out does not count
     atexit.register(like.tick, all=True)
     return control
+
+
+def _standard_error() -> logging.Handler:
+    try:
+        return LineHandler(sys.stderr.fileno())
+    except (AttributeError, OSError, ValueError):  # there is none, or it is no file
+        return logging.StreamHandler()

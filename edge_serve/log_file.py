@@ -1,54 +1,70 @@
-"""The file that `--log-file` names: takes the log's lines, and tells when it cannot."""
+"""The lines of the log, to standard error or to the file that `--log-file` names; a thread writes them."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import select
 import sys
 
+from edge_serve.aio.limited import within
+from edge_serve.aio.sink import END_SECONDS, Sink
 
-class LogFile(logging.Handler):
-    """Appends a line for each record.
+#: how long opening the file may take, seconds
+OPEN_SECONDS = 5.0
 
-    When the disk is full, one line on standard error says so, where `logging` prints a traceback for each record; when
-    there is room again, the file says how many are lost. Written without a buffer: what waited in one would come later,
-    torn, and could not be counted.
 
-    Raises:
-        OSError: the file cannot be opened.
+class LineHandler(logging.Handler):
+    """Writes a line for each record to a file, a pipe or a terminal. Whoever logs never waits for it.
+
+    When the file takes no bytes, lines wait in memory. When too many wait (`aio/sink`) or the file cannot be written
+    (the disk is full), lines are lost, and as soon as it takes bytes again, one line says how many. Written without a
+    buffer: bytes of a torn line could not be counted.
+
+    Args:
+        descriptor: of the open file.
+        path: of the file; "" = standard error. `close` closes a file that has a path.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, descriptor: int, path: str = "") -> None:
         super().__init__()
+        self.descriptor = descriptor
         self._path = path
-        # a FIFO that nobody reads would wait for its reader; what is written to it waits as it does on a terminal
-        opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-        os.set_blocking(opened, True)
-        self._file = open(opened, "ab", buffering=0)  # noqa: SIM115  # open as long as the process
+        self._sink = Sink(self._take, self._slow, "log")
         self._lost = 0
         #: of the last line only the beginning is there
         self._torn = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._file.closed:
-            return
         try:
             line = self.format(record)
         except Exception:  # as every handler of `logging`: a line that fails must not fail its caller
             self.handleError(record)
-            return
+        else:
+            self._sink.put(line, len(line))
+
+    def written(self, seconds: float) -> bool:
+        """Wait at most so long until every line is written or lost; whether that is so."""
+        return self._sink.flush(seconds)
+
+    def close(self) -> None:
+        """Write what waits, for at most `END_SECONDS`."""
+        if self._sink.close(END_SECONDS) and self._path and self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+        super().close()
+
+    # ---- in the thread ------------------------------------------------------------------------------------------
+
+    def _take(self, line: str) -> None:
         try:
             if self._lost:
-                self._write(self.format(self._gap()))
+                self._write(self._gap("lines that are lost here, because the file took none: %d", self._lost))
                 self._lost = 0
             self._write(line)
         except OSError as error:
             self._lose(error)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
     def _write(self, line: str) -> None:
         """File names that are no UTF-8 may be in a line, and must not keep it out of the log."""
@@ -56,21 +72,52 @@ class LogFile(logging.Handler):
         done = 0
         try:
             while done < len(data):
-                done += os.write(self._file.fileno(), data[done:])
+                try:
+                    done += os.write(self.descriptor, data[done:])
+                except BlockingIOError:  # another process that has this terminal or pipe open has set O_NONBLOCK
+                    _wait_for_room(self.descriptor)
         finally:
             if done:
                 self._torn = not data[:done].endswith(b"\n")
 
-    def _gap(self) -> logging.LogRecord:
-        text, here = "lines that are lost here, because the file took none: %d", sys._getframe()
-        return logging.LogRecord(__name__, logging.WARNING, __file__, here.f_lineno, text, (self._lost,), None)
+    def _slow(self, count: int) -> str:
+        return self._gap("lines that are lost here, because lines came faster than they could be written: %d", count)
+
+    def _gap(self, text: str, count: int) -> str:
+        here = sys._getframe()
+        return self.format(logging.LogRecord(__name__, logging.WARNING, __file__, here.f_lineno, text, (count,), None))
 
     def _lose(self, error: OSError) -> None:
         self._lost += 1
-        if self._lost == 1:
+        if self._lost == 1 and self._path:
             text = (
-                f"cannot write the log to '{self._path}' ({error.strerror}): lines are lost until that is mended, then "
-                "the log says how many"
+                f"edge-serve: cannot write the log to '{self._path}' ({error.strerror}): lines are lost until that is "
+                "mended, then the log says how many\n"
             )
-            with contextlib.suppress(OSError, ValueError):  # it may lead to the same disk, or nowhere
-                print(f"edge-serve: {text}", file=sys.stderr, flush=True)
+            to_standard_error(text)
+
+
+def open_log(path: str) -> LineHandler:
+    """Append to the file `path`.
+
+    Raises:
+        OSError: it cannot be opened, or not within `OPEN_SECONDS`.
+    """
+    # a FIFO without a reader would hold the start
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    opened = within(OPEN_SECONDS, os.open, path, flags, 0o666)
+    os.set_blocking(opened, True)
+    return LineHandler(opened, path)
+
+
+def _wait_for_room(descriptor: int) -> None:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    poll.poll()
+
+
+def to_standard_error(text: str) -> None:
+    """Write there without the buffer of `sys.stderr`: a thread that waits in that one would abort the end of the
+    process."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # it may lead nowhere, or be closed
+        os.write(sys.stderr.fileno(), text.encode("utf-8", "backslashreplace"))

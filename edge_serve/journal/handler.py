@@ -6,25 +6,23 @@ import contextlib
 import importlib
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from edge_serve.journal.fields import Fields, fields_of
+from edge_serve.aio.sink import END_SECONDS, Sink
+from edge_serve.journal.fields import IDENTIFIER, Fields, fields_of
 from edge_serve.journal.limit import Limiter, is_error, kind_of, with_count
 from edge_serve.journal.native import NativeSender
+from edge_serve.log_file import to_standard_error
 from edge_serve.messages.about import DISPLAY
 
 
 class Sender(Protocol):
-    """Takes entries to journald."""
+    """Sends entries to journald."""
 
     def send(self, fields: Mapping[str, str]) -> bool:
-        """False when it could not be sent."""
-
-    def flush(self) -> bool:
-        """Send what was kept."""
+        """False when it could not be sent. May block."""
 
     def close(self) -> None: ...
 
@@ -46,15 +44,15 @@ class LibrarySender:
             return False
         return True
 
-    def flush(self) -> bool:
-        return True
-
     def close(self) -> None:
         """Nothing is kept open here."""
 
 
 class JournalHandler(logging.Handler):
-    """One entry per record; of like records (`kind_of`) only as many as the limiter lets pass."""
+    """One entry per record; of like records (`kind_of`) only as many as the limiter lets pass.
+
+    A thread sends them: whoever logs never waits for journald.
+    """
 
     def __init__(
         self,
@@ -66,6 +64,7 @@ class JournalHandler(logging.Handler):
         self._sender = sender
         self._limiter = limiter or Limiter()
         self._clock = clock
+        self._sink = Sink(self._send, _gap, "journal")
 
     def emit(self, record: logging.LogRecord) -> None:
         if hasattr(record, DISPLAY):  # a table is for who reads lines; `edge-serve status` shows the same
@@ -73,7 +72,7 @@ class JournalHandler(logging.Handler):
         try:
             fields = fields_of(record)
             if self._limiter.take(kind_of(record), fields, self._clock(), error=is_error(record)):
-                self._send(fields)
+                self._put(fields)
         except Exception:  # as every handler of `logging`: a line that fails must not fail its caller
             self.handleError(record)
 
@@ -81,17 +80,30 @@ class JournalHandler(logging.Handler):
         """Tell what did not pass; called about once a second."""
         with self.lock or contextlib.nullcontext():
             for count, fields in self._limiter.due(self._clock(), all=all):
-                self._send({**fields, "MESSAGE": with_count(count, fields["MESSAGE"])})
-            self._sender.flush()
+                self._put({**fields, "MESSAGE": with_count(count, fields["MESSAGE"])})
+
+    def written(self, seconds: float) -> bool:
+        """Wait at most so long until every entry is sent; whether that is so."""
+        return self._sink.flush(seconds)
 
     def close(self) -> None:
+        """Send what waits, for at most `END_SECONDS`."""
         self.tick(all=True)
-        self._sender.close()
+        if self._sink.close(END_SECONDS):
+            self._sender.close()
         super().close()
+
+    def _put(self, fields: Fields) -> None:
+        self._sink.put(fields, sum(map(len, fields.values())))
 
     def _send(self, fields: Fields) -> None:
         if not self._sender.send(fields):  # no journald: standard error may still lead somewhere
-            sys.stderr.write(f"<{fields['PRIORITY']}>{fields['MESSAGE']}\n")
+            to_standard_error(f"<{fields['PRIORITY']}>{fields['MESSAGE']}\n")
+
+
+def _gap(count: int) -> Fields:
+    text = f"{count} lines are lost: the journal did not take them"
+    return {"MESSAGE": text, "PRIORITY": "4", "SYSLOG_IDENTIFIER": IDENTIFIER}
 
 
 def is_journal(fd: int, journal_stream: str) -> bool:

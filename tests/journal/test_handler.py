@@ -22,19 +22,26 @@ from edge_serve.messages.about import DISPLAY, about
 from tests.journal.journald import Journald, journald
 
 
+def all_are_sent() -> None:
+    for handler in logging.getLogger("edge_serve").handlers:
+        assert not isinstance(handler, JournalHandler) or handler.written(30)
+
+
 class Sent:
     """Remembers entries in place of journald."""
 
     def __init__(self, works: bool = True) -> None:
-        self.entries: list[dict[str, str]] = []
+        self._entries: list[dict[str, str]] = []
         self.works = works
 
     def send(self, fields: Mapping[str, str]) -> bool:
-        self.entries.append(dict(fields))
+        self._entries.append(dict(fields))
         return self.works
 
-    def flush(self) -> bool:
-        return self.works
+    @property
+    def entries(self) -> list[dict[str, str]]:
+        all_are_sent()
+        return self._entries
 
     def close(self) -> None:
         return
@@ -129,12 +136,13 @@ def test_the_switches_of_the_log_apply(logger: logging.Logger) -> None:
 
 
 def test_without_a_journal_lines_go_to_standard_error(
-    logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+    logger: logging.Logger, capfd: pytest.CaptureFixture[str]
 ) -> None:
     attach(Sent(works=False), Time())
     logger.error("broken")
+    all_are_sent()
 
-    assert capsys.readouterr().err == "<3>broken\n"
+    assert capfd.readouterr().err == "<3>broken\n"
 
 
 def test_what_was_suppressed_is_told_at_the_end(logger: logging.Logger) -> None:
@@ -172,6 +180,7 @@ def peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journald]:
 def test_the_server_logs_to_the_journal_when_its_standard_error_is_that(logger: logging.Logger, peer: Journald) -> None:
     cli._configure_log(parse_argv(["--model-repository=x"], {}))
     logger.info("model ready", extra=about("m", 1))
+    all_are_sent()
 
     (entry,) = peer.entries()
     assert entry["MODEL"] == "m"
@@ -220,3 +229,24 @@ def test_no_journald_where_it_should_be_leaves_the_text(peer: Journald, monkeypa
     monkeypatch.setattr(native, "SOCKET", "/nowhere/socket")
 
     assert handlers.find_journal(dict(os.environ)) is None
+
+
+def test_a_journal_that_takes_nothing_holds_no_caller_and_loses_nothing_that_was_kept(
+    logger: logging.Logger, peer: Journald
+) -> None:
+    journal = find_journal(os.environ)
+    assert journal is not None
+    journal._limiter = Limiter(burst=10_000)
+    journal._sink._most = 10_000
+    log.configure("default", log.LevelFilter(), journal=journal)
+    for number in range(1000):  # more than the socket and the sink take
+        logger.info("%d", number)
+    assert not journal.written(0.01)
+    came: list[str] = []
+    while not journal.written(0.01):
+        came += [entry["MESSAGE"] for entry in peer.entries()]
+    came += [entry["MESSAGE"] for entry in peer.entries()]
+
+    kept = len(came) - 1
+    assert came[:kept] == [str(number) for number in range(kept)]
+    assert came[kept] == f"{1000 - kept} lines are lost: the journal did not take them"

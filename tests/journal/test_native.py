@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.journal import native
 from edge_serve.journal.native import NativeSender, encode
 from tests.journal.journald import journald, parse
 
@@ -40,58 +39,6 @@ def test_what_is_too_long_for_a_datagram_goes_in_a_sealed_file(tmp_path: Path) -
 
         assert [entry["MESSAGE"] for entry in peer.entries()] == [text, "next"]
         assert peer.sealed == [True]
-
-
-@pytest.mark.parametrize(
-    ("writable", "passes_ms", "waits"),
-    [(False, 5, [5]), (False, 0, [5]), (True, 2, [5, 3, 1])],
-    ids=["it takes none", "the wait ends early", "it seems to take some"],
-)
-def test_a_journal_that_takes_nothing_holds_each_entry_up_for_its_patience_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writable: bool, passes_ms: int, waits: list[int]
-) -> None:
-    now_ms = 0
-    waited: list[int] = []
-
-    def wait(sender: NativeSender, milliseconds: int) -> bool:
-        nonlocal now_ms
-        waited.append(milliseconds)
-        now_ms += passes_ms
-        return writable
-
-    monkeypatch.setattr(NativeSender, "_writable", wait)
-    with journald(tmp_path) as peer:
-        sender = NativeSender(peer.path, lambda: now_ms / 1000)
-        while not waited:
-            assert sender.send({"MESSAGE": "until its queue is full"})
-        waited.clear()
-        for _ in range(3):
-            assert sender.send({"MESSAGE": "one more"})
-        assert sender.flush()  # which waits for nothing
-        assert waited == 3 * waits
-        sender.close(patience_ms=0)
-
-
-def test_a_journal_that_takes_nothing_loses_nothing_that_was_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(native, "MOST_WAITING", 50)
-    monkeypatch.setattr(native, "_PATIENCE_MS", 1)
-    with journald(tmp_path) as peer:
-        sender = NativeSender(peer.path)
-        for number in range(800):
-            assert sender.send({"MESSAGE": str(number)})
-        came = peer.entries()
-        taken = len(came)
-        assert [entry["MESSAGE"] for entry in came] == [str(number) for number in range(taken)]
-        while sender.flush() and (more := peer.entries()):
-            came += more
-        sender.close()
-
-        kept = taken + 50
-        assert [entry["MESSAGE"] for entry in came[:kept]] == [str(number) for number in range(kept)]
-        assert came[kept]["MESSAGE"] == f"{800 - kept} lines are lost: the journal did not take them"
-        assert len(came) == kept + 1
 
 
 def test_a_journal_that_was_started_again_gets_the_next_entry(tmp_path: Path) -> None:

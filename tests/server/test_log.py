@@ -132,8 +132,8 @@ def test_a_name_that_is_no_utf8_does_not_keep_a_line_out_of_the_file(logger: log
     logger.info("next")
 
     assert here.settings().file == str(path)
+    for handler in logging.getLogger("edge_serve").handlers:
+        handler.close()
     first, second = path.read_text().splitlines()
     assert first.endswith(r"model m\udcff")
     assert second.endswith("next")
-    for handler in logging.getLogger("edge_serve").handlers:
-        handler.close()

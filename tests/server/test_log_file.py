@@ -1,4 +1,4 @@
-"""The file of `--log-file`, on a disk that may be full."""
+"""The file of `--log-file` and standard error: a disk that may be full, a pipe that takes nothing."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ import errno
 import logging
 import os
 import re
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from edge_serve.log_file import LogFile
+from edge_serve.log_file import LineHandler, open_log
+from tests.server.running import Running
 
 FULL = "/dev/full"
+PATIENCE = 30.0
 
 
 @contextlib.contextmanager
-def logging_to(path: str) -> Iterator[tuple[LogFile, logging.Logger]]:
-    handler = LogFile(path)
+def logging_to(path: str) -> Iterator[tuple[LineHandler, logging.Logger]]:
+    handler = open_log(path)
     logger = logging.Logger("edge_serve.test")
     logger.addHandler(handler)
     try:
@@ -29,13 +35,15 @@ def logging_to(path: str) -> Iterator[tuple[LogFile, logging.Logger]]:
 
 
 @contextlib.contextmanager
-def full_disk(handler: LogFile) -> Iterator[None]:
+def full_disk(handler: LineHandler) -> Iterator[None]:
     """The file takes nothing meanwhile."""
-    fd = handler._file.fileno()
+    assert handler.written(PATIENCE)
+    fd = handler.descriptor
     kept, full = os.dup(fd), os.open(FULL, os.O_WRONLY)
     os.dup2(full, fd)
     try:
         yield
+        assert handler.written(PATIENCE)
     finally:
         os.dup2(kept, fd)
         os.close(kept)
@@ -79,9 +87,10 @@ def test_a_line_that_was_cut_short_does_not_run_into_the_next(tmp_path: Path, mo
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(fd, data[:3])
 
-    with logging_to(str(tmp_path / "log")) as (_, logger):
+    with logging_to(str(tmp_path / "log")) as (handler, logger):
         monkeypatch.setattr(os, "write", last_bytes)
         logger.info("cut off")
+        assert handler.written(PATIENCE)
         monkeypatch.undo()
         logger.info("whole")
 
@@ -91,9 +100,10 @@ def test_a_line_that_was_cut_short_does_not_run_into_the_next(tmp_path: Path, mo
 
 
 def test_a_standard_error_that_takes_nothing_either_fails_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    with open(FULL, "w") as error, logging_to(FULL) as (_, logger):
+    with open(FULL, "w") as error, logging_to(FULL) as (handler, logger):
         monkeypatch.setattr("sys.stderr", error)
         logger.info("lost")
+        assert handler.written(PATIENCE)
         monkeypatch.undo()
         with contextlib.suppress(OSError):
             error.close()
@@ -109,3 +119,95 @@ def test_a_line_that_no_log_can_show_does_not_fail_its_caller(
 
     assert (tmp_path / "log").read_text() == "next\n"
     assert "Logging error" in capfd.readouterr().err
+
+
+def fill(descriptor: int) -> int:
+    """Write to a pipe until it takes nothing; how many bytes that were."""
+    os.set_blocking(descriptor, False)
+    written = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            written += os.write(descriptor, b"x" * 4096)
+    os.set_blocking(descriptor, True)
+    return written
+
+
+@pytest.mark.parametrize("blocking", [True, False], ids=["waits in write", "O_NONBLOCK"])
+def test_a_full_pipe_holds_no_caller_and_gets_every_line_in_order(blocking: bool) -> None:
+    reader, writer = os.pipe()
+    before = fill(writer)
+    os.set_blocking(writer, blocking)
+    handler = LineHandler(writer)
+    logger = logging.Logger("edge_serve.test")
+    logger.addHandler(handler)
+    for number in range(100):
+        logger.info("line %d", number)  # would wait for ever
+    assert not handler.written(0.01)
+    with open(reader, "rb") as file:
+        assert len(file.read(before)) == before
+        assert handler.written(PATIENCE)
+        handler.close()
+        os.close(writer)
+        assert file.read().decode().split() == " ".join(f"line {number}" for number in range(100)).split()
+
+
+class Held:
+    """A pipe that is full, as of a program that reads no more."""
+
+    def __init__(self, path: Path | None) -> None:
+        if path is None:
+            self.reader, self.writer = os.pipe()
+        else:
+            os.mkfifo(path)
+            self.reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            self.writer = os.open(path, os.O_WRONLY)
+        self.before = fill(self.writer)
+
+    def read(self, pattern: str) -> str:
+        """What was written since, until it matches `pattern`."""
+        os.set_blocking(self.reader, True)
+        text = b""
+        while not re.search(pattern, text[self.before :].decode(errors="replace")):
+            text += os.read(self.reader, 1 << 16)
+        return text[self.before :].decode()
+
+
+@pytest.mark.parametrize("to_file", [False, True], ids=["standard error", "--log-file is a FIFO"])
+def test_a_server_whose_log_takes_nothing_goes_on_and_ends(tmp_path: Path, to_file: bool) -> None:
+    held = Held(tmp_path / "log" if to_file else None)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    flags = [f"--log-file={tmp_path / 'log'}"] if to_file else []
+    flags += [f"--model-repository={tmp_path}", "--model-control-mode=explicit", "--allow-metrics=false"]
+    command = [sys.executable, "-m", "edge_serve", f"--http-port={port}", "--allow-grpc=false", *flags]
+    silent = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=silent, stdout=silent, stderr=silent if to_file else held.writer)
+    try:
+        server = Running(process, tmp_path / "none", http=port)
+        until_live(server)
+        for _ in range(20):
+            assert server.post("/v2/repository/models/none/load", {})[0] == 500  # each logs an error
+        if not to_file:
+            log = held.read(r"(?s)(failed to load 'none'.*){20}\n")
+            assert "HTTP on 127.0.0.1" in log.splitlines()[0]
+            fill(held.writer)
+            server.post("/v2/repository/models/none/load", {})
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 10
+    finally:
+        process.kill()
+        process.wait()
+        os.close(held.reader)
+        os.close(held.writer)
+
+
+def until_live(server: Running) -> None:
+    end = time.monotonic() + PATIENCE
+    while True:
+        with contextlib.suppress(OSError):
+            assert server.get("/v2/health/live")[0] == 200
+            return
+        assert server.process.poll() is None
+        assert time.monotonic() < end, "the server does not answer"
+        time.sleep(0.02)
