@@ -153,7 +153,7 @@ class Server:
         raise_file_limit()
         try:
             self._entrance.inherited = inherit(os.environ, os.getpid(), self._config)
-            self._count_crashes(os.environ)
+            self._watch_crashes(os.environ)
             failures = await self.start()
             if failures and self._config.exit_on_error and not self._supervisor.safe_mode:
                 for text in failures:
@@ -174,7 +174,7 @@ class Server:
             await self.close()
             self._supervisor.ended()
 
-    def _count_crashes(self, environ: Mapping[str, str]) -> None:
+    def _watch_crashes(self, environ: Mapping[str, str]) -> None:
         directory = self._config.state_directory or environ.get("STATE_DIRECTORY", "").partition(":")[0]
         if directory:
             self._supervisor.watch_crashes(CrashWatch(Path(directory), self._registry, self._repository))
@@ -258,11 +258,7 @@ class Server:
             names: list[str] | None = list(config.load_model)
         else:
             names = None
-        if self._poller is not None:
-            await self._poller.begin()
-        with contextlib.suppress(EdgeServeError):  # loading fails of the same, and says so
-            await self._registry.find_required()
-        loading = self._loading = asyncio.create_task(self._registry.load_all(names), name="load models")
+        loading = self._loading = asyncio.create_task(self._load_models(names), name="load models")
         stopping = asyncio.create_task(self._stop.wait())
         is_closed = self._entrance.is_closed
         waiting = asyncio.create_task(asyncio.sleep(WAIT_BEFORE_DOORS)) if is_closed else stopping
@@ -280,13 +276,27 @@ class Server:
         except EdgeServeError as error:
             if config.exit_on_error:
                 raise
-            log.error("%s; --exit-on-error=false: the server stays, neither live nor ready", error)
-            self.service.failed, failures = True, []
-        self.service.started = not self.service.failed
+            self._registry.incidents.unreadable = error.message
+            log.error("%s; --exit-on-error=false: the server is live, and not ready until it can be read", error)
+            failures = []
+        self.service.started = True
         await self._entrance.let_in()
-        if self.service.started:
+        if not self._registry.incidents.unreadable:
             await self._log_table(started)
         return failures
+
+    async def _load_models(self, names: list[str] | None) -> list[str]:
+        """Load the models of the start: `names`, or all; a text for each that failed.
+
+        Raises:
+            EdgeServeError: a repository cannot be read.
+        """
+        await self._supervisor.learn()
+        if self._poller is not None:
+            await self._poller.begin()
+        with contextlib.suppress(EdgeServeError):  # loading fails of the same, and says so
+            await self._registry.find_required()
+        return await self._registry.load_all(names)
 
     async def _log_table(self, started: float) -> None:
         rows = [

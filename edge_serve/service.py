@@ -78,7 +78,6 @@ class Service:
 
     Attributes:
         started: the initial models are loaded, or failed to.
-        failed: the repositories could not be read, and the server was told to stay (`--exit-on-error=false`).
         stopping: SIGTERM came; nothing new is accepted.
         regions: shared memory of clients; decoders look up there what a request names.
         log_control: None when there is no log of our own, as in another program.
@@ -94,7 +93,6 @@ class Service:
     status_source: Callable[[OnStatus], None] | None = None
     safe_mode_exit: Callable[[], list[str]] = list
     started: bool = False
-    failed: bool = False
     stopping: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _loads: set[asyncio.Task[None]] = field(default_factory=set)
@@ -108,12 +106,12 @@ class Service:
     # ---- health and metadata ------------------------------------------------------------------------------------
 
     def live(self) -> bool:
-        """The process answers, has begun as it should, and is not on its way out."""
-        return not self.stopping and not self.failed
+        """The process answers, and is not on its way out."""
+        return not self.stopping
 
     def ready(self) -> bool:
         """All models that count can answer."""
-        running = self.started and not self.stopping
+        running = self.started and not self.stopping and not self.registry.incidents.unreadable
         return running and (not self.options.strict_readiness or self.registry.is_ready())
 
     def exiting(self) -> bool:

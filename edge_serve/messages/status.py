@@ -82,6 +82,7 @@ class ServerFacts:
         required: names of the models without which the server is not ready; none = all that were asked for.
         lacking: (name, why) of the required models that are not ready.
         safe_mode: why models were left out; "" = they were not.
+        unreadable: why the model repositories could not be read; "" = they could.
         versions: name -> version of edge-serve, Python and the libraries.
         doors: name -> where it listens.
     """
@@ -97,5 +98,6 @@ class ServerFacts:
     required: tuple[str, ...] = ()
     lacking: tuple[tuple[str, str], ...] = ()
     safe_mode: str = ""
+    unreadable: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     doors: dict[str, list[str]] = field(default_factory=dict)

@@ -17,6 +17,7 @@ class Incidents:
         skipped: those of `left_out` that would have been loaded otherwise.
         returning: those that were skipped and are being loaded now.
         failed: models that failed to load when all were loaded last.
+        unreadable: why the repositories could not be read when the server started; "" = they could, or can by now.
         reasons: model that lies in the repository -> why its last load failed.
         on_change: called when a load begins or ends, before anything of the model is touched.
     """
@@ -26,6 +27,7 @@ class Incidents:
         self.skipped: set[str] = set()
         self.returning: set[str] = set()
         self.failed: set[str] = set()
+        self.unreadable = ""
         self.reasons: dict[str, str] = {}
         self.on_change: Callable[[], None] = lambda: None
         self._loading: Counter[str] = Counter()

@@ -103,6 +103,8 @@ class Poller:
                 await self._registry.load_all(load, own_worker=True)
             except Exception:  # a fault of ours must not end the polling
                 log.exception("loading what has changed failed")
+        if changes.again is None:
+            self._registry.incidents.unreadable = ""
         return changes.again
 
     async def _scan(self) -> tuple[dict[str, Snapshot], set[str]] | None:

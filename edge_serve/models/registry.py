@@ -206,8 +206,9 @@ class Registry:
 
     def is_ready(self) -> bool:
         """Strict readiness: every version of every model that counts serves and is healthy, or was unloaded, and no
-        model lacks one. A server in safe mode is not ready, nor one that has just left it."""
-        if self.incidents.left_out or self.incidents.returning:
+        model lacks one. A server in safe mode is not ready, nor one that has just left it, nor one that could not read
+        its repositories."""
+        if self.incidents.left_out or self.incidents.returning or self.incidents.unreadable:
             return False
         if not self._required.issubset(map(plain_name, self._turnover.highest)):
             return False
@@ -296,6 +297,7 @@ class Registry:
         for error in (results[one] for one in wanted):
             if error is not None:
                 raise error
+        self.incidents.unreadable = ""
 
     async def _load(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
         """What became of each model: an error, or None. Ensembles that need one of them are made anew."""

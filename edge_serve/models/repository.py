@@ -12,7 +12,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -61,8 +61,8 @@ class Repository:
     """The model repositories, in the order of `--model-repository`; one that is given twice is one, as in Triton.
 
     No method that reads the disk waits longer than some `READ_SECONDS`, whatever lies there. An entry that cannot be
-    read is logged once and left out until it can be read. All but `scan`, `find`, `read` and `snapshots` may be called
-    on the event loop.
+    read is logged once and left out until it can be read. All but `scan`, `find`, `read`, `fingerprints`, and
+    `snapshots` may be called on the event loop.
 
     Args:
         namespaced: models of one name may lie in several repositories (`--model-namespacing`). Each then goes by
@@ -170,6 +170,12 @@ class Repository:
         self._faults.remove(Stage.WALK, found.name)
         self._faults.remove(Stage.LOAD, found.name)
         return result
+
+    def fingerprints(self, models: Iterable[Found]) -> dict[str, Fingerprint]:
+        """The fingerprint of each model whose directory can be read. All together take little longer than one."""
+        jobs = {found.name: partial(fingerprint, found.directory) for found in models}
+        results = self._reader.read_all(jobs)
+        return {name: result for name, result in results.items() if not isinstance(result, Exception)}
 
     def snapshots(self) -> tuple[dict[str, Snapshot], set[str]]:
         """Every model as it lies on disk now, and the names of those that cannot be read now.

@@ -177,6 +177,7 @@ class Collector:
             required=tuple(self._rooms.required),
             lacking=tuple((one.name, one.reason or one.word) for one in self._rooms.registry.lacking()),
             safe_mode=self._rooms.safe_mode(),
+            unreadable=self._rooms.registry.incidents.unreadable,
             doors=dict(self._rooms.doors),
         )
 

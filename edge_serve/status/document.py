@@ -131,6 +131,8 @@ def standing(server: ServerFacts, waiting: Sequence[str] = ()) -> tuple[str, str
         return "starting", f"loading {names}" if names else "looking for models"
     if server.ready:
         return "ready", ""
+    if server.unreadable:
+        return "not ready", shortened(server.unreadable)
     why = {name: f" ({shortened(reason)})" for name, reason in server.lacking}
     names = ", ".join(f"{name}{why.get(name, '')}" for name in waiting)
     return "not ready", f"waiting for {names}" if names else "a model that counts is not ready"

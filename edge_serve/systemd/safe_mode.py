@@ -8,16 +8,18 @@ import fcntl
 import hashlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import start_task
 from edge_serve.errors import EdgeServeError
 from edge_serve.files import read_small
 from edge_serve.models.registry import Registry
-from edge_serve.models.repository import Found, Repository, fingerprint
+from edge_serve.models.repository import Repository
 from edge_serve.systemd.crash_loop import (
+    DEATHS,
     STABLE_SECONDS,
     Phase,
     Record,
@@ -53,15 +55,17 @@ class CrashWatch:
         #: loads the models that were left out
         self._load: asyncio.Task[list[str]] | None = None
 
-    def begin(self, now_ns: int) -> None:
-        """Before anything is loaded: learn from the processes before this one, and leave out whom they accuse."""
+    async def begin(self, now_ns: int) -> None:
+        """Learn from the processes before this one, and leave out the models that they accuse.
+
+        To be called before anything is loaded. The repository is read in a thread.
+        """
         if not self._acquire():
             return
-        found = self._repository.scan()
-        prints = {name: self._print(one) for name, one in found.items()}
         last = from_text(_read_or_nothing(self._path))
+        found, prints = await offload(self._models, last)
         self._record = next_record(last, _boot(), lambda name: prints.get(name, ""), sorted(found), now_ns)
-        self._others = not found.keys() <= self._record.left_out.keys()
+        self._others = not set(found) <= self._record.left_out.keys()
         self._registry.incidents.on_change = self._save
         if self._record.deaths or self._record.trying:
             self._registry.load_at_once(1)
@@ -75,12 +79,19 @@ class CrashWatch:
             self._leave_out()
         self._save()
 
-    def _print(self, found: Found) -> str:
+    def _models(self, last: Record) -> tuple[Collection[str], Mapping[str, str]]:
+        """The models of the repository, and what tells whether one has changed, where `last` makes that matter.
+
+        While the repository cannot be read, nothing counts as changed.
+        """
         try:
-            rows = self._repository.read(found, lambda: fingerprint(found.directory))
-        except EdgeServeError:
-            return ""
-        return hashlib.sha256(repr(rows).encode()).hexdigest()[:16]
+            found = self._repository.scan()
+        except EdgeServeError:  # the load of the models fails of the same, and says so
+            return (), last.left_out
+        if not (last.left_out or len(last.deaths) + 1 >= DEATHS):
+            return found, {}
+        rows = self._repository.fingerprints(found.values())
+        return found, {name: hashlib.sha256(repr(some).encode()).hexdigest()[:16] for name, some in rows.items()}
 
     def look(self, now_ns: int, busy: Sequence[str], *, started: bool = True) -> None:
         """Called about once a second.
@@ -134,8 +145,7 @@ class CrashWatch:
         """The process ends because it is to."""
         if self._load is not None:
             self._load.cancel()
-        if self._record.phase is not Phase.FAILED:
-            self._end(Phase.ENDED, Suspects())
+        self._end(Phase.ENDED, Suspects())
 
     # ---- inside -------------------------------------------------------------------------------------------------
 
@@ -173,6 +183,8 @@ class CrashWatch:
             self._load = None
 
     def _end(self, phase: Phase, suspects: Suspects) -> None:
+        if self._record.phase is not Phase.ALIVE:  # this process has not begun its record, or has ended it
+            return
         self._registry.incidents.on_change = lambda: None
         self._record = replace(self._record, phase=phase, now=suspects)
         self._write()

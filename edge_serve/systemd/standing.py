@@ -21,10 +21,12 @@ class Phase:
     Attributes:
         loaded: the models of the start are loaded, or failed to.
         safe: why the server runs without some or all of its models; "" = it does not.
+        unreadable: why the model repositories cannot be read; "" = they can.
     """
 
     loaded: bool
     safe: str = ""
+    unreadable: str = ""
 
 
 def status_line(
@@ -51,6 +53,8 @@ def status_line(
     notes += [f"{name}: {shortened(reason)}" for name, reason in (unread or {}).items() if name not in named]
     if len(notes) > _MOST_NAMES:
         notes[_MOST_NAMES:] = [f"and {len(notes) - _MOST_NAMES} more"]
+    if phase.unreadable:
+        notes.insert(0, shortened(phase.unreadable))
     text = "; ".join([", ".join([head, *filter(None, groups)]), *notes])
     return f"safe mode: {phase.safe}; {text}" if phase.safe else text
 

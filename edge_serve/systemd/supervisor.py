@@ -73,9 +73,13 @@ class Supervisor:
         faults.allow(environ, self._watched.registry)
 
     def watch_crashes(self, crashes: CrashWatch) -> None:
-        """Before anything is loaded: whoever killed the service again and again is left out."""
+        """Keep the record of crashes, as soon as `learn` has read it."""
         self._crashes = crashes
-        crashes.begin(self._clock.now_ns())
+
+    async def learn(self) -> None:
+        """Leave out the models that killed the service again and again. To be called before anything is loaded."""
+        if self._crashes is not None:
+            await self._crashes.begin(self._clock.now_ns())
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -154,7 +158,8 @@ class Supervisor:
     # ---- inside -------------------------------------------------------------------------------------------------
 
     def _phase(self) -> Phase:
-        return Phase(self._watched.service.started, self.safe_mode)
+        incidents = self._watched.registry.incidents
+        return Phase(self._watched.service.started, self.safe_mode, incidents.unreadable)
 
     def _line(self) -> str:
         registry = self._watched.registry

@@ -189,7 +189,7 @@ def test_a_broken_model(repository: Path, flags: list[str], state: str) -> None:
 
 def test_no_repository() -> None:
     with running("--model-repository=/no/such/place", "--exit-on-error=false", ready=False) as server:
-        server.wait_for_log("neither live nor ready")
+        server.wait_for_log("live, and not ready until it can be read")
         check(server, "no repository", "gated")
 
 

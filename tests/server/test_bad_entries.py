@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from edge_serve.models.names import shown
+from edge_serve.systemd.crash_loop import Phase, Record, as_text
+from edge_serve.systemd.safe_mode import FILE
 from tests.server.bad_entries import (
     WITHOUT_OVERRIDE,
     bad_kinds,
@@ -174,6 +176,32 @@ def test_a_file_system_that_does_not_answer_costs_its_entries(root: Path, tmp_pa
         check(server, bad)
         if mode == "poll":
             finds_what_is_new(server, root)
+        stops(server)
+
+
+@needs_root
+@pytest.mark.slow  # half a minute: the server waits ten seconds for such an entry
+@pytest.mark.timeout(150)
+def test_safe_mode_reads_entries_that_do_not_answer_beside_each_other(root: Path, tmp_path: Path) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    record = Record(boot, Phase.ENDED, left_out={"linked": "another fingerprint"}, reasons={"linked": "it died"})
+    (tmp_path / FILE).write_text(as_text(record))
+    mounts = [root / f"mounted{number}" for number in range(4)]
+    with contextlib.ExitStack() as stack:
+        for mount in mounts:
+            mount.mkdir()
+            try:
+                stack.enter_context(silent_file_system(mount))
+            except OSError as error:
+                pytest.skip(f"no FUSE here: {error}")
+        began = time.monotonic()
+        flags = (f"--model-repository={root}", f"--state-directory={tmp_path}", *ALL["poll"])
+        server = stack.enter_context(running(*flags, ready=False))
+        assert server.get("/v2/health/live")[0] == 200
+        assert time.monotonic() - began < 10  # the doors are open meanwhile
+        server.wait_for_log(r"edge-serve \S+ ready in", 2 * PATIENCE)
+        assert time.monotonic() - began < 35  # one after the other took 40 s before the first model
+        check(server, dict.fromkeys([mount.name for mount in mounts], "does not answer"))
         stops(server)
 
 

@@ -92,14 +92,6 @@ def test_a_bad_command_line_is_one_clear_line(arguments: tuple[str, ...], text: 
     assert "Traceback" not in server.log()
 
 
-def test_without_its_repository_a_server_may_stay_and_is_not_alive() -> None:
-    with running("--model-repository=/no/such/place", "--exit-on-error=false", ready=False) as server:
-        server.wait_for_log("neither live nor ready")
-        assert [server.get(f"/v2/health/{word}")[0] for word in ("live", "ready")] == [400, 400]
-        assert server.get("/v2")[0] == 200
-        assert server.post("/v2/repository/index") == (503, b'{"error":"Server not ready"}')
-
-
 def test_a_taken_port_is_told(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = start(f"--model-repository={tmp_path}", f"--http-port={taken.getsockname()[1]}")

@@ -13,6 +13,7 @@ from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.status import ModelFacts, WorkerFacts
 from edge_serve.metrics.source import HttpSeries
+from edge_serve.models.incidents import Incidents
 from edge_serve.models.repository import Found
 from edge_serve.service import ServiceOptions
 from edge_serve.status import collect
@@ -53,6 +54,7 @@ class FakeRegistry:
 
     def __init__(self) -> None:
         self.found = []
+        self.incidents = Incidents()
 
     def index(self, *, ready_only: bool, found: dict[str, Found], why: bool = False) -> list[IndexEntry]:
         self.found.append(found)

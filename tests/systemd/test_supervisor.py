@@ -115,6 +115,32 @@ def test_a_required_model_that_no_client_has_loaded_yet_keeps_nothing_from_start
         assert box.wait_for(lambda message: message.get("STATUS") == "1 model ready")
 
 
+@pytest.mark.parametrize("mode", ["poll", "none"])
+def test_a_repository_that_cannot_be_read_is_told_and_served_when_it_can(tmp_path: Path, mode: str) -> None:
+    python_model(tmp_path / "aside", "good")
+    repository = tmp_path / "models"
+    flags = [f"--model-repository={repository}", "--exit-on-error=false", f"--model-control-mode={mode}"]
+    flags += ["--repository-poll-secs=1"] if mode == "poll" else []
+    flags += [f"--state-directory={tmp_path}"]
+    why = f"failed to read model repository '{repository}': No such file or directory"
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags) as server:
+        assert box.wait_for(ready)["STATUS"].startswith(f"0 models ready; {why}")
+        find_ports(server)
+        assert server.get("/v2/health/live")[0] == 200
+        assert server.get("/v2/health/ready")[0] == 400
+        server.wait_for_log(f"^E.*{why}.* the server is live, and not ready until it can be read")
+        told = json.loads(server.get("/edge-serve/status")[1])["server"]
+        assert told["state"] == "not ready"
+        assert told["reason"].startswith(why)
+
+        (tmp_path / "aside").rename(repository)
+        if mode == "none":
+            server.process.send_signal(signal.SIGHUP)
+        assert box.wait_for(lambda message: message.get("STATUS") == "1 model ready")
+        assert server.get("/v2/health/ready")[0] == 200
+        assert server.add_sub("good")[0] == 200
+
+
 @pytest.mark.parametrize("way_out", ["mended", "removed"])
 def test_a_model_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path, way_out: str) -> None:
     python_model(tmp_path / "models", "good")
