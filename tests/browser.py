@@ -74,6 +74,29 @@ class Page:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
+    def awaited(self, script: str) -> Any:
+        """The value of a promise in the page.
+
+        Raises:
+            AssertionError: it is rejected.
+        """
+        answer = self.ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def choose(self, selector: str, *files: Path) -> None:
+        """Choose files in the `<input type=file>` that a selector finds."""
+        found = self.ask("Runtime.evaluate", expression=f"document.querySelector({json.dumps(selector)})")["result"]
+        self.ask("DOM.setFileInputFiles", objectId=found["objectId"], files=[str(file) for file in files])
+
+    def press(self, *keys: str) -> None:
+        """Press keys, by their names, where the focus is."""
+        for key in keys:
+            code = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36}[key]
+            text = {"text": "\r"} if key == "Enter" else {}
+            for kind in ("keyDown", "keyUp"):
+                self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
+
     def wait_for(self, condition: str, limit: float = PATIENCE) -> Any:
         """Until an expression is true; its value."""
         end = time.monotonic() + limit

@@ -83,6 +83,7 @@ class ServerFacts:
         lacking: (name, why) of the required models that are not ready.
         safe_mode: why models were left out; "" = they were not.
         unreadable: why the model repositories could not be read; "" = they could.
+        explicit: clients may load and unload models.
         versions: name -> version of edge-serve, Python and the libraries.
         doors: name -> where it listens.
     """
@@ -99,5 +100,6 @@ class ServerFacts:
     lacking: tuple[tuple[str, str], ...] = ()
     safe_mode: str = ""
     unreadable: str = ""
+    explicit: bool = False
     versions: dict[str, str] = field(default_factory=dict)
     doors: dict[str, list[str]] = field(default_factory=dict)

@@ -103,6 +103,7 @@ class Route:
         version: as digits without leading zeros; "" = none given.
         repository: the `{r}` of `/v2/repository/{r}/...`.
         region: the shared memory region; "" = all.
+        file: of the status page; "" = the page itself.
     """
 
     operation: Operation
@@ -111,6 +112,7 @@ class Route:
     version: str = ""
     repository: str = ""
     region: str = ""
+    file: str = ""
 
 
 _MODEL = re.compile(
@@ -118,6 +120,7 @@ _MODEL = re.compile(
     r"(?:/(infer|generate|generate_stream|ready|config|stats|trace/setting))?"
 )
 _REPOSITORY = re.compile(r"/v2/repository(?:/([^/]+))?/(?:(index)|models/([^/]+)/(load|unload))")
+_PAGE_FILE = re.compile(r"/ui/([a-z]+\.(?:css|js))")
 _SHARED_MEMORY = re.compile(r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(status|register|unregister)")
 
 _MODEL_OPERATIONS = {
@@ -168,8 +171,11 @@ def _match(method: str, path: str) -> Route | None:
     fixed = _FIXED.get(path)
     if fixed is not None:
         return Route(fixed, method in fixed.methods)
-    if method == "GET" and path in _PAGES:
-        return Route(_PAGES[path], allowed=True)
+    if method == "GET":
+        if path in _PAGES:
+            return Route(_PAGES[path], allowed=True)
+        if found := _PAGE_FILE.fullmatch(path):
+            return Route(Operation.PAGE, allowed=True, file=found[1])
     for attempt in (_match_model, _match_repository, _match_shared_memory):
         route = attempt(method, path)
         if route is not None:

@@ -178,6 +178,7 @@ class Collector:
             lacking=tuple((one.name, one.reason or one.word) for one in self._rooms.registry.lacking()),
             safe_mode=self._rooms.safe_mode(),
             unreadable=self._rooms.registry.incidents.unreadable,
+            explicit=service.options.explicit,
             doors=dict(self._rooms.doors),
         )
 

@@ -100,6 +100,7 @@ def _server(server: ServerFacts, waiting: Sequence[str], reading: ProcessReading
         "uptime_seconds": round(server.uptime_seconds, 1),
         "waiting_for": list(waiting),
         "safe_mode": server.safe_mode,
+        "explicit": server.explicit,
         "rss_bytes": reading.rss_bytes,
         "pss_bytes": reading.pss_bytes,
         "doors": {name: list(addresses) for name, addresses in server.doors.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 from urllib.parse import urlsplit
 from weakref import WeakSet
@@ -193,6 +193,19 @@ class Gate:
     def may_read_log(self, field: Field) -> bool:
         """See `Policy.may_read_log`."""
         return self._access.policy.may_read_log(self._peer, self._asked(field))
+
+    def role_of_page(self, field: Field) -> tuple[Role, str]:
+        """Return the highest role that a page of this server has for this client, and why it may not administrate.
+
+        Browsers send no origin with a GET of the page's own server, and one with its POST. So the host stands for it:
+        without a scheme, which a proxy may have changed.
+        """
+        policy, asked, host = self._access.policy, self._asked(field), field("host")
+        if host and all(self._access.is_foreign(f"{scheme}://{host}", host) for scheme in ("http", "https")):
+            asked = replace(asked, origin=f"http://{host}")
+        allowed = (role for role in reversed(Role) if policy.refusal(self._peer, role, asked) is None)
+        refusal = policy.refusal(self._peer, Role.ADMIN, asked)
+        return next(allowed, Role.NONE), "" if refusal is None else refusal.message
 
     def _asked(self, field: Field) -> Asked:
         origin = field("origin")

@@ -198,7 +198,7 @@ class V2Application:
             elif request.route.operation is Operation.GENERATE_STREAM:
                 self._generation.handle(exchange, request, Stream)
             elif request.route.operation is Operation.STATUS:
-                self._edge.status(exchange, log=self._gate is None or self._gate.may_read_log(exchange.head.get))
+                self._edge.status(exchange, self._gate)
             else:
                 self._handler(request.route)(exchange, request.route)
         except EdgeServeError as error:

@@ -160,6 +160,25 @@ def test_our_own_page_is_not_foreign() -> None:
     assert Access(AccessSettings(origins=["*"])).is_foreign("http://any", "127.0.0.1:8000")
 
 
+def test_a_client_is_told_its_role_and_why_it_may_not_administrate(tokens: Path) -> None:
+    guarded = Guarded(token_file=str(tokens))
+
+    def told(token: str, host: str = "localhost:8000", peer: Peer = LOCAL) -> tuple[str, str]:
+        headers = {**bearer(token), "Host": host, "k": "v"}
+        client = guarded.call("GET", "/edge-serve/status", headers, peer).json["client"]
+        return client["role"], client["admin_refusal"]
+
+    assert told("a") == ("admin", "")
+    assert told("i") == ("infer", "this needs the role admin, and this client has the role infer")
+    assert told("r")[0] == "read"
+    role, refusal = told("a", peer=FAR)
+    assert role == "infer"
+    assert "from another machine" in refusal
+    role, refusal = told("a", host="cart-7.local:8000")  # a browser sends this origin with a POST of the page
+    assert role == "infer"
+    assert "http://cart-7.local:8000" in refusal
+
+
 def test_the_socket_for_administration_knows_no_restrictions(tokens: Path) -> None:
     door = Guarded(token_file=str(tokens))
     admin = Peer(local=True, administrator=True)

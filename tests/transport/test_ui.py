@@ -19,10 +19,12 @@ from PIL import Image
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.models.statistics import record_success
 from edge_serve.status.document import build
-from edge_serve.transport.v2_edge import StatusPage
+from edge_serve.transport.page import page_files
 from tests.browser import Browser, Page, chromium
 from tests.server.running import python_model, running
 from tests.status.documents import MS, document, facts, served, server
+
+FILES = page_files()
 
 #: a test may start a browser on a busy machine
 pytestmark = pytest.mark.timeout(180)
@@ -49,9 +51,10 @@ class Handler(BaseHTTPRequestHandler):
     scene: Scene
 
     def do_GET(self) -> None:
-        page = StatusPage()
-        if self.path == "/ui":
-            self._reply(200, page.body, (*page.headers, ("Content-Type", "text/html; charset=utf-8")))
+        name = self.path.removeprefix("/ui").removeprefix("/")
+        if self.path.startswith("/ui") and name in FILES:
+            file = FILES[name]
+            self._reply(200, file.body, (*file.headers, ("Content-Type", file.content_type)))
         elif self.path == "/edge-serve/status":
             self.scene.seen.append(self.headers.get("Authorization"))
             status, value = self.scene.answer()
@@ -131,7 +134,7 @@ def test_models_workers_events_and_the_device_are_drawn(browser: Browser, scene:
         for text in (
             "cart-7", "Ready", "det", "version 1 · onnxruntime · 2 instances", "Internal: no such file", "Unloaded",
             "1 of 2 ready", "49 °C", "of 8.0 GiB", "of 4.0 GiB", "25 %", "51 °C, 12.5 W", "onnxruntime", "det:1",
-            "model det is ready", "edge-serve 1.2.3", "HTTP 127.0.0.1:8000", "10 in all, 3 queued",
+            "model det is ready", "edge-serve 1.2.3", "HTTP 127.0.0.1:8000", "10 in all, 4 in flight, 3 queued",
         ):  # fmt: skip
             shows(page, text)
         page.evaluate("document.querySelector('#choice [value=errors]').click()")
@@ -183,16 +186,22 @@ def test_a_server_that_is_gone_is_told(browser: Browser, tmp_path: Path) -> None
     page.close()
 
 
+def enter_token(page: Page, token: str) -> None:
+    page.evaluate(f"document.querySelector('form input').value = {json.dumps(token)}")
+    page.evaluate("document.querySelector('form button').click()")
+
+
 def test_a_locked_door_asks_for_a_token_and_shows_it(browser: Browser, scene: Scene) -> None:
     scene.answer = lambda: (
         (200, document()) if scene.seen[-1] == "Bearer s3cret" else (401, {"error": "this needs the role read"})
     )
     with opened(browser, scene.url) as page:
-        shows(page, "this needs the role read")
+        shows(page, "Enter a token with the role read (made by edge-serve token FILE read NAME).")
         assert page.evaluate("document.getElementById('state').textContent") == "Locked"
         assert "Models" not in page.text()
-        page.evaluate("document.querySelector('form input').value = ' s3cret '")
-        page.evaluate("document.querySelector('form button').click()")
+        enter_token(page, "wrong")
+        shows(page, "The server refused the token: this needs the role read. Enter a token")
+        enter_token(page, " s3cret ")
         shows(page, "cart-7")
         page.wait_for("document.getElementById('banner').hidden")
         page.complaints[:] = [text for text in page.complaints if "401" not in text]
