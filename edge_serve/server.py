@@ -318,6 +318,7 @@ class Server:
         chores: dict[str, Coroutine[Any, Any, None]] = {
             "trimming": trim_idle(self._budget),
             "health": repeat("asking models for their health", HOUSEKEEPING_SECONDS, self._registry.check_health),
+            "versions": repeat("looking for failed versions", HOUSEKEEPING_SECONDS, self._registry.dismiss_gone),
             "guards": repeat("looking at certificates and tokens", HOUSEKEEPING_SECONDS, self._guards.look),
         }
         if self._log_control is not None:

@@ -42,9 +42,11 @@ class IndexEntry:
 
     Attributes:
         state: UNKNOWN, READY, UNAVAILABLE, LOADING, UNLOADING; "" = not printed.
+        dismissed: it failed to load, and that no longer counts; not printed.
     """
 
     name: str
     version: str = ""
     state: str = ""
     reason: str = field(default="")
+    dismissed: bool = False

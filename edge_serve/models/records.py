@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.models.lifecycle import Event, State, after
@@ -15,17 +16,30 @@ from edge_serve.models.served import Served
 
 @dataclass(slots=True)
 class VersionRecord:
-    """A version that was asked for at least once; `served` while it answers."""
+    """A version that was asked for at least once; `served` while it answers.
+
+    Attributes:
+        directory: of the version that failed to load, in the repository; None = its files came with a load request.
+        dismissed: it failed, and no longer counts for the readiness of the server.
+    """
 
     version: int
     state: State = State.LOADING
     reason: str = ""
     served: Served | None = None
+    directory: Path | None = None
+    dismissed: bool = False
 
     def move(self, event: Event, reason: str = "") -> None:
         """One step through the table."""
         self.state = after(self.state, event)
         self.reason = reason
+        self.directory, self.dismissed = None, False
+
+    @property
+    def failed(self) -> bool:
+        """It failed to load, and that counts."""
+        return self.state is State.GONE and self.reason != "unloaded" and not self.dismissed
 
     def news(self) -> str:
         """Why it is where it is; of one that serves, what became of its workers lately."""
@@ -34,10 +48,10 @@ class VersionRecord:
 
     @property
     def settled(self) -> bool:
-        """It serves and is healthy, or is being exchanged, or was unloaded."""
+        """It serves and is healthy, or is being exchanged, or was unloaded, or its failure no longer counts."""
         if self.state is State.READY:
             return self.served is not None and (self.served.healthy or self.served.exchanging)
-        return self.state is State.GONE and self.reason == "unloaded"
+        return self.state is State.GONE and not self.failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +89,31 @@ class ModelRecord:
 
     @property
     def settled(self) -> bool:
-        """Each of its versions is, and there was one to try."""
-        return all(version.settled for version in self.versions.values()) if self.versions else not self.barren
+        """Each of its versions is, or drains beside one that serves; and there was one to try."""
+        if not self.versions:
+            return not self.barren
+        counted = [version for version in self.versions.values() if not version.settled]
+        return not counted or (bool(self.ready()) and all(one.state is State.DRAINING for one in counted))
 
     def ready(self) -> list[VersionRecord]:
         """Versions that serve, ascending."""
         return [record for _, record in sorted(self.versions.items()) if record.state is State.READY]
 
+    def failed(self) -> list[VersionRecord]:
+        """Versions whose failure to load counts."""
+        return [record for record in self.versions.values() if record.failed]
+
+    def dismiss(self, wanted: Collection[int] = ()) -> None:
+        """Let failures count no more, except those of `wanted` versions. As in Triton, the index still shows them."""
+        for version in self.failed():
+            version.dismissed = version.version not in wanted
+
     def index_entries(self, *, ready_only: bool) -> list[IndexEntry]:
         """Its lines of the repository index."""
         return [
-            IndexEntry(plain_name(self.name), str(version.version), version.state.value, version.news())
+            IndexEntry(
+                plain_name(self.name), str(version.version), version.state.value, version.news(), version.dismissed
+            )
             for _, version in sorted(self.versions.items())
             if not ready_only or version.state is State.READY
         ]

@@ -19,7 +19,6 @@ from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable, UnreadableEntry
 from edge_serve.messages.about import about
 from edge_serve.messages.metadata import IndexEntry
-from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.metrics.source import ModelSeries
 from edge_serve.models.batch import Batch, Results
 from edge_serve.models.busy import Busy, busy_versions
@@ -34,6 +33,7 @@ from edge_serve.models.dependencies import (
     released,
 )
 from edge_serve.models.elders import Elders
+from edge_serve.models.failures import dismiss_gone
 from edge_serve.models.incidents import Incidents
 from edge_serve.models.lifecycle import State
 from edge_serve.models.loading import Loader, Plan
@@ -65,6 +65,7 @@ class Registry:
     Attributes:
         elders: replaced versions with open sequences.
         incidents: what is loading, and what is left out.
+        departing: versions that were replaced or unloaded.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Registry:
         self._turnover = Turnover(loader, at_once, self.lookup, self.elders, drain_seconds, retries)
 
         self._turnover.incidents = self.incidents
+        self.departing = self._turnover.departing
 
     def load_at_once(self, count: int) -> None:
         """How many versions may be loading at the same time from now on."""
@@ -187,18 +189,9 @@ class Registry:
             if version.served is not None
         ]
 
-    def draining(self) -> list[Served]:
-        """The versions that were replaced or unloaded and still have something to answer."""
-        return list(self._turnover.draining)
-
     def busy(self) -> list[Busy]:
         """The versions that have requests to answer, those that drain included."""
-        return busy_versions({*self.served(), *self._turnover.draining})
-
-    def counters(self) -> list[ModelStatistics]:
-        """The counters of all versions since the start: one sum for those that were closed, and each of the others."""
-        others = {id(one.statistics): one.statistics for one in (*self.served(), *self._turnover.draining)}
-        return [self._turnover.closed, *others.values()]
+        return busy_versions({*self.served(), *self.departing.versions})
 
     def series(self) -> Iterator[ModelSeries]:
         """What the metrics page shows of each served version."""
@@ -317,6 +310,10 @@ class Registry:
                     self._models[name].explicit = True
             await batch.run(lambda plan: self._load_one(plan, batch, own_worker=own_worker))
             self._remember(batch.results)
+            for name in plans:
+                record = self._models[name]
+                if batch.results[name] is None and record.plan is not None:
+                    record.dismiss(record.plan.versions)
             return batch.results
 
     def _remember(self, results: Results) -> None:
@@ -450,6 +447,7 @@ class Registry:
             for one in going:
                 self._models[one].plan = None
                 self._models[one].explicit = self._models[one].barren = False
+                self._models[one].dismiss()
                 self.incidents.reasons.pop(one, None)
             if begun is not None:
                 asyncio.get_running_loop().call_soon(begun)
@@ -471,6 +469,10 @@ class Registry:
             return 0
         _, busy = await asyncio.wait(self._turnover.leaving, timeout=max(0.0, end - time.monotonic()))
         return len(busy)
+
+    async def dismiss_gone(self) -> None:
+        """See `failures.dismiss_gone`. Called about once a second."""
+        await dismiss_gone(self._models.values())
 
     async def check_health(self) -> None:
         """Ask each model whether it is well, and do not wait for the answers. Called about once a second.

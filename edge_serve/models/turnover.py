@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterable
 
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.messages.about import about
-from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.admission import Way
 from edge_serve.models.caching import CachedRunner
+from edge_serve.models.departing import Departing
 from edge_serve.models.dependencies import LoadFailure, members_of
 from edge_serve.models.driver import Driver
 from edge_serve.models.elders import Elders, open_sequences
 from edge_serve.models.ensemble_flight import Lookup
 from edge_serve.models.incidents import Incidents
 from edge_serve.models.lifecycle import Event, State
-from edge_serve.models.lineage import add_up
 from edge_serve.models.loading import Loader, Plan
 from edge_serve.models.memory import Memory
 from edge_serve.models.records import ModelRecord, VersionRecord
@@ -45,8 +44,7 @@ class Turnover:
     Attributes:
         highest: model -> the highest version that serves.
         leaving: one task for each version that has not left yet.
-        draining: versions that answer what they accepted, and nothing new.
-        closed: the counters of all versions that were closed.
+        departing: the versions that have not left yet, and the counters of those that have.
         incidents: is told what is loading.
     """
 
@@ -63,8 +61,7 @@ class Turnover:
         self._slots = asyncio.Semaphore(at_once)
         self.highest: dict[str, Served] = {}
         self.leaving: set[asyncio.Task[None]] = set()
-        self.draining: set[Served] = set()
-        self.closed = ModelStatistics()
+        self.departing = Departing()
         self.incidents = Incidents()
         self._regrouper = Regrouper(loader, drain_seconds)
 
@@ -111,6 +108,9 @@ class Turnover:
         if failures:
             await self._abandon(record, opened, failures)
             self._close_rooms(record, failures)
+            if plan.kept is None:
+                for known in record.failed():
+                    known.directory = plan.directory / str(known.version)
             raise LoadFailure(record.name, _load_failure(failures))
         self._take_over(record, plan, [served for served in opened if not isinstance(served, EdgeServeError)])
 
@@ -264,7 +264,7 @@ class Turnover:
         """Let a version end; one that was replaced keeps its open sequences until they have ended."""
         served.leaving = True
         sequences = replaced and self._elders.add(served)
-        self.draining.add(served)
+        self.departing.add(served)
         task = asyncio.get_running_loop().create_task(self._drain(served, sequences), name=f"drain {served.name}")
         self.leaving.add(task)
         task.add_done_callback(self.leaving.discard)
@@ -288,9 +288,7 @@ class Turnover:
         runner = served.runner.runner if isinstance(served.runner, CachedRunner) else served.runner
         if late and isinstance(runner, Driver):
             runner.give_up(_too_late(served, self._drain_seconds))
-        self.draining.discard(served)
-        if not served.has_stand_in:
-            self.closed = add_up([self.closed, served.statistics])
+        self.departing.close(served)
         text, extra = "model %s version %s unloaded in %.2f s", about(served.name, served.version)
         log.info(text, served.name, served.version, time.monotonic() - started, extra=extra)
 

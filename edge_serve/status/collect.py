@@ -132,11 +132,11 @@ class Collector:
     async def document(self) -> Document:
         """With what the machine said when it was last looked at. Facts of many models are gathered in pieces."""
         rooms = self._rooms
-        counters = rooms.registry.counters()
+        counters = rooms.registry.departing.counters(rooms.registry.served())
         models: list[ModelFacts] = []
         async for made in in_pieces(map(model_facts, rooms.registry.served())):
             models += made
-        models = with_draining(models, map(model_facts, rooms.registry.draining()))
+        models = with_draining(models, map(model_facts, rooms.registry.departing.versions))
         index = rooms.registry.index(ready_only=False, found=self._readings.found or {}, why=True)
         await asyncio.sleep(0)
         rows: list[Document] = []

@@ -184,6 +184,8 @@ def condition_of(entry: IndexEntry, model: ModelFacts | None) -> tuple[str, str]
         return "restarting", "the model says that it is not ready" if model.complete else "its worker is started again"
     if entry.state in ("LOADING", "UNLOADING"):
         return entry.state.lower(), entry.reason
+    if entry.dismissed:
+        return "unloaded", f"it failed to load, and no longer counts: {entry.reason}"
     if not entry.state or entry.reason == "unloaded":
         return "unloaded", "" if entry.state else "never loaded"
     return "failed", entry.reason

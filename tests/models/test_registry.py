@@ -52,6 +52,7 @@ class FakeServed:
         self.version = str(version)
         self.healthy = True
         self.exchanging = self.has_stand_in = False
+        self.holds = 0
         self.load_seconds = 0.0
         self.arena = self.opened = None
         self.closed = False
@@ -414,6 +415,103 @@ def test_a_model_without_a_version_is_not_ready(tmp_path: Path) -> None:
         assert not house.registry.is_ready()
         house.put("bare", 1)
         await house.registry.load("bare")
+        assert house.registry.is_ready()
+
+    play(tmp_path, scenario)
+
+
+BAD = Internal("v2 is bad")
+
+
+def load_bad_version(house: House) -> Coroutine[Any, Any, None]:
+    """Version 1 serves, and version 2 does not load."""
+
+    async def load() -> None:
+        house.put("m", 1)
+        await house.registry.load("m")
+        house.put("m", 2)
+        house.loader.broken["m", 2] = BAD
+        with pytest.raises(EdgeServeError):
+            await house.registry.load("m")
+        assert not house.registry.is_ready()
+
+    return load()
+
+
+@pytest.mark.parametrize("again", ["nothing new", "changed"])
+def test_a_failed_version_counts_no_more_when_a_load_without_it_succeeds(tmp_path: Path, again: str) -> None:
+    async def scenario(house: House) -> None:
+        await load_bad_version(house)
+        (tmp_path / "m" / "2").rmdir()
+        if again == "changed":
+            (tmp_path / "m" / "1" / "model.py").touch()
+        await house.registry.load("m")
+
+        assert house.registry.is_ready()
+        assert ("m", "2", "UNAVAILABLE", "Internal: v2 is bad") in house.index()  # as Triton's
+        assert [one.word for one in house.registry.standings()] == ["ready"]
+
+        house.put("m", 2)  # bad as ever
+        with pytest.raises(EdgeServeError):
+            await house.registry.load("m")
+        assert not house.registry.is_ready()
+
+    play(tmp_path, scenario)
+
+
+def test_a_failed_version_counts_while_it_lies_in_the_repository_and_is_wanted(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        await load_bad_version(house)
+        await house.registry.dismiss_gone()
+        assert not house.registry.is_ready()
+
+        (tmp_path / "m" / "2").rmdir()
+        await house.registry.dismiss_gone()
+        assert house.registry.is_ready()
+
+    play(tmp_path, scenario)
+
+
+def test_a_model_that_failed_counts_until_it_is_unloaded(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("m", 1)
+        house.loader.broken["m", 1] = BAD
+        for _ in range(2):
+            with pytest.raises(EdgeServeError):
+                await house.registry.load("m")
+            await house.registry.dismiss_gone()
+            assert not house.registry.is_ready()
+            await house.registry.unload("m")
+            assert house.registry.is_ready()
+            assert house.index() == [("m", "1", "UNAVAILABLE", "Internal: v2 is bad")]  # as Triton's
+
+    play(tmp_path, scenario)
+
+
+def test_a_version_that_drains_beside_its_successor_does_not_count(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.loader.busy = True
+        house.put("m", 1)
+        await house.registry.load("m")
+        first = house.serving("m")
+        (tmp_path / "m" / "1").rmdir()
+        house.put("m", 2)
+        await house.registry.load("m")
+        assert [state for _, _, state, _ in house.index()] == ["UNLOADING", "READY"]
+        assert house.registry.is_ready()
+        assert [(one.version, one.requests, one.seconds) for one in house.registry.busy()] == [
+            ("1", 1, 12),
+            ("2", 1, 12),
+        ]
+
+        unloading = asyncio.create_task(house.registry.unload("m"))
+        await asyncio.sleep(0.01)
+        assert not house.registry.is_ready(), "as Triton, while nothing of the model serves"
+        for served in (first, *house.loader.opened):
+            if served.runner.on_idle is not None:
+                served.runner.on_idle()
+        await unloading
+        await asyncio.sleep(0.01)
         assert house.registry.is_ready()
 
     play(tmp_path, scenario)

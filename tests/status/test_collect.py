@@ -63,10 +63,13 @@ class FakeRegistry:
     def served(self) -> list[Any]:
         return []
 
-    def draining(self) -> list[Any]:
-        return []
+    @property
+    def departing(self) -> FakeRegistry:
+        return self
 
-    def counters(self) -> list[ModelStatistics]:
+    versions: tuple[Any, ...] = ()
+
+    def counters(self, serving: Any) -> list[ModelStatistics]:
         used = ModelStatistics(client_errors=2)
         used.success.add(1000)
         return [ModelStatistics(), used, ModelStatistics(), used]

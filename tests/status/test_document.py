@@ -165,3 +165,11 @@ def test_which_models_are_waited_for(required: list[str], rows: list[tuple[str, 
 )
 def test_the_condition_of_a_version(state: str, reason: str, model: Any, expected: tuple[str, str]) -> None:
     assert condition_of(IndexEntry("det", "1", state, reason), model) == expected
+
+
+def test_a_version_whose_failure_no_longer_counts_is_no_trouble() -> None:
+    made = document(index=[IndexEntry("det", "2", "UNAVAILABLE", "Internal: x", dismissed=True)], models=[])
+
+    (row,) = made["models"]
+    assert (row["condition"], row["reason"]) == ("unloaded", "it failed to load, and no longer counts: Internal: x")
+    assert made["server"]["waiting_for"] == []
