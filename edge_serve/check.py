@@ -16,7 +16,8 @@ from edge_serve.check_infer import Asked, ask_all
 from edge_serve.clock import MonotonicClock
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.json_form import model_config_from_json, model_config_to_json
-from edge_serve.config.model import CONFIG_FILE, load_model_config
+from edge_serve.config.layout import CONFIG_FILE
+from edge_serve.config.model import load_model_config
 from edge_serve.config.settings import nearest
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.models.calls import Calls

@@ -49,7 +49,7 @@ def problems(config: ServerConfig, environ: Mapping[str, str], made: tuple[str, 
     found += _written("--log-file", config.log_file, special=True)
     found += _written("--trace-config triton,file", config.trace_config.file)
     state = config.state_directory or environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    found += _directory("--state-directory", state, made)
+    found += _state_directory(state, made)
     if config.execution_env_directory:
         found += _directory("--execution-env-directory", config.execution_env_directory, made)
     found += _socket("--admin-socket", config.admin_socket, made)
@@ -120,6 +120,21 @@ def _directory(flag: str, path: str, made: tuple[str, ...]) -> Iterator[str]:
         yield f"{flag} '{path}': {'is no directory' if os.path.lexists(path) else 'does not exist: make it'}"
     elif not os.access(path, os.W_OK | os.X_OK):
         yield f"{flag} '{path}': the directory may not be written; change its owner, or choose another"
+
+
+def _state_directory(path: str, made: tuple[str, ...]) -> Iterator[str]:
+    """Find why the server could not use it, or make it if it is missing."""
+    flag = "--state-directory"
+    if os.path.lexists(path) or path in made or not path:
+        yield from _directory(flag, path, made)
+        return
+    above = os.path.dirname(os.path.abspath(path))
+    while not os.path.lexists(above):
+        above = os.path.dirname(above)
+    if not os.path.isdir(above):
+        yield f"{flag} '{path}': cannot be made, because '{above}' is no directory; choose another"
+    elif not os.access(above, os.W_OK | os.X_OK):
+        yield f"{flag} '{path}': cannot be made, because '{above}' may not be written; make it, or choose another"
 
 
 def _socket(flag: str, path: str, made: tuple[str, ...]) -> Iterator[str]:

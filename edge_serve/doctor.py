@@ -35,7 +35,7 @@ class Finding:
 #: backend -> (module that it needs, distributions that bring it, how to get it)
 _BACKENDS = {
     "python": ("numpy", ("numpy",), ""),
-    "onnxruntime": ("onnxruntime", ("onnxruntime-gpu", "onnxruntime"), "pip install 'edge-serve[onnx]'"),
+    "onnxruntime": ("onnxruntime", ("onnxruntime-gpu", "onnxruntime"), "pip install onnxruntime"),
     "tensorrt": ("tensorrt", ("tensorrt",), "not offered yet; export the model to ONNX and serve it with onnxruntime"),
 }
 

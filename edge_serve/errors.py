@@ -107,6 +107,17 @@ class Overloaded(Unavailable):
         self.retry_after = retry_after
 
 
+def with_advice(text: str, advice: str) -> str:
+    """Return an error's text, Triton's own where it has one, with advice after it; "" = there is none."""
+    if not advice:
+        return text
+    if not text.endswith((".", "\n")):
+        return f"{text}; {advice}"
+    first = advice.partition(" ")[0]  # the name of a file stays as it is
+    sentence = advice[0].upper() + advice[1:] if first.isalpha() else advice
+    return f"{text} {sentence}" if text.endswith(".") else text + sentence
+
+
 #: Triton's numeric error codes (TRITONSERVER_Error_Code in core include/triton/core/tritonserver.h), as the Python
 #: backend's `TritonError` and the worker channel carry them.
 BY_TRITON_CODE: dict[int, type[EdgeServeError]] = {

@@ -301,7 +301,7 @@ class Server:
     async def _log_table(self, started: float) -> None:
         rows = [
             (shown(entry.name), entry.version, entry.state, entry.reason)
-            for entry in self._registry.index(ready_only=False, found=await self._registry.scan(), why=True)
+            for entry in self._registry.index(ready_only=False, found=await self._registry.scan())
         ]
         width = max([5, *(len(row[0]) for row in rows)])
         log.info("%-*s  %7s  %s", width, "MODEL", "VERSION", "STATE", extra={DISPLAY: True})

@@ -181,7 +181,8 @@ class Service:
             Unavailable: while starting and stopping. InvalidArgument: a repository cannot be read.
         """
         self._check_running()
-        return self.registry.index(ready_only=ready_only, found=None if ready_only else await self.registry.scan())
+        found = None if ready_only else await self.registry.scan()
+        return self.registry.index(ready_only=ready_only, found=found)
 
     def repository_index(self, ready_only: bool, done: OnIndex) -> None:
         """POST /v2/repository/index; `done` gets the entries, or the error of `index`."""

@@ -5,6 +5,7 @@ Worker's side. A backend is a class named `Backend` (contract: `base.Backend`) w
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import re
@@ -15,7 +16,7 @@ from types import ModuleType
 from typing import cast
 
 from edge_serve.backends.base import Backend, ModelSpec
-from edge_serve.errors import Internal, InvalidArgument, Unavailable
+from edge_serve.errors import Internal, InvalidArgument, Unavailable, with_advice
 
 GROUP = "edge_serve.backends"
 #: the old `platform` names of config.pbtxt, and whose they are (core src/constants.h)
@@ -30,7 +31,7 @@ PLATFORMS = {
 _IN_PYTHON = "load it in a model.py with backend 'python'"
 #: what to do instead, by backends that Triton has and this installation has not
 HINTS = {
-    "onnxruntime": "pip install 'edge-serve[onnx]' (or [onnx-gpu])",
+    "onnxruntime": f"{sys.executable} -m pip install onnxruntime",
     "tensorrt": "there is no TensorRT backend yet: serve the ONNX model with backend 'onnxruntime'",
     "pytorch": f"export the model to ONNX (torch.onnx.export) for backend 'onnxruntime', or {_IN_PYTHON}",
     "tensorflow": f"convert the model to ONNX (package tf2onnx) for backend 'onnxruntime', or {_IN_PYTHON}",
@@ -61,9 +62,16 @@ def load(name: str, spec: ModelSpec) -> Backend:
             return _made(name, module)
         if name in HINTS:
             raise Unavailable(f"backend '{name}' of model '{spec.name}' is not available: {HINTS[name]}")
-    raise InvalidArgument(
-        f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
-    )
+    text = f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
+    raise InvalidArgument(with_advice(text, _advice_on_name(name)))
+
+
+def _advice_on_name(name: str) -> str:
+    """Return which names there are in place of one that no backend has."""
+    names = sorted({"onnxruntime", "python", *(entry.name for entry in metadata.entry_points(group=GROUP))})
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    like = f', did you mean backend: "{close[0]}"?' if close else ""
+    return f"The backends here are {', '.join(names)}{like or ', or a backend.py in the directory of the model'}"
 
 
 def _made(name: str, found: ModuleType | type) -> Backend:

@@ -17,7 +17,8 @@ from edge_serve.backends import onnxruntime_settings as settings
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.backends.onnxruntime_instance import OnnxInstance, SharedSession, make_plan
 from edge_serve.config.complete import DEFAULT_MAX_BATCH_SIZE, check_onnx, complete_onnx
-from edge_serve.errors import Unavailable
+from edge_serve.config.layout import advice_on_file
+from edge_serve.errors import Unavailable, with_advice
 
 
 class Backend:
@@ -102,5 +103,6 @@ class Backend:
     def _path(self, spec: ModelSpec) -> Path:
         path = settings.model_path(spec.version_directory, spec.config)
         if not path.is_file():
-            raise Unavailable(f"unable to find '{path}' for model instance '{spec.name}'")
+            text = f"unable to find '{path}' for model instance '{spec.name}'"
+            raise Unavailable(with_advice(text, advice_on_file(path.parent, path.name)))
         return path

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias, cast
 import onnxruntime
 
 from edge_serve.backends import python_dlpack
+from edge_serve.backends.onnxruntime_advice import advice_on
 from edge_serve.backends.onnxruntime_settings import CUDA, OPENVINO, TENSORRT, Provider, SessionSettings
 from edge_serve.config.complete import FoundTensor
-from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.errors import EdgeServeError, Internal, Unavailable, with_advice
 from edge_serve.tensors import Array, DataType
 
 #: warnings about devices that are not there would fill the log of a small machine
@@ -41,9 +42,9 @@ _TYPES = {
 
 #: what to install for a provider that is missing
 _HINTS = {
-    CUDA: "install edge-serve[onnx-gpu] in place of [onnx], with the CUDA and cuDNN libraries that it names",
-    TENSORRT: "install edge-serve[onnx-gpu] in place of [onnx], with TensorRT's libraries",
-    OPENVINO: "install the package onnxruntime-openvino",
+    CUDA: "pip install 'onnxruntime-gpu[cuda,cudnn]' in place of onnxruntime",
+    TENSORRT: "pip install 'onnxruntime-gpu[cuda,cudnn]' in place of onnxruntime, and TensorRT's libraries",
+    OPENVINO: "pip install onnxruntime-openvino in place of onnxruntime",
 }
 
 onnxruntime.set_default_logger_severity(_ERRORS_ONLY)
@@ -80,7 +81,8 @@ def make(path: Path, settings: SessionSettings, wanted: list[Provider]) -> Sessi
             str(path), _options(settings), providers=[(provider.name, provider.options) for provider in wanted]
         )
     except Exception as error:
-        raise translated(error) from error
+        told = translated(error)
+        raise type(told)(with_advice(told.message, advice_on(told.message, path, onnxruntime.__version__))) from error
     # The library starts without a provider whose own libraries do not load: the model would be slow, not wrong.
     for provider in wanted:
         if provider.name not in session.get_providers():
@@ -189,7 +191,8 @@ def _missing(provider: Provider, reason: str) -> Unavailable:
 
 def _found(node: Any) -> FoundTensor:
     dims = tuple(dim if isinstance(dim, int) else -1 for dim in node.shape)
-    return FoundTensor(node.name, _TYPES.get(node.type, ""), dims)
+    data_type = _TYPES.get(node.type, "")
+    return FoundTensor(node.name, data_type, dims, "" if data_type else node.type)
 
 
 def kinds(config: Mapping[str, Any]) -> list[tuple[str, int]]:

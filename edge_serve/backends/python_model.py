@@ -17,10 +17,17 @@ from typing import Any
 
 from edge_serve.backends.base import ModelSpec
 from edge_serve.backends.python_errors import describe
-from edge_serve.errors import Internal
+from edge_serve.config.layout import advice_on_file
+from edge_serve.errors import Internal, with_advice
 
 #: holds triton_python_backend_utils.py
 UTILS_DIRECTORY = Path(__file__).parent / "python_path"
+
+#: modules whose packages have other names
+_PACKAGES = {
+    "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python-headless", "dateutil": "python-dateutil",
+    "google": "protobuf", "serial": "pyserial", "skimage": "scikit-image", "sklearn": "scikit-learn", "yaml": "pyyaml",
+}  # fmt: skip
 
 _model_directory = ""
 
@@ -38,7 +45,8 @@ def find(spec: ModelSpec) -> Path:
     """
     path = spec.version_directory / (spec.config.get("default_model_filename") or "model.py")
     if not path.is_file():
-        raise Internal(f"Python model file not found in '{path}'")
+        text = f"Python model file not found in '{path}'"
+        raise Internal(with_advice(text, advice_on_file(path.parent, path.name)))
     if path.suffix != ".py":
         raise Internal(f"Model name must end with '.py'. Model name is \"{path.name}\".")
     return path
@@ -50,6 +58,18 @@ def _provide_utils() -> None:
 
     for module in (c_python_backend_utils, triton_python_backend_utils):
         sys.modules[module.__name__.rpartition(".")[2]] = module
+
+
+def _advice_on_module(error: ModuleNotFoundError) -> str:
+    """Return how to get a module that a model imports."""
+    top = (error.name or "").partition(".")[0]
+    if not top or top in sys.stdlib_module_names:
+        return ""
+    package = _PACKAGES.get(top, top)
+    return (
+        f"install it for the Python that runs the model: {sys.executable} -m pip install {package}; or name an "
+        "environment that has it in the parameter EXECUTION_ENV_PATH"
+    )
 
 
 class PythonModel:
@@ -88,11 +108,15 @@ class PythonModel:
             __import__(name)
         # A model may leave by sys.exit() too: that is a failed load, not the end of the worker.
         except BaseException as error:
-            raise Internal(describe(error, sys._getframe())) from error
+            advice = _advice_on_module(error) if isinstance(error, ModuleNotFoundError) else ""
+            raise Internal(with_advice(describe(error, sys._getframe()), advice)) from error
         module = sys.modules[name]
         model_class = getattr(module, "TritonPythonModel", None)
         if not isinstance(model_class, type):
-            raise Internal(f"AttributeError: module '{name}' has no attribute 'TritonPythonModel'")
+            own = [word for word, value in vars(module).items() if getattr(value, "__module__", "") == name]
+            found = ", ".join(own[:5]) or "nothing"
+            text = f"AttributeError: module '{name}' has no attribute 'TritonPythonModel'"
+            raise Internal(with_advice(text, f"{path.name} defines {found}, expected class TritonPythonModel"))
         if not callable(getattr(model_class, "execute", None)):
             raise Internal(f"Python model {path} does not implement `execute` method.")
         return model_class

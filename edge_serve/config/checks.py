@@ -10,7 +10,7 @@ from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.checks_batching import check_dynamic_batching
 from edge_serve.config.checks_ensemble import ENSEMBLE, check_ensemble
 from edge_serve.config.checks_sequence import check_sequence_batching
-from edge_serve.errors import InvalidArgument
+from edge_serve.errors import InvalidArgument, with_advice
 
 #: backends that stand for certain platforms only; every other backend takes any platform
 PLATFORMS_OF: dict[str, frozenset[str]] = {
@@ -19,6 +19,9 @@ PLATFORMS_OF: dict[str, frozenset[str]] = {
     "pytorch": frozenset({"pytorch_libtorch", "torch_aoti"}),
     "tensorflow": frozenset({"tensorflow_graphdef", "tensorflow_savedmodel"}),
 }
+
+
+_EXPORT = "export the model to ONNX, or load it in a model.py"
 
 
 def check_model_config(config: pb.ModelConfig) -> None:
@@ -53,14 +56,28 @@ def _check_backend(config: pb.ModelConfig) -> None:
     backend, platform, name = config.backend, config.platform, config.name
     if not backend and platform != ENSEMBLE:
         if not platform:
-            raise InvalidArgument(f"must specify 'platform' or 'backend' for '{name}'")
-        raise InvalidArgument(f"unexpected platform type '{platform}' for {name}")
+            text = f"must specify 'platform' or 'backend' for '{name}'"
+            raise InvalidArgument(with_advice(text, _advice_on_backend(config.default_model_filename)))
+        text = f"unexpected platform type '{platform}' for {name}"
+        raise InvalidArgument(with_advice(text, f"in its place, {_advice_on_backend(platform)}"))
     if backend and platform == ENSEMBLE:
-        raise InvalidArgument(f"Ensemble model '{name}' must have platform type '{ENSEMBLE}' and empty backend type")
+        text = f"Ensemble model '{name}' must have platform type '{ENSEMBLE}' and empty backend type"
+        raise InvalidArgument(with_advice(text, f'remove the line backend: "{backend}"'))
     if backend in PLATFORMS_OF and platform not in PLATFORMS_OF[backend]:
-        raise InvalidArgument(f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}")
+        text = f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}"
+        advice = f'remove the line platform: "{platform}"' if platform else f"{backend} is not available: {_EXPORT}"
+        raise InvalidArgument(with_advice(text, advice))
     if config.runtime not in ("", "model.py", f"libtriton_{backend}.so"):
         _refuse_runtime(config)
+
+
+def _advice_on_backend(hint: str) -> str:
+    """Return the line to write, from a file's name or a platform that resembles a backend."""
+    if "onnx" in hint.lower():
+        return 'write backend: "onnxruntime"'
+    if hint.endswith(".py") or "python" in hint.lower():
+        return 'write backend: "python"'
+    return 'write backend: "onnxruntime" for an ONNX file, or backend: "python" for a model.py'
 
 
 def _refuse_runtime(config: pb.ModelConfig) -> None:

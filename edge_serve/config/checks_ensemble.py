@@ -152,6 +152,7 @@ def _check_inputs(name: str, step: pb.ModelEnsembling.Step, member: pb.ModelConf
         if inner not in inputs:
             raise InvalidArgument(
                 f"in ensemble {name}, ensemble tensor {outer} is mapping to non-existing input {inner} in model {model}"
+                f"; the inputs of {model} are {', '.join(sorted(inputs))} (input_map has its own name as key)"
             )
     for tensor in member.input:
         if tensor.name in step.input_map:
@@ -160,6 +161,7 @@ def _check_inputs(name: str, step: pb.ModelEnsembling.Step, member: pb.ModelConf
         elif not tensor.optional:
             raise InvalidArgument(
                 f"in ensemble {name}, input {tensor.name} in model {model} is not mapped to any ensemble tensors"
+                f'; add to its step: input_map {{ key: "{tensor.name}" value: "TENSOR" }}'
             )
 
 
@@ -171,7 +173,7 @@ def _check_outputs(
         if inner not in outputs:
             raise InvalidArgument(
                 f"in ensemble {name}, ensemble tensor {outer} is mapped from non-existing output {inner} in model "
-                f"{step.model_name}"
+                f"{step.model_name}; its outputs are {', '.join(sorted(outputs))} (output_map has its own name as key)"
             )
     for inner, outer in step.output_map.items():
         found = _known(member_key(step), member, outputs[inner].data_type, outputs[inner].dims)
@@ -185,14 +187,28 @@ def _agree(name: str, tensor: str, found: _Known, tensors: dict[str, _Known]) ->
     if known.data_type != found.data_type:
         raise InvalidArgument(
             f"{where} data type: {_type(known.data_type)} is inferred from model {known.model} while "
-            f"{_type(found.data_type)} is inferred from model {found.model}"
+            f"{_type(found.data_type)} is inferred from model {found.model}{_advice_on_types(name, known, found)}"
         )
     # a batch of one crosses between a batching and a non-batching model, so bare dims may agree too
     if not _same_shape(known.dims, found.dims) and not _same_shape(known.full, found.full):
         raise InvalidArgument(
             f"{where} shape: {_shape(known.full)} is inferred from model {known.model} while {_shape(found.full)} is "
-            f"inferred from model {found.model}"
+            f"inferred from model {found.model}{_advice_on_shapes(name, known, found)}"
         )
+
+
+def _advice_on_types(name: str, known: _Known, found: _Known) -> str:
+    if known.model == name:
+        return f"; write data_type: {_type(found.data_type)} for it in {name}/config.pbtxt"
+    return "; put a model between the two that converts it"
+
+
+def _advice_on_shapes(name: str, known: _Known, found: _Known) -> str:
+    if (known.dims == known.full) != (found.dims == found.full) and _same_shape(known.dims, found.dims):
+        return "; max_batch_size is 0 in one of the two and not in the other: make it 0 or not in both"
+    if known.model == name:
+        return f"; write dims: {_shape(found.dims)} for it in {name}/config.pbtxt"
+    return "; put a model between the two that reshapes it"
 
 
 def _same_shape(one: tuple[int, ...], other: tuple[int, ...]) -> bool:

@@ -6,9 +6,13 @@ from collections.abc import Sequence
 
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.checks_io import TENSORRT
-from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.errors import Internal, InvalidArgument, with_advice
 
 _KIND = pb.ModelInstanceGroup.Kind
+_NO_GPU = (
+    "write kind: KIND_AUTO in its instance_group, for a GPU where there is one and the CPU elsewhere, or kind: "
+    "KIND_CPU; and remove gpus: [...]"
+)
 #: of one model. A slip of the finger must not fill the machine with processes, or the server with their descriptions
 MOST_INSTANCES = 1024
 
@@ -51,7 +55,8 @@ def _check_kind(group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | 
             _check_gpus(group, where, gpus, capability)
         case pb.ModelInstanceGroup.KIND_CPU | pb.ModelInstanceGroup.KIND_MODEL:
             if group.gpus:
-                raise InvalidArgument(f"{where} has kind {_KIND.Name(group.kind)} but specifies one or more GPUs")
+                text = f"{where} has kind {_KIND.Name(group.kind)} but specifies one or more GPUs"
+                raise InvalidArgument(with_advice(text, "remove the line gpus: [...] from its instance_group"))
         case _:
             kind = _KIND.Name(group.kind) if group.kind in _KIND.values() else str(group.kind)
             raise Internal(f"{where} has unexpected kind {kind}")
@@ -59,10 +64,11 @@ def _check_kind(group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | 
 
 def _check_gpus(group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | None, capability: float) -> None:
     if gpus is None:
-        raise InvalidArgument(f"{where} has kind KIND_GPU but server does not support GPUs")
+        text = f"{where} has kind KIND_GPU but server does not support GPUs"
+        raise InvalidArgument(with_advice(text, _NO_GPU))
     if not group.gpus:
         lack = "specifies no GPUs" if gpus else "no GPUs are available"
-        raise InvalidArgument(f"{where} has kind KIND_GPU but {lack}")
+        raise InvalidArgument(with_advice(f"{where} has kind KIND_GPU but {lack}", "" if gpus else _NO_GPU))
     for gpu in group.gpus:
         if gpu not in gpus:
             raise InvalidArgument(

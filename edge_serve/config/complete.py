@@ -8,6 +8,7 @@ model, never guessed from a fixed one.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,11 +26,13 @@ class FoundTensor:
     Attributes:
         data_type: in the words of config.pbtxt, `TYPE_FP32`; "" for a type that cannot be served.
         dims: with the batch dimension, -1 for a variable one; () for a scalar.
+        kind: of a type that cannot be served, in ONNX Runtime's words.
     """
 
     name: str
     data_type: str
     dims: tuple[int, ...]
+    kind: str = ""
 
 
 def complete_onnx(
@@ -51,6 +54,9 @@ def complete_onnx(
     have_outputs = bool(result.get("output"))
     if have_inputs and have_outputs:
         return result
+    if have_outputs:  # those that are not listed are not served, so that they need not be tensors
+        listed = {entry.get("name") for entry in result["output"]}
+        found_outputs = [tensor for tensor in found_outputs if tensor.data_type or tensor.name in listed]
     _complete_batching(result, found_inputs, found_outputs, default_max_batch_size)
     batching = result.get("max_batch_size", 0) > 0
     if not have_inputs:
@@ -68,7 +74,8 @@ def _complete_batching(
         if given:
             raise InvalidArgument(
                 f"autofill failed for model '{config.get('name', '')}': model does not support batching while non-zero "
-                f"max_batch_size is specified ({_WHAT_BATCHES})"
+                f"max_batch_size is specified ({_WHAT_BATCHES}; the model has {_shapes([*inputs, *outputs])}): write "
+                "max_batch_size: 0, or export the model with a variable first dimension"
             )
         return
     if not given and not _spells_out_batch(config, inputs, outputs):
@@ -90,7 +97,7 @@ def _spells_out_batch(config: Mapping[str, Any], inputs: Sequence[FoundTensor], 
 def _describe(tensor: FoundTensor, side: str, batching: bool, config: Mapping[str, Any]) -> dict[str, Any]:
     """One entry of `input` or `output`; a scalar is dims [1], and under batching has an empty reshape."""
     if not tensor.data_type:
-        raise Internal(_unsupported("", side, tensor.name, config))
+        raise Internal(_unsupported("", side, tensor, config))
     entry: dict[str, Any] = {"name": tensor.name, "data_type": tensor.data_type}
     dims = list(tensor.dims[1:] if batching else tensor.dims)
     entry["dims"] = dims or [1]
@@ -116,7 +123,7 @@ def check_onnx(
     model = config.get("name", "")
     inputs = {tensor.name: tensor for tensor in found_inputs}
     outputs = {tensor.name: tensor for tensor in found_outputs}
-    _check_input_count(config, len(inputs), {tensor.name for tensor in overridable})
+    _check_input_count(config, inputs, {tensor.name for tensor in overridable})
     inputs |= {tensor.name: tensor for tensor in overridable}
     for entry in config.get("input", ()):
         _check_optional(entry, model, config.get("max_batch_size", 0))
@@ -133,7 +140,7 @@ def check_onnx(
             _check_dims(entry, found, model, config.get("max_batch_size", 0), exact=True)
 
 
-def _check_input_count(config: Mapping[str, Any], provided: int, overridable: set[str]) -> None:
+def _check_input_count(config: Mapping[str, Any], provided: Mapping[str, FoundTensor], overridable: set[str]) -> None:
     """Inputs, batch inputs, control tensors and states together are the model's inputs."""
     listed = config.get("input", ())
     named = [entry["name"] for entry in listed if not entry.get("optional") and entry["name"] not in overridable]
@@ -141,10 +148,11 @@ def _check_input_count(config: Mapping[str, Any], provided: int, overridable: se
     sequence = config.get("sequence_batching", {})
     named += [tensor.get("name", "") for tensor in sequence.get("control_input", ())]
     named += [state.get("input_name", "") for state in sequence.get("state", ())]
-    if len(named) != provided:
+    if len(named) != len(provided):
         raise InvalidArgument(
             f"unable to load model '{config.get('name', '')}', configuration expects {len(named)} inputs, model "
-            f"provides {provided}"
+            f"provides {len(provided)}; the model's inputs are {', '.join(provided)}, config.pbtxt has "
+            f"{', '.join(named) or 'none'}"
         )
 
 
@@ -171,20 +179,27 @@ def _check_named_and_typed(
         raise InvalidArgument(f"unexpected inference {side} '{name}', allowed {side}s are: {', '.join(sorted(found))}")
     tensor = found[name]
     if not tensor.data_type:
-        raise Internal(_unsupported(data_type, side, name, config))
+        raise Internal(_unsupported(data_type, side, tensor, config))
     if data_type != tensor.data_type:
         # Triton says TYPE_BYTES here, after the wire's name of the type
         provided = "TYPE_BYTES" if tensor.data_type == "TYPE_STRING" else tensor.data_type
         raise InvalidArgument(
             f"unable to load model '{config.get('name', '')}', configuration expects datatype {data_type} for {side} "
-            f"'{name}', model provides {provided}"
+            f"'{name}', model provides {provided}; write data_type: {tensor.data_type}"
         )
     return tensor
 
 
-def _unsupported(data_type: str, side: str, name: str, config: Mapping[str, Any]) -> str:
+def _unsupported(data_type: str, side: str, tensor: FoundTensor, config: Mapping[str, Any]) -> str:
     words = f"unsupported datatype {data_type}" if data_type else "unsupported datatype"
-    return f"{words} for {side} '{name}' for model '{config.get('name', '')}'"
+    text = f"{words} for {side} '{tensor.name}' for model '{config.get('name', '')}'"
+    if tensor.kind.startswith("seq(map("):
+        text += "; it is a sequence of maps (scikit-learn's ZipMap): export with options={'zipmap': False}"
+    elif tensor.kind:
+        text += f"; it is of type {tensor.kind}, expected a tensor: export the model with tensors only"
+    if side == "output" and tensor.kind:
+        text += ", or list only the other outputs in config.pbtxt"
+    return text
 
 
 def _check_ragged(found: FoundTensor, model: str) -> None:
@@ -205,7 +220,8 @@ def _check_dims(entry: Mapping[str, Any], found: FoundTensor, model: str, max_ba
     if max_batch_size > 0 and found.dims[0] != -1:
         raise InvalidArgument(
             f"{where}: for the model to support batching the shape should have at least 1 dimension and the first "
-            f"dimension must be -1; but shape expected by the model is {_shape(found.dims)}"
+            f"dimension must be -1; but shape expected by the model is {_shape(found.dims)}; write max_batch_size: 0 "
+            f"and dims: {_pbtxt(found.dims)}, or export the model with a variable first dimension"
         )
     full = (-1, *dims) if max_batch_size > 0 else dims
     if _fits(found.dims, full, exact):
@@ -215,11 +231,33 @@ def _check_dims(entry: Mapping[str, Any], found: FoundTensor, model: str, max_ba
         raise InvalidArgument(
             f"{expected} but the model configuration specifies {len(full)} dimensions (an initial batch dimension "
             "because max_batch_size > 0 followed by the explicit tensor shape, making complete shape "
-            f"{_shape(full)})"
+            f"{_shape(full)}); {_advice_on_dims(entry, found.dims[1:], full)}"
         )
     raise InvalidArgument(
-        f"{expected} but the model configuration specifies {len(full)} dimensions (shape {_shape(full)})"
+        f"{expected} but the model configuration specifies {len(full)} dimensions (shape {_shape(full)}); "
+        f"{_advice_on_dims(entry, found.dims, full)}"
     )
+
+
+def _advice_on_dims(entry: Mapping[str, Any], wanted: tuple[int, ...], full: tuple[int, ...]) -> str:
+    """What to write for a tensor whose dims do not fit.
+
+    Args:
+        wanted: the model's own dims, without the batch dimension.
+        full: the shape that the configuration says.
+    """
+    dims = tuple(int(dim) for dim in entry.get("dims", ()))
+    if wanted and len(full) > len(dims) and dims[1:] == wanted:
+        return f"dims must not have the batch dimension: write dims: {_pbtxt(wanted)}"
+    if sorted(dims) == sorted(wanted):
+        return f"the sizes stand in another order: write dims: {_pbtxt(wanted)}, the order that the model expects"
+    if "reshape" not in entry and -1 not in (*dims, *wanted) and math.prod(dims) == math.prod(wanted):
+        return (
+            f"write reshape {{ shape: {_pbtxt(wanted)} }} for it, or dims: {_pbtxt(wanted)}"
+            if wanted
+            else ("write reshape { shape: [ ] } for it, because the model's tensor has no dimension but the batch")
+        )
+    return f"write dims: {_pbtxt(wanted)}" if wanted else "write dims: [ 1 ] and reshape { shape: [ ] } for it"
 
 
 def _check_scalar(name: str, dims: tuple[int, ...], model: str) -> None:
@@ -241,6 +279,15 @@ def _dims(entry: Mapping[str, Any]) -> tuple[int, ...]:
     reshape = entry.get("reshape")
     dims = entry.get("dims", ()) if reshape is None else reshape.get("shape", ())
     return tuple(int(dim) for dim in dims)
+
+
+def _shapes(tensors: Sequence[FoundTensor]) -> str:
+    """The tensors that keep a model from batching."""
+    return ", ".join(f"{tensor.name} {_shape(tensor.dims)}" for tensor in tensors if tensor.dims[:1] != (-1,))
+
+
+def _pbtxt(dims: Sequence[int]) -> str:
+    return f"[ {', '.join(map(str, dims))} ]" if dims else "[ ]"
 
 
 def _shape(dims: Sequence[int]) -> str:

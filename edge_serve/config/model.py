@@ -20,11 +20,10 @@ from edge_serve.config.checks import check_model_config
 from edge_serve.config.checks_instances import check_instance_groups
 from edge_serve.config.checks_io import check_inputs_and_outputs
 from edge_serve.config.json_form import model_config_from_json
-from edge_serve.config.normalise import normalise, normalise_instance_groups
+from edge_serve.config.layout import CONFIG_FILE, advice_on_backend
+from edge_serve.config.normalise import UnknownBackend, normalise, normalise_instance_groups
 from edge_serve.config.text import parse_model_config
-from edge_serve.errors import Internal, InvalidArgument, UnreadableEntry
-
-CONFIG_FILE = "config.pbtxt"
+from edge_serve.errors import Internal, InvalidArgument, UnreadableEntry, with_advice
 
 #: limits of a configuration, of a file of class labels, and of other files that a configuration names
 MOST_CONFIG_BYTES = 1 << 20
@@ -54,13 +53,17 @@ def load_model_config(
         config = _read(_config_file(model_directory, config_name), auto_complete)
     else:
         config = _from_override(override)
-    config = normalise(config, name, first_version_files(model_directory))
+    try:
+        config = normalise(config, name, first_version_files(model_directory))
+    except UnknownBackend as error:
+        raise InvalidArgument(with_advice(error.message, advice_on_backend(model_directory))) from None
     check_model_config(config)
     if not auto_complete:
         check_inputs_and_outputs(config)
     if config.name != name:
         raise InvalidArgument(
-            f"unexpected directory name '{name}' for model '{config.name}', directory name must equal model name"
+            f"unexpected directory name '{name}' for model '{config.name}', directory name must equal model name; "
+            f'remove the line name: "{config.name}" from config.pbtxt, or: mv {name} {config.name}'
         )
     return config
 

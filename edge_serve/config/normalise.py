@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import InvalidArgument
 
+
+class UnknownBackend(InvalidArgument):
+    """No backend is named, and none can be told from the files."""
+
+
 DEFAULT_SEQUENCE_IDLE_MICROSECONDS = 1_000_000
 
 #: instances on the CPU when the group gives no count; 1 for every other backend
@@ -45,7 +50,7 @@ def normalise(config: pb.ModelConfig, model_name: str, files: Collection[str] = 
         files: entries of the first version's directory, directories with a `/` at the end.
 
     Raises:
-        InvalidArgument: no backend is named and none can be told from the files.
+        UnknownBackend: no backend is named and none can be told from the files.
     """
     result = pb.ModelConfig()
     result.CopyFrom(config)
@@ -99,7 +104,7 @@ def _is(known: _Known, config: pb.ModelConfig, files: Collection[str]) -> bool:
 def _name_backend_after_model(config: pb.ModelConfig) -> None:
     _, dot, backend = config.name.partition(".")
     if not dot:
-        raise InvalidArgument(
+        raise UnknownBackend(
             f"Invalid model name: Could not determine backend for model '{config.name}' with no backend in model "
             "configuration. Expected model name of the form 'model.<backend_name>'."
         )

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.layout import advice_on_label_file
 from edge_serve.config.model import MOST_LABEL_BYTES, read_file
-from edge_serve.errors import Unsupported
+from edge_serve.errors import Internal, Unsupported, with_advice
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.tensors import BY_NUMBER, DataType, Shape
 
@@ -53,11 +54,18 @@ def read_labels(config: pb.ModelConfig, model_directory: Path) -> dict[str, tupl
         if not path.resolve().is_relative_to(root):
             where = f"for output '{tensor.name}' in model '{config.name}'"
             raise Unsupported(f"label file path '{path}' {where} is outside model directory")
-        lines = read_file(path, MOST_LABEL_BYTES).decode(errors="replace").split("\n")
+        lines = _label_text(path, model_directory, tensor.label_filename).split("\n")
         if not lines[-1]:
             lines.pop()
         labels[tensor.name] = tuple(line.removesuffix("\r") for line in lines)
     return labels
+
+
+def _label_text(path: Path, model_directory: Path, name: str) -> str:
+    try:
+        return read_file(path, MOST_LABEL_BYTES).decode(errors="replace")
+    except Internal as error:
+        raise type(error)(with_advice(error.message, advice_on_label_file(model_directory, name))) from error
 
 
 def _reshape(tensor: pb.ModelInput | pb.ModelOutput) -> Shape | None:

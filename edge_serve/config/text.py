@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import re
 import warnings
@@ -10,7 +11,7 @@ from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor
 
 from edge_serve.config import model_config_pb2 as pb
-from edge_serve.errors import InvalidArgument
+from edge_serve.errors import InvalidArgument, with_advice
 
 #: what the text format's reader raises besides its own error on odd escapes, huge numbers and hostile nesting
 _READER_ERRORS = (text_format.ParseError, UnicodeError, ValueError, OverflowError, RecursionError)
@@ -55,8 +56,12 @@ def parse_model_config(text: bytes | str, source: str = "config.pbtxt") -> pb.Mo
 
 
 def _decode(raw: bytes, source: str) -> str:
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        name = source.rpartition("/")[2]
+        fix = f"iconv -f UTF-16 -t UTF-8 {name} > new && mv new {name}"
+        raise InvalidArgument(f"{source}: found UTF-16 text (as Windows writes it), expected UTF-8: {fix}")
     try:
-        return raw.decode()
+        return raw.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         found = f"found byte 0x{raw[error.start]:02x}, expected UTF-8 text"
@@ -90,10 +95,24 @@ def _reword(complaint: str) -> str:
     if match := _UNKNOWN_VALUE.search(complaint):
         enum, value = match.groups()
         names = [v.name for v in pb.DESCRIPTOR.pool.FindEnumTypeByName(enum).values]
+        plain = value.strip("\"'")
+        if plain != value and plain in names:
+            return f"found {value}, expected {plain} without quotes"
         return f"unknown value '{value}'{_did_you_mean(value, names)}; expected one of {', '.join(names)}"
     if match := _REPEATED.search(complaint):
         return f"field '{match[2]}' of {_short(match[1])} may be given only once"
-    return complaint.rstrip(".")
+    return with_advice(complaint.rstrip("."), _advice_on_syntax(complaint))
+
+
+def _advice_on_syntax(complaint: str) -> str:
+    """Return how to write the text that the reader has met in place of something else."""
+    if re.search("[\u2018-\u201f\u00ab\u00bb]", complaint):
+        return 'write straight quotes (") in place of curly ones'
+    if match := re.match(r"Expected string but found: '(\w+)'", complaint):
+        return f'write it in quotes: "{match[1]}"'
+    if re.match(r"Expected identifier or number, got [{\[]", complaint):
+        return "this is protobuf text, not JSON: write neither braces around the whole nor quotes around names"
+    return ""
 
 
 def _did_you_mean(word: str, known: list[str]) -> str:

@@ -35,6 +35,7 @@ class ModelFacts:
         instances: how many executors; 0 = an ensemble.
         in_flight: requests accepted and not yet answered.
         oldest_batch_seconds: age of the oldest batch that runs; None = none does.
+        refusal: why it is not healthy although it is complete.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ModelFacts:
     healthy: bool = True
     in_flight: int = 0
     oldest_batch_seconds: float | None = None
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ def check_members(config: pb.ModelConfig, member: Callable[[str], Member]) -> bo
     missing = sorted(model for model, found in members.items() if not found.known)
     if missing:
         text = f"ensemble {name} contains models that are not available or ambiguous: {', '.join(missing)}"
+        text += "; put them into the repository, or correct model_name in its steps"
         raise LoadFailure(name, text, invalid=True)
     for model, found in members.items():
         _check_member(name, model, found, needed[model])
@@ -107,6 +108,7 @@ def circles(needs: Needs) -> dict[str, LoadFailure]:
         last = _last_before(start, needs)
         if last is not None:
             text = f"circular dependency between ensembles: {start} -> ... -> {last} -> {start}"
+            text += "; change model_name in one of their steps: an ensemble cannot be a step of itself"
             found[start] = LoadFailure(start, text, invalid=True)
     return found
 

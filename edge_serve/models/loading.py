@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from google.protobuf import text_format
+
 from edge_serve.aio.offload import offload
 from edge_serve.backends.base import ModelSpec
 from edge_serve.clock import Clock
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.checks_io import check_inputs_and_outputs
 from edge_serve.config.json_form import model_config_to_json
+from edge_serve.config.layout import advice_on_versions
 from edge_serve.config.model import check_files, load_model_config, merge_completed, settle_instances
 from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.errors import EdgeServeError
@@ -75,6 +78,7 @@ class Plan:
         config: as far as it can be told without loading the model.
         directory: where the model's files are; an override's files lie in `kept`.
         print: the state of the model directory when it was read.
+        advice: why there is no version, and what to do; "" = there is one.
     """
 
     name: str
@@ -84,6 +88,7 @@ class Plan:
     print: Fingerprint
     override: Override | None = None
     kept: TemporaryDirectory[str] | None = None
+    advice: str = ""
 
     def same_as(self, other: Plan) -> bool:
         """Loading this would serve the same files under the same configuration as `other` does."""
@@ -185,7 +190,8 @@ class Loader:
         )
         chosen = choose(config.version_policy, versions(directory))
         check_files(directory, config, chosen)
-        return Plan(found.name, directory, config, chosen, print, override, kept)
+        advice = "" if chosen else _advice_on_versions(directory, config)
+        return Plan(found.name, directory, config, chosen, print, override, kept, advice)
 
     def joins(self, plan: Plan, *, own_worker: bool) -> bool:
         """Return whether `open` would load the model into a worker that runs already."""
@@ -365,6 +371,11 @@ class Loader:
                 served.arena.close()
             if served.kept is not None:
                 served.kept.cleanup()
+
+
+def _advice_on_versions(directory: Path, config: pb.ModelConfig) -> str:
+    policy = text_format.MessageToString(config.version_policy, as_one_line=True)
+    return advice_on_versions(directory, ensemble=bool(members_of(config)), policy=policy)
 
 
 def _of_one_version(config: pb.ModelConfig) -> pb.ModelConfig:

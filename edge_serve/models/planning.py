@@ -79,13 +79,13 @@ class Planner:
             self._incidents.check(name)
             return await self._read(found, override)
         except UnreadableEntry as error:  # the repository has logged it
-            raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
+            raise _unreadable(name, error.message) from error
         except (EdgeServeError, OSError) as error:
             log.error("failed to load '%s': %s", name, error, extra=about(name))
-            raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
+            raise _unreadable(name, str(error)) from error
         except Exception as error:  # a fault of ours costs this model, not those that are loaded with it
             log.exception("failed to load '%s'", name, extra=about(name))
-            raise Internal(f"failed to load '{name}', failed to poll from model repository") from error
+            raise _unreadable(name, f"{type(error).__name__}, see the server's log") from error
 
     async def _read(self, found: Found, override: Override | None) -> Plan:
         """Read the directory of a model in a thread: it may be large, and its disk slow."""
@@ -101,3 +101,8 @@ class Planner:
             await asyncio.wait_for(offload(run_agents, plan.config, plan.directory), _AGENT_SECONDS)
         except asyncio.TimeoutError:
             raise Internal(f"the files of model '{plan.name}' could not be read within {_AGENT_SECONDS:g} s") from None
+
+
+def _unreadable(name: str, reason: str) -> Internal:
+    """Triton's text, which does not have the reason, and the reason."""
+    return Internal(f"failed to load '{name}', failed to poll from model repository: {reason}")

@@ -47,6 +47,11 @@ class VersionRecord:
         return self.reason or (opened.trouble() if opened is not None else "")
 
     @property
+    def refusal(self) -> str:
+        """Why a version whose workers are there is not ready; "" = it is, or does not serve."""
+        return self.served.refusal if self.served is not None and not self.served.healthy else ""
+
+    @property
     def settled(self) -> bool:
         """It serves and is healthy, or is being exchanged, or was unloaded, or its failure no longer counts."""
         if self.state is State.READY:
@@ -56,8 +61,8 @@ class VersionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A model in a word, for people: `ready`, `loading`, `restarting` (it has no worker, or says that it is not well),
-    `failed`, `unloading` or `unloaded`."""
+    """A model in a word, for people: `ready`, `unready` (it says so itself), `restarting` (it has no worker),
+    `loading`, `failed`, `unloading` or `unloaded`."""
 
     name: str
     word: str
@@ -66,7 +71,7 @@ class Standing:
 
 _WORDS = {State.LOADING: "loading", State.READY: "ready", State.DRAINING: "unloading"}
 #: of several versions the first of these tells most
-_FIRST = ("failed", "restarting", "loading", "ready", "unloading", "unloaded")
+_FIRST = ("failed", "unready", "restarting", "loading", "ready", "unloading", "unloaded")
 
 
 @dataclass(slots=True)
@@ -120,7 +125,7 @@ class ModelRecord:
 
     def standing(self) -> Standing:
         """How the whole model is."""
-        found = [(_word(version), version.reason) for version in self.versions.values()]
+        found = [(_word(version), version.reason or version.refusal) for version in self.versions.values()]
         if not found:  # it waits for its turn, or an ensemble for a member
             found = [("loading" if self.lock.locked() else "failed", "")]
         word, reason = min(found, key=lambda pair: _FIRST.index(pair[0]))
@@ -129,7 +134,8 @@ class ModelRecord:
 
 def _word(version: VersionRecord) -> str:
     if version.state is State.READY and not version.settled:
-        return "restarting"
+        opened = version.served.opened if version.served is not None else None
+        return "unready" if opened is not None and opened.complete else "restarting"
     if version.state is State.GONE:
         return "unloaded" if version.settled else "failed"
     return _WORDS[version.state]

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from edge_serve.aio.offload import offload
 from edge_serve.config import model_config_pb2 as pb
-from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable, UnreadableEntry
+from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable, UnreadableEntry, with_advice
 from edge_serve.messages.about import about
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.metrics.source import ModelSeries
@@ -234,16 +234,13 @@ class Registry:
         for name, reason in self._absent.items():
             log.warning("required model '%s' is %s (--required-model)", name, reason, extra=about(name))
 
-    def index(
-        self, *, ready_only: bool, found: Mapping[str, Found] | None = None, why: bool = False
-    ) -> list[IndexEntry]:
+    def index(self, *, ready_only: bool, found: Mapping[str, Found] | None = None) -> list[IndexEntry]:
         """The repository index: what is on disk and what was loaded, by name.
 
         Args:
             found: what `scan` returned.
-            why: a model of which no version could be tried tells the reason, as Triton's does not.
         """
-        reasons = {**(self.incidents.reasons if why else {}), **self.incidents.left_out}
+        reasons = {**self.incidents.reasons, **self.incidents.left_out}
         faults = self._repository.faults if found is not None else {}
         return repository_index(found or {}, self._models, reasons, faults, ready_only=ready_only)
 
@@ -319,6 +316,8 @@ class Registry:
     def _remember(self, results: Results) -> None:
         for name, error in results.items():
             cause = error.__cause__ if error is not None else None
+            if error is None and name in self._models and not self._models[name].ready():
+                continue  # an ensemble that failed before and was not tried now, because its members are the same
             if error is None or isinstance(cause, UnreadableEntry):  # the repository keeps its reason while it lasts
                 self.incidents.reasons.pop(name, None)
             elif not isinstance(cause, NotFound):  # clients may ask for anything
@@ -376,7 +375,7 @@ class Registry:
             if not plan.versions:
                 record.barren = True
                 text = f"at least one version must be available under the version policy of model '{plan.name}'"
-                raise LoadFailure(plan.name, text)
+                raise LoadFailure(plan.name, with_advice(text, plan.advice))
             changed = await self._turnover.swap(record, plan, own_worker=own_worker)
         except LoadFailure as error:
             if members_of(plan.config):

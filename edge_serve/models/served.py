@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Protocol
 
 from edge_serve.aio.tasks import start_task
 from edge_serve.config.model_config_pb2 import ModelConfig
+from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse, Room
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
@@ -24,11 +26,15 @@ from edge_serve.scheduling.keys import ShapeKey
 from edge_serve.workers.arena import Arena
 from edge_serve.workers.pool import OpenedModel
 
+log = logging.getLogger(__name__)
+
 #: bodies below this ride in the message to the worker rather than in the arena
 INLINE_BYTES = 32 * 1024
 
 #: how long a model's own `is_ready` may take (TRITON.md 6.2)
 HEALTH_SECONDS = 5.0
+
+_SICK = "it fails on a request that it has answered before (--self-inference-interval-secs)"
 
 
 class Runner(Protocol):
@@ -91,6 +97,8 @@ class Served:
     _free: asyncio.Event | None = None
     #: `opened.restarts` when the model last said that it is not ready; -1 = it said that it is
     _refused_at: int = -1
+    #: and why
+    _refusal: str = ""
     #: asks the model whether it is ready
     _asking: asyncio.Task[None] | None = None
 
@@ -128,6 +136,11 @@ class Served:
     def holds(self) -> int:
         """Requests that are under way where the queue does not see them."""
         return self._holds
+
+    @property
+    def refusal(self) -> str:
+        """Why it is not healthy although its workers are there."""
+        return _SICK if self.sick else self._refusal
 
     def hold(self) -> None:
         """A request for this version is under way where its queue does not see it: the version must stay."""
@@ -168,7 +181,10 @@ class Served:
         opened = self.opened
         if opened is not None and opened.complete:
             restarts = opened.restarts
-            self._refused_at = -1 if await opened.is_ready(HEALTH_SECONDS) else restarts
+            refusal = await opened.refusal(HEALTH_SECONDS)
+            if refusal and refusal != self._refusal and opened.complete:
+                log.warning("model %s is not ready: %s", self.name, refusal, extra=about(self.name, self.version))
+            self._refusal, self._refused_at = refusal, restarts if refusal else -1
 
     def series(self) -> ModelSeries:
         """What the metrics page shows."""

@@ -137,7 +137,7 @@ class Collector:
         async for made in in_pieces(map(model_facts, rooms.registry.served())):
             models += made
         models = with_draining(models, map(model_facts, rooms.registry.departing.versions))
-        index = rooms.registry.index(ready_only=False, found=self._readings.found or {}, why=True)
+        index = rooms.registry.index(ready_only=False, found=self._readings.found or {})
         await asyncio.sleep(0)
         rows: list[Document] = []
         async for some in in_pieces(model_rows(index, models)):
@@ -201,6 +201,7 @@ def model_facts(served: Served) -> ModelFacts:
         served.healthy or served.exchanging,
         served.runner.in_flight(),
         served.runner.oldest_batch_seconds(),
+        served.refusal,
     )
 
 

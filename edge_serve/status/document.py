@@ -28,9 +28,9 @@ SCHEMA = 1
 Document = dict[str, Any]
 
 #: conditions of a model that keep the server from being ready
-_TROUBLE = frozenset(("loading", "restarting", "failed"))
+_TROUBLE = frozenset(("loading", "restarting", "unready", "failed"))
 _SERVING = frozenset(("ready", "busy"))
-_WITH_FIGURES = frozenset(("ready", "busy", "restarting", "unloading"))
+_WITH_FIGURES = frozenset(("ready", "busy", "unready", "restarting", "unloading"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +177,13 @@ def _model(entry: IndexEntry, model: ModelFacts | None) -> Document:
 
 
 def condition_of(entry: IndexEntry, model: ModelFacts | None) -> tuple[str, str]:
-    """A version in a word for people (ready, busy, restarting, loading, failed, unloading, unloaded), and why."""
+    """A version in a word: ready, busy, unready, restarting, loading, failed, unloading or unloaded; and why."""
     if entry.state == "READY":
         if model is None or model.healthy:
             return _busy(model) if model is not None else ("ready", "")
-        return "restarting", "the model says that it is not ready" if model.complete else "its worker is started again"
+        if not model.complete:
+            return "restarting", entry.reason or "its worker is started again"
+        return "unready", model.refusal
     if entry.state in ("LOADING", "UNLOADING"):
         return entry.state.lower(), entry.reason
     if entry.dismissed:

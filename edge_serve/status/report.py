@@ -16,7 +16,8 @@ Paint = Callable[[str, str], str]
 
 NONE = "-"
 _STYLES = {"good": "32", "busy": "33", "bad": "31", "title": "1", "head": "2"}
-_OF_STATE = {"ready": "good", "starting": "busy", "stopping": "busy", "loading": "busy", "restarting": "busy"}
+_AMBER = ("starting", "stopping", "loading", "restarting", "unready")
+_OF_STATE = {"ready": "good", **dict.fromkeys(_AMBER, "busy")}
 _OF_LEVEL = {"error": "bad", "warning": "busy"}
 
 

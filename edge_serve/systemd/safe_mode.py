@@ -222,14 +222,15 @@ class CrashWatch:
         """Lock the record: one server keeps it at a time. Logs why not."""
         path = self._path.with_name(LOCK)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             log.warning("crashes are not counted: another server keeps its record in %s; give each server a "
                         "--state-directory of its own", path.parent)  # fmt: skip
         except OSError as error:
-            log.warning("crashes are not counted: cannot open %s: %s; --state-directory must name an existing "
-                        "directory that the server may write", path, error.strerror)  # fmt: skip
+            log.warning("crashes are not counted: cannot open or make %s: %s; --state-directory must name a directory "
+                        "that the server may write", error.filename or path, error.strerror)  # fmt: skip
         else:
             return True
         self._close()

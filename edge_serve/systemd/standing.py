@@ -11,7 +11,7 @@ from edge_serve.models.records import Standing
 #: names in one group of a status line; more are counted
 _MOST_NAMES = 4
 #: in the order of a status line: what a technician looks for first
-_TROUBLE = ("failed", "restarting", "loading", "unloading")
+_TROUBLE = ("failed", "unready", "restarting", "loading", "unloading")
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from edge_serve.workers.states import with_states
 _MOST_WAITING = 64
 #: how long a job may go on after the front end has hung up
 _LAST_JOB_SECONDS = 0.2
+_THREADS = " (raise the limit of memory or threads: ulimit -v, TasksMax= or MemoryMax= of the service)"
 
 
 @dataclass(slots=True)
@@ -166,7 +167,9 @@ class Main:
                 threading.Thread(target=run, name="loading", daemon=True).start()
             except RuntimeError as error:  # what runs already goes on
                 self._busy.discard(run)
-                self._control.send(failed_frame(question, Unavailable(f"its process cannot start a thread: {error}")))
+                self._control.send(
+                    failed_frame(question, Unavailable(f"its process cannot start a thread: {error}{_THREADS}"))
+                )
                 return False
         return True
 

@@ -195,10 +195,10 @@ class OpenedModel:
         if channel is not None:
             channel.hold(batch_id, index, held)
 
-    async def is_ready(self, timeout: float) -> bool:
-        """Whether every instance has its worker and the model says that it is ready."""
-        answers = await asyncio.gather(*(home.worker.is_ready(home.part, timeout) for home in self._homes))
-        return all(answers)
+    async def refusal(self, timeout: float) -> str:
+        """Return why an instance has no worker or says that it is not ready; "" = all are ready."""
+        answers = await asyncio.gather(*(home.worker.refusal(home.part, timeout) for home in self._homes))
+        return next(filter(None, answers), "")
 
     async def close(self) -> None:
         """Finalize the model and give its memory back. Batches in flight are not answered any more."""

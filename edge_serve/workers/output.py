@@ -8,14 +8,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from edge_serve.messages.about import RECURS
 
 LONGEST_LINE = 4096
 #: what a restarted process prints within so many seconds counts as a repetition
 RECURS_SECONDS = 60.0
+#: lines of Python's report of a fatal signal (faulthandler) that are kept
+_MOST_FATAL = 100
+_FATAL = "Fatal Python error"
+_FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
+#: files of libraries, where the model's own line is more telling
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3[^/]*/|^<")
+_OWN = str(Path(__file__).parents[1])
 _READ_BYTES = 64 * 1024
 
 log = logging.getLogger(__name__)
@@ -56,6 +65,7 @@ class Output:
 
     Attributes:
         last: the newest lines, for the report when the worker dies.
+        fatal: the lines that follow Python's "Fatal Python error".
     """
 
     def __init__(
@@ -77,6 +87,7 @@ class Output:
         self._rest = b""
         self._dropped = 0
         self.last: deque[str] = deque(maxlen=5)
+        self.fatal: list[str] = []
         os.set_blocking(fd, False)
         loop.add_reader(fd, self.read)
 
@@ -116,6 +127,8 @@ class Output:
                 self._dropped = 0
             text = line[:LONGEST_LINE].decode(errors="replace")
             self.last.append(text)
+            if len(self.fatal) < _MOST_FATAL and (self.fatal or text.startswith(_FATAL)):
+                self.fatal.append(text)
             self._write(text)
 
     def finish(self, most_reads: int = 64) -> None:
@@ -137,3 +150,12 @@ class Output:
             if self._dropped:
                 self._write(f"({self._dropped} lines dropped: the model prints too much)")
                 self._dropped = 0
+
+    def crash_place(self) -> str:
+        """Return where in the model's Python code a fatal signal came; "" = that is not known.
+
+        The innermost frame may be a library's; the first one outside of libraries is the line to look at.
+        """
+        found = [match.groups() for line in self.fatal if (match := _FRAME.match(line))]
+        own = [frame for frame in found if not _LIBRARY.search(frame[0]) and not frame[0].startswith(_OWN)]
+        return "in {2}, {0} line {1}".format(*own[0]) if own else ""

@@ -330,6 +330,8 @@ class Process:
         self.lending.close()
         self._splitter = Splitter()  # timers and tasks may hold this object on; half a frame may be large
         self.output.finish()
+        if place := self.output.crash_place():
+            self._reason += f" {place}"
         lost = ProcessLost(f"worker {self.label} {self._reason}")
         for _, future in self._questions.values():
             if not future.done():

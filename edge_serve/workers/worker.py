@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 _REOPEN_FIRST, _REOPEN_LONGEST = 0.25, 5.0
 #: how long the index tells of a worker that died
 _NEWS_SECONDS = 60.0
+_NO_PROCESS = "its worker is started again"
 #: the kernel passes at most 253 descriptors at once (SCM_MAX_FD), and one is the arena
 MOST_INSTANCES = 252
 
@@ -251,15 +252,23 @@ class Worker:
         finally:
             self._turning.discard(name)
 
-    async def is_ready(self, part: Part, timeout: float) -> bool:
-        """Whether the process is there and the model says that it is ready, within `timeout` seconds."""
+    async def refusal(self, part: Part, timeout: float) -> str:
+        """Ask the model whether it is ready. Return why it is not; "" = it is.
+
+        Args:
+            timeout: seconds within which it must answer.
+        """
         if part.lost or self._process.exited.done():
-            return False
+            return _NO_PROCESS
         try:
             answer = await self._process.ask(Kind.HEALTH, {"model": part.number}, timeout)
-        except (EdgeServeError, asyncio.TimeoutError):
-            return False
-        return answer.get("ready") is True
+        except ProcessLost:
+            return _NO_PROCESS
+        except EdgeServeError as error:
+            return f"it cannot be asked whether it is ready: {error.message}"
+        except asyncio.TimeoutError:
+            return f"its worker did not answer within {timeout:g} s whether it is ready"
+        return "" if answer.get("ready") is True else "its own is_ready() does not return True"
 
     async def close(self, part: Part) -> None:
         """Finalize the model; a worker that does not get that done in time is killed. Its slots are free afterwards."""

@@ -61,7 +61,8 @@ def test_a_missing_file(scene: PythonScene) -> None:
     (directory / "1").mkdir(parents=True)
     with pytest.raises(Internal) as caught:
         python.Backend().open(model_spec(directory), [InstanceSpec("m_0")])
-    assert caught.value.message == f"Python model file not found in '{directory / '1/model.py'}'"
+    said = f"Python model file not found in '{directory / '1/model.py'}'"
+    assert caught.value.message == f"{said}; m/1/ is empty: put the model's file there, as model.py"
 
 
 def test_a_file_that_is_no_python(scene: PythonScene) -> None:

@@ -15,6 +15,7 @@ from edge_serve.config.model import merge_completed
 from edge_serve.config.normalise import normalise
 from edge_serve.config.text import parse_model_config
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+from tests.texts import without_advice
 
 X = FoundTensor("X", "TYPE_FP32", (-1, 3))
 Y = FoundTensor("Y", "TYPE_INT64", (-1,))
@@ -221,18 +222,18 @@ def test_contradiction(config: dict[str, Any], error: type[EdgeServeError], said
     with pytest.raises(error) as caught:
         check_onnx(config, [X], [Y])
 
-    assert caught.value.message == said
+    assert without_advice(caught.value.message, said) == said
 
 
 def test_batching_needs_a_variable_first_dimension() -> None:
     with pytest.raises(InvalidArgument) as caught:
         check_onnx(_io('name: "X" data_type: TYPE_FP32 dims: [ 3 ]', more="max_batch_size: 2"), [FIXED], [Y])
 
-    assert caught.value.message == (
+    said = (
         "model 'm', tensor 'X': for the model to support batching the shape should have at least 1 dimension and the "
-        "first "
-        "dimension must be -1; but shape expected by the model is [1,3]"
+        "first dimension must be -1; but shape expected by the model is [1,3]"
     )
+    assert without_advice(caught.value.message, said) == said
 
 
 def test_scalars_are_ones() -> None:

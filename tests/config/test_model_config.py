@@ -94,7 +94,8 @@ def test_name_must_be_the_directory_s(tmp_path: Path) -> None:
         load_model_config(model, auto_complete=True)
 
     assert caught.value.message == (
-        "unexpected directory name 'm' for model 'other', directory name must equal model name"
+        "unexpected directory name 'm' for model 'other', directory name must equal model name; remove the line name: "
+        '"other" from config.pbtxt, or: mv m other'
     )
 
 

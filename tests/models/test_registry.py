@@ -119,8 +119,8 @@ class House:
     def index(self) -> list[tuple[str, str, str, str]]:
         return [(e.name, e.version, e.state, e.reason) for e in self.entries()]
 
-    def entries(self, *, why: bool = False) -> list[IndexEntry]:
-        return self.registry.index(ready_only=False, found=self.repository.scan(), why=why)
+    def entries(self) -> list[IndexEntry]:
+        return self.registry.index(ready_only=False, found=self.repository.scan())
 
     def plans(self) -> dict[str, Plan | None]:
         return {name: record.plan for name, record in self.registry._models.items()}
@@ -305,7 +305,7 @@ def test_unreadable_and_absent_models_are_poll_errors(tmp_path: Path) -> None:
         for name in ("bad", "absent"):
             with pytest.raises(Internal, match=f"failed to load '{name}', failed to poll from model repository"):
                 await house.registry.load(name)
-        assert house.index() == [("bad", "", "", "")]
+        assert house.index() == [("bad", "", "UNAVAILABLE", "unreadable configuration")]
 
     play(tmp_path, scenario)
 
@@ -330,7 +330,7 @@ def test_a_fault_of_ours_costs_one_model_and_not_those_beside_it(tmp_path: Path)
 
         assert failures == [
             "load failed for model 'unmade': ValueError: invalid literal for int() with base 10: 'not a number'",
-            "failed to load 'unplanned', failed to poll from model repository",
+            "failed to load 'unplanned', failed to poll from model repository: ValueError, see the server's log",
         ]
         assert house.serving("good").version == "1"
 
@@ -372,10 +372,10 @@ def test_readiness_counts_every_version_of_the_models_that_matter(tmp_path: Path
     play(tmp_path, scenario)
 
 
-def test_why_nothing_of_a_model_could_be_tried_is_told_on_request(tmp_path: Path) -> None:
+def test_the_index_says_why_nothing_of_a_model_could_be_tried(tmp_path: Path) -> None:
     async def work(house: House) -> None:
         def told() -> dict[str, tuple[str, str]]:
-            return {one.name: (one.state, one.reason) for one in house.entries(why=True)}
+            return {one.name: (one.state, one.reason) for one in house.entries()}
 
         house.put("bare")
         for name in ("bare", "nobody"):
@@ -384,7 +384,6 @@ def test_why_nothing_of_a_model_could_be_tried_is_told_on_request(tmp_path: Path
         assert list(told()) == list(house.registry.incidents.reasons) == ["bare"]
         assert told()["bare"][0] == "UNAVAILABLE"
         assert "at least one version" in told()["bare"][1]
-        assert house.index() == [("bare", "", "", "")]  # as Triton's
 
         await house.registry.unload("bare")
         assert told() == {"bare": ("", "")}

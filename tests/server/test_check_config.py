@@ -45,7 +45,8 @@ def test_every_problem_is_a_line_of_its_own(models: Path, tmp_path: Path) -> Non
     status, lines = check(
         f"--model-repository={models}", f"--model-repository={tmp_path}/none", f"--token-file={tmp_path}/tokens",
         "--http-use-ssl=true", f"--http-server-cert={pair.certificate}", f"--http-server-key={tmp_path}/none.key",
-        f"--log-file={tmp_path}/none/log", f"--trace-config=triton,file={tmp_path}/fifo", "--state-directory=/proc/no",
+        f"--log-file={tmp_path}/none/log", f"--trace-config=triton,file={tmp_path}/fifo",
+        f"--state-directory={tmp_path}/fifo/no",
         f"--admin-socket={long}", "--admin-socket-group=no-such-group", "--metrics-config=summary_quantiles=x",
         "--http-address=no such host", "--metrics-address=::1", environ={"EDGE_SERVE_HTPP_PORT": "1"},
     )  # fmt: skip
@@ -61,7 +62,7 @@ def test_every_problem_is_a_line_of_its_own(models: Path, tmp_path: Path) -> Non
         "summary_quantiles expects <quantile>:<error>",
         f"--log-file '{tmp_path}/none/log': there is no directory '{tmp_path}/none': make it",
         f"--trace-config triton,file '{tmp_path}/fifo': found a special file, expected a regular file",
-        "--state-directory '/proc/no': does not exist: make it",
+        f"--state-directory '{tmp_path}/fifo/no': cannot be made, because '{tmp_path}/fifo' is no directory",
         "expected at most 107",
         "there is no group 'no-such-group'",
         "--http-address 'no such host'",

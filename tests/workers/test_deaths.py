@@ -27,7 +27,7 @@ def test_a_dead_worker_fails_its_batch_and_comes_back(tmp_path: Path, deed: str,
             await survives(served)
             assert served.model.pids() != first
             assert served.model.restarts == 1
-            assert await served.model.is_ready(5)
+            assert not await served.model.refusal(5)
 
     run(work())
 
@@ -54,7 +54,7 @@ def test_execute_while_the_worker_is_away_is_lost(tmp_path: Path) -> None:
             served.send(request())
             assert served.listener.idle(), "never before execute has returned"
             assert "has no worker now" in (await served.listener.lost()).message
-            assert not await served.model.is_ready(5)
+            assert await served.model.refusal(5)
             await survives(served)
 
     run(work())
@@ -86,7 +86,7 @@ def test_a_stuck_interpreter_is_noticed_though_it_is_asked_how_it_is(tmp_path: P
 
             async def ask() -> None:
                 while True:
-                    await served.model.is_ready(0.1)
+                    await served.model.refusal(0.1)
 
             asking = asyncio.create_task(ask())
             served.send(request(do="hold", ms=20_000))
@@ -131,7 +131,7 @@ def test_many_crashes_wait_and_a_reopen_that_fails_is_tried_again(tmp_path: Path
             await served.listener.lost()
             await asyncio.sleep(0.5)
             assert served.listener.idle()
-            assert not await served.model.is_ready(5)
+            assert await served.model.refusal(5)
             mark.unlink()
             await survives(served)
             served.send(request(do="exit"))

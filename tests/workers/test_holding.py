@@ -93,9 +93,9 @@ def test_a_stream_that_is_held_again_at_once_waits_again() -> None:
 async def held(served: Served, row: range = range(16)) -> int:
     """A request of three responses whose stream is held before the first of them; its batch."""
     served.model.hold(0, 1, 0, True)
-    assert await served.model.is_ready(PATIENCE)  # it was read after that
+    assert not await served.model.refusal(PATIENCE)  # it was read after that
     batch = served.send(request(row, do="partials", times=3))
-    assert await served.model.is_ready(PATIENCE)
+    assert not await served.model.refusal(PATIENCE)
     assert served.listener.idle()
     return batch
 

@@ -180,7 +180,7 @@ def test_frames_of_a_hostile_worker_cost_that_worker_at_most(
         asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
         try:
             async with serving(tmp_path, config(decoupled=decoupled), limits=LIMITS, hooks=hooks) as served:
-                await served.model.is_ready(0.2)
+                await served.model.refusal(0.2)
                 served.send(*[InferRequest("echo", inputs=request().inputs)] * 2)
                 await asyncio.sleep(0.05)
                 while not served.listener.idle():

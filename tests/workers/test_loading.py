@@ -117,9 +117,9 @@ def test_models_of_a_backend_share_a_worker_unless_told_otherwise(tmp_path: Path
 def test_readiness_is_the_models_own(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path) as served:
-            assert await served.model.is_ready(5)
+            assert not await served.model.refusal(5)
             (tmp_path / "not_ready").touch()
-            assert not await served.model.is_ready(5)
+            assert await served.model.refusal(5)
 
     run(work())
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 
+from edge_serve.workers import output
 from edge_serve.workers.output import LONGEST_LINE, Output, Rate
 from tests.workers.harness import run
 
@@ -52,3 +54,33 @@ def test_the_rate_refills() -> None:
     assert [rate.take(at) for at in (100, 100, 100, 100.0625, 100.125, 100.125, 200, 200, 200)] == [
         True, True, False, False, True, False, True, True, False,
     ]  # fmt: skip
+
+
+FATAL = b"""Fatal Python error: Segmentation fault
+
+Current thread 0x00007f1c (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/env/lib/python3.11/site-packages/torch/nn/module.py", line 7 in call
+  File "/models/net/1/model.py", line 12 in execute
+  File "%s/backends/python_instance.py", line 113 in _execute_ordinary
+
+Extension modules: numpy (total: 1)
+"""
+
+
+def test_the_place_of_a_crash_is_the_first_line_outside_of_libraries() -> None:
+    async def places() -> list[str]:
+        found = []
+        own = str(Path(output.__file__).parents[1]).encode()
+        crash = FATAL % own
+        without_model = b"\n".join(line for line in crash.splitlines() if b"/models/" not in line) + b"\n"
+        for printed in (b"", crash.partition(b"\n")[2], without_model, crash):
+            reading, writing = os.pipe()
+            one = Output(asyncio.get_running_loop(), reading, "m", lambda line: None)
+            os.write(writing, b"a line of the model\n" + printed)
+            os.close(writing)
+            one.finish()
+            found.append(one.crash_place())
+        return found
+
+    assert run(places()) == ["", "", "", "in execute, /models/net/1/model.py line 12"]

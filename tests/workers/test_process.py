@@ -52,7 +52,7 @@ def test_a_descriptor_that_waits_to_be_sent_is_a_duplicate(tmp_path: Path) -> No
             assert process.lending._number(other)
             other.close()  # and its descriptors with it
             os.kill(pid, signal.SIGCONT)
-            assert await served.model.is_ready(20)
+            assert not await served.model.refusal(20)
             assert values((await served.ask(request())).replies[0]) == list(range(16))
             assert served.model.pids() == [pid]
 
@@ -109,7 +109,7 @@ def test_half_a_large_frame_of_a_dead_worker_leaves_no_memory_behind(
         async with serving(tmp_path) as served:
             old = weakref.ref(process_of(served))
             served.send(request())
-            assert not await served.model.is_ready(0.1) or moment == Kind.EXECUTE
+            assert await served.model.refusal(0.1) or moment == Kind.EXECUTE
             while tracemalloc.get_traced_memory()[0] < 1 << 22:
                 await asyncio.sleep(0.01)
             os.kill(served.model.pids()[0], signal.SIGKILL)

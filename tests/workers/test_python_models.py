@@ -66,7 +66,7 @@ def test_each_instance_has_its_own_process_and_main_thread(tmp_path: Path) -> No
             data = (41 + instance).to_bytes(4, "little")
             model.execute(instance, instance, [InferRequest("echo", inputs=[Tensor("IN", DataType.INT32, (1,), data)])])
             assert values((await listener.reply(instance)).replies[0]) == [41 + instance, pids[instance], 1]
-        assert await model.is_ready(5)
+        assert not await model.refusal(5)
         os.kill(pids[1], signal.SIGKILL)
         assert (await listener.lost(1)).message.startswith(
             "Failed to process the request(s) for model instance 'echo_0_1', message: Stub process 'echo_0_1' is not "
@@ -96,12 +96,10 @@ def test_questions_about_health_share_one_is_ready_and_one_that_hangs_delays_not
             for name in ("hangs", "slow")
         ]  # fmt: skip
         threads = Path(f"/proc/{hangs.pids()[0]}/task")
-        assert not await hangs.is_ready(0.05)
+        assert await hangs.refusal(0.05)
         before = len(list(threads.iterdir()))
-        answers = await asyncio.gather(
-            *(hangs.is_ready(0.2) for _ in range(20)), *(slow.is_ready(20) for _ in range(3))
-        )
-        assert answers == [False] * 20 + [True] * 3
+        answers = await asyncio.gather(*(hangs.refusal(0.2) for _ in range(20)), *(slow.refusal(20) for _ in range(3)))
+        assert answers == ["its worker did not answer within 0.2 s whether it is ready"] * 20 + [""] * 3
         assert len(list(threads.iterdir())) == before
         one = Tensor("IN", DataType.INT32, (1,), (41).to_bytes(4, "little"))
         hangs.execute(0, 1, [InferRequest("echo", inputs=[one])])

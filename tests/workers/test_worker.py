@@ -43,7 +43,7 @@ def test_a_worker_comes_back_once_the_machine_can_fork_again(
                 await asyncio.sleep(0.5)
                 assert "cannot start worker echo" in served.model.trouble()
                 assert "TasksMax=" in served.model.trouble()
-                assert not await served.model.is_ready(5)
+                assert await served.model.refusal(5)
             await survives(served)
             assert "cannot start" not in served.model.trouble()
 

@@ -24,7 +24,7 @@ function banner(text, className, extra) {
 function reasonOf({ server, models }) {
   const names = (...conditions) => new Set(models.filter(model => conditions.includes(model.condition)).map(model => model.name));
   if (server.state !== "not ready") return server.reason;
-  const failed = names("failed"), moving = names("loading", "restarting"), ready = names("ready", "busy");
+  const failed = names("failed"), moving = names("loading", "restarting", "unready"), ready = names("ready", "busy");
   const lost = server.waiting_for.filter(name => failed.has(name) && !moving.has(name));
   if (!lost.length) return server.reason;
   const rest = server.waiting_for.filter(name => !lost.includes(name));

@@ -60,8 +60,8 @@ function drawTiles(doc, past) {
 
 // ---- models ---------------------------------------------------------------------------------------------------------
 
-const PILLS = { ready: "good", busy: "bad", loading: "busy", restarting: "busy", unloading: "busy", failed: "bad", unloaded: "" };
-const ORDER = ["failed", "busy", "restarting", "loading", "unloading", "ready", "unloaded"];
+const PILLS = { ready: "good", busy: "bad", loading: "busy", restarting: "busy", unready: "busy", unloading: "busy", failed: "bad", unloaded: "" };
+const ORDER = ["failed", "busy", "unready", "restarting", "loading", "unloading", "ready", "unloaded"];
 
 /** The state of a version as a coloured word. */
 export function pillOf(model) {

@@ -1,0 +1,243 @@
+"""Advice on a model directory in which no model was found: names what lies there, and the command that puts it right.
+
+An error has Triton's own sentence first, then this. Only names are read, never the content of a file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePath
+from shlex import quote
+
+CONFIG_FILE = "config.pbtxt"
+
+#: names of one directory in a message; more are counted
+_MOST_NAMES = 5
+#: entries of a directory that are looked at
+_MOST_ENTRIES = 1000
+
+_VERSION_LIKE = re.compile(r"(?:v|ver|version)?[-_. ]?0*(\d{1,18})(?:\.\d+)*\Z", re.IGNORECASE)
+_CONFIG_LIKE = re.compile(r"config\.(?:pbtxt?|prototxt|pbtxt\.txt|pb|txt)\Z", re.IGNORECASE)
+
+_TF2ONNX = "python -m tf2onnx.convert {option} {path} --output {version}/model.onnx"
+_IN_PYTHON = 'or load it in {version}/model.py with backend: "python"'
+#: ending of a file or directory -> its kind, and how to serve it
+_OTHER_FORMATS: dict[tuple[str, ...], tuple[str, str]] = {
+    (".savedmodel", "saved_model.pb"): ("a TensorFlow SavedModel", _TF2ONNX.replace("{option}", "--saved-model")),
+    (".graphdef", ".pb"): ("a TensorFlow graph", f"convert it with tf2onnx to {{version}}/model.onnx, {_IN_PYTHON}"),
+    (".tflite",): ("a TensorFlow Lite model", _TF2ONNX.replace("{option}", "--tflite")),
+    (".h5", ".keras"): ("a Keras model", f"convert it with tf2onnx to {{version}}/model.onnx, {_IN_PYTHON}"),
+    (".pt", ".pth", ".pt2", ".ckpt"): (
+        "a PyTorch model", f"export it with torch.onnx.export to {{version}}/model.onnx, {_IN_PYTHON}",
+    ),
+    (".pkl", ".pickle", ".joblib"): (
+        "a pickled model", f"convert it with skl2onnx.to_onnx to {{version}}/model.onnx, {_IN_PYTHON}",
+    ),
+    (".plan", ".engine", ".trt"): (
+        "a TensorRT engine", "put the ONNX file that it was built from there as {version}/model.onnx",
+    ),
+    (".safetensors", ".gguf", ".npz"): ("weights without a model", "load them in {version}/model.py"),
+    (".zip", ".tar", ".gz", ".tgz", ".xz"): ("an archive", "unpack it into {version}/"),
+}  # fmt: skip
+#: ending -> backend that loads it, and the file name that it expects
+_SERVED = {".onnx": ("onnxruntime", "model.onnx"), ".py": ("python", "model.py")}
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """Names in a directory. Hidden ones are left out.
+
+    Attributes:
+        shown: the directory in a message, as seen from the repository.
+    """
+
+    path: Path
+    shown: str
+    files: Sequence[str]
+    folders: Sequence[str]
+
+    def __str__(self) -> str:
+        """Return the names for a message."""
+        names = sorted([*self.files, *(f"{name}/" for name in self.folders)])
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        return ", ".join(names[:_MOST_NAMES]) + more
+
+    def ending(self, *endings: str) -> list[str]:
+        """Return the files and directories whose names end so."""
+        return [name for name in [*self.files, *self.folders] if name.lower().endswith(endings)]
+
+
+def advice_on_backend(model: Path) -> str:
+    """Return why no backend can be told from the files of a model, and what to do."""
+    found = _read(model, model.name)
+    versions = _versions(found)
+    if not versions:
+        return _advice_without_version(model, found)
+    version = f"{model.name}/{versions[0]}"
+    return "; ".join(filter(None, [_advice_on_files(_read(model / versions[0], version)), advice_on_config(model)]))
+
+
+def advice_on_versions(model: Path, *, ensemble: bool, policy: str) -> str:
+    """Return why a model has no version to serve, and what to do.
+
+    Args:
+        policy: which versions the configuration asks for, as text.
+    """
+    found = _read(model, model.name)
+    versions = _versions(found)
+    if versions:
+        return f"version_policy asks for {policy}, and {model.name}/ holds {', '.join(versions)}"
+    if ensemble:
+        path = quote(f"{model.name}/1")
+        return (
+            f"an ensemble needs a version directory too, which stays empty: mkdir {path} (git does not keep empty "
+            f"directories: touch {path}/.gitkeep)"
+        )
+    return _advice_without_version(model, found)
+
+
+def advice_on_file(directory: Path, expected: str) -> str:
+    """Return what a version directory holds in place of the file `expected`, and what to do."""
+    found = _read(directory, f"{directory.parent.name}/{directory.name}")
+    return _advice_on_files(found, expected)
+
+
+def advice_on_label_file(model: Path, name: str) -> str:
+    """Return where a file of labels lies in place of where `label_filename` looks for it, and what to do."""
+    inside = name.replace("\\", "/")
+    if inside != name:
+        return f'a path is written with /: label_filename: "{inside}"'
+    found = _read(model, model.name)
+    near = [file for file in found.files if file.lower() == inside.lower()]
+    near += [f"{version}/{inside}" for version in _versions(found) if (model / version / inside).is_file()]
+    if near:
+        return f'write label_filename: "{near[0]}", or {_move(f"{model.name}/{near[0]}", f"{model.name}/{name}")}'
+    return f"label_filename is looked for in the directory of the model: put the file at {model.name}/{name}"
+
+
+def advice_on_config(model: Path) -> str:
+    """Return which file looks like the configuration and is not read, and what to do; "" = there is none."""
+    found = _read(model, model.name)
+    if CONFIG_FILE in found.files:
+        return ""
+    near = [name for name in found.files if _CONFIG_LIKE.match(name)]
+    inside = [f"{version}/{CONFIG_FILE}" for version in _versions(found) if (model / version / CONFIG_FILE).is_file()]
+    for name in [*near, *inside]:
+        path = f"{model.name}/{name}"
+        return f"{path} is not read, expected {model.name}/{CONFIG_FILE}: {_move(path, f'{model.name}/{CONFIG_FILE}')}"
+    return ""
+
+
+def advice_on_repository(root: Path) -> str:
+    """Return why a repository without models looks like a model or a version; "" = it does not."""
+    found = _read(root, root.name)
+    parent = root.absolute().parent
+    if CONFIG_FILE in found.files or _versions(found):
+        return f"'{root}' looks like a model: give its parent, --model-repository={quote(str(parent))}"
+    if found.ending(*_SERVED) and root.name.isdigit():
+        return f"'{root}' looks like a version of a model: give --model-repository={quote(str(parent.parent))}"
+    if found.ending(*_SERVED):
+        return f"'{root}' holds {found}, expected a directory for each model, such as {root.name}/m/1/model.onnx"
+    return ""
+
+
+def _advice_without_version(model: Path, found: _Folder) -> str:
+    name = model.name
+    if name.isdigit() and found.ending(*_SERVED):
+        root = model.absolute().parent
+        return (
+            f"'{name}' is named like a version, and '{root}' looks like a model: give its parent, "
+            f"--model-repository={quote(str(root.parent))}"
+        )
+    for folder in found.folders:
+        if (model / folder / CONFIG_FILE).is_file() or _versions(_read(model / folder, "")):
+            inner = quote(f"{name}/{folder}")
+            return f"{name}/{folder}/ looks like the model itself: mv {inner}/* {quote(name)}/ && rmdir {inner}"
+    for folder in found.folders:
+        if like := _VERSION_LIKE.match(folder):
+            move = _move(f"{name}/{folder}", f"{name}/{like[1]}")
+            return f"{name}/{folder} is no version directory: its name must be a number without zeros before it: {move}"
+    for file in found.ending(*_SERVED):
+        target = f"{name}/1/{_SERVED[PurePath(file).suffix.lower()][1]}"
+        move = _move(f"{name}/{file}", target)
+        return f"{name}/ holds {file} and no version directory such as {name}/1: mkdir {quote(f'{name}/1')} && {move}"
+    return (
+        f"there is no version directory such as {name}/1: mkdir {quote(f'{name}/1')} and put the model's file there, "
+        "as model.onnx or model.py (git does not keep empty directories)"
+    )
+
+
+def _advice_on_files(found: _Folder, expected: str = "") -> str:
+    """Say what a version directory holds, and how to serve it.
+
+    Args:
+        expected: the only file name that will do; "" = that of any backend.
+    """
+    names = expected or "model.onnx or model.py"
+    if not found.files and not found.folders:
+        return f"{found.shown}/ is empty: put the model's file there, as {names}"
+    holds = f"{found.shown}/ holds {found}; expected {names}"
+    endings = [PurePath(expected).suffix] if expected else list(_SERVED)
+    near = [name for name in found.files if PurePath(name).suffix.lower() in endings]
+    if len(near) == 1:
+        return f"{holds}: {_rename(found.shown, near[0], expected)}"
+    if near:
+        return f"{holds}: rename one of them, or name it in config.pbtxt: {_named(near[0])}"
+    if other := _other_format(found):
+        return f"{holds}: {other}"
+    for folder in found.folders:
+        if _read(found.path / folder, "").ending(*endings):
+            inner = quote(f"{found.shown}/{folder}")
+            return f"{holds}: mv {inner}/* {quote(found.shown)}/ && rmdir {inner}"
+    if not expected:
+        return f"{holds}, or backend and default_model_filename in config.pbtxt"
+    return f"{holds}, or default_model_filename in config.pbtxt"
+
+
+def _rename(version: str, name: str, expected: str) -> str:
+    target = expected or _SERVED[PurePath(name).suffix.lower()][1]
+    move = _move(f"{version}/{name}", f"{version}/{target}")
+    if name.lower() == target.lower():
+        return f"{move} (upper and lower case differ)"
+    return f"{move}, or write in config.pbtxt: {_named(name)}"
+
+
+def _named(name: str) -> str:
+    backend = _SERVED.get(PurePath(name).suffix.lower(), ("",))[0]
+    return f'backend: "{backend}" default_model_filename: "{name}"'
+
+
+def _other_format(found: _Folder) -> str:
+    for endings, (kind, way) in _OTHER_FORMATS.items():
+        for name in found.ending(*endings):
+            path = found.shown if name == "saved_model.pb" else f"{found.shown}/{name}"
+            return f"{name} is {kind}: {way.format(path=quote(path), version=quote(found.shown))}"
+    return ""
+
+
+def _move(source: str, target: str) -> str:
+    return f"mv {quote(source)} {quote(target)}"
+
+
+def _versions(found: _Folder) -> list[str]:
+    return sorted((name for name in found.folders if _is_version(name)), key=int)
+
+
+def _is_version(name: str) -> bool:
+    return name.isascii() and name.isdigit() and (name == "0" or not name.startswith("0"))
+
+
+def _read(directory: Path, shown: str) -> _Folder:
+    """Return the names in `directory`; none when it cannot be read."""
+    try:
+        with os.scandir(directory) as entries:
+            shown_ones = islice((entry for entry in entries if not entry.name.startswith(".")), _MOST_ENTRIES)
+            pairs = [(entry.name, entry.is_dir()) for entry in shown_ones]
+    except OSError:
+        pairs = []
+    files = sorted(name for name, is_folder in pairs if not is_folder)
+    return _Folder(directory, shown, files, sorted(name for name, is_folder in pairs if is_folder))
