@@ -82,7 +82,7 @@ class DoorSettings:
     admin_socket_group: Annotated[str, _access(NAME, "Group that may use --admin-socket.")] = ""
 
     max_connections_per_address: Annotated[
-        int, _limits(COUNT, "Connections that one address may have open, over all doors; 0 = no limit.")
+        int, _limits(COUNT, "Connections that one address may have open, over all ports; 0 = no limit.")
     ] = 0
     max_requests_in_flight: Annotated[
         int, _limits(COUNT, "Requests that wait for their answers, beyond which new ones get 503; 0 = no limit.")

@@ -152,7 +152,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("edge_serve_http_requests_total", "counter", ("code",), http_requests,
            "HTTP requests answered, by status code"),
     Metric("edge_serve_refused_total", "counter", ("reason",), refused,
-           "What the doors refused: connections, handshakes, requests and bodies beyond a limit, and access"),
+           "Refused at the ports: connections, handshakes, requests and bodies beyond a limit, and access"),
     Metric("edge_serve_gpu_temperature_celsius", "gauge", _GPU, gpu(lambda g: g.temperature),
            "GPU temperature in degrees Celsius", _NVML),
 )

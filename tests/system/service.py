@@ -97,7 +97,7 @@ class Service:
         """As it was after installation, stopped."""
         self.machine.run(
             "systemctl stop edge-serve.socket edge-serve-grpc.socket edge-serve-metrics.socket edge-serve;"
-            f" systemctl reset-failed; rm -rf {MODELS}/* /etc/systemd/system/edge-serve.service.d;"
+            f" systemctl reset-failed; rm -rf {MODELS}/* /etc/systemd/system/edge-serve*.d;"
             " find /var/lib/edge-serve -mindepth 1 -maxdepth 1 ! -name models -exec rm -rf {} +;"
             f" rm -f {CONF_D}/* /etc/edge-serve/edge-serve.conf /etc/edge-serve/credentials/*;"
             " : > /etc/edge-serve/tokens;"

@@ -14,7 +14,7 @@ from deploy.debian.releases import RELEASES
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edge-serve" / "system-tests"
 
 #: what the package depends on, and what the tests look with
-_BASE = ("systemd", "systemd-sysv", "dbus", "libstdc++6", "iproute2", "procps")
+_BASE = ("systemd", "systemd-sysv", "dbus", "libstdc++6", "iproute2", "procps", "curl")
 #: and what makes a machine boot by itself
 _KERNEL = ("linux-image-cloud-amd64", "initramfs-tools", "udev", "e2fsprogs")
 
