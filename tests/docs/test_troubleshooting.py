@@ -1,0 +1,66 @@
+"""Each message that docs/troubleshooting.md quotes is still one of the program's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+PAGE = ROOT / "docs/troubleshooting.md"
+#: stands for a value in a message
+VALUE = "\0"
+#: between texts
+END = "\1"
+
+
+def texts(source: str) -> Iterator[str]:
+    """Every text of a module, with VALUE where an f-string or a % puts a value."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else VALUE for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield re.sub(r"%\.?\d*[a-z]", VALUE, node.value)
+
+
+def quoted(page: str) -> list[str]:
+    """The messages in the first column of the tables that are headed `message`."""
+    found = []
+    for table in re.findall(r"^\| message \|.*\n(?:\|.*\n)+", page, re.MULTILINE):
+        cells = [row.split(" | ")[0] for row in table.splitlines()[2:]]
+        found += [text for cell in cells for text in re.findall(r"`([^`]+)`", cell)]
+    return found
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    return re.compile(f"[^{END}]*?".join((re.escape(part.strip()) for part in text.split("..."))), re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def every() -> str:
+    sources = (path.read_text() for path in sorted((ROOT / "edge_serve").rglob("*.py")))
+    return END.join(text for source in sources for text in texts(source))
+
+
+def test_messages_are_those_of_the_program(every: str) -> None:
+    messages = quoted(PAGE.read_text())
+
+    assert len(messages) > 50
+    assert [text for text in messages if not pattern(text).search(every)] == []
+
+
+def test_a_message_that_is_gone_is_found() -> None:
+    source = 'x = f"model {name} is " "late"; log.info("%s of %d", 1, 2)'
+
+    assert set(texts(source)) >= {f"model {VALUE} is late", f"{VALUE} of {VALUE}"}
+    assert pattern("model ... is late").search(f"model {VALUE} is late")
+    assert not pattern("model is late").search(f"model {VALUE} is late")
+    assert quoted(
+        "| message | fix |\n|---|---|\n| `a ...` or `b` | `c` |\n\n| what | fix |\n|---|---|\n| `d` | |\n"
+    ) == [
+        "a ...",
+        "b",
+    ]
