@@ -36,7 +36,7 @@ def quoted(page: str) -> list[str]:
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    return re.compile(f"[^{END}]*?".join((re.escape(part.strip()) for part in text.split("..."))), re.IGNORECASE)
+    return re.compile(f"[^{END}]*?".join(re.escape(part.strip()) for part in text.split("...")), re.IGNORECASE)
 
 
 @pytest.fixture(scope="module")
