@@ -19,7 +19,7 @@ from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models import statistics as record
 from edge_serve.models.driver import Driver, Job
 from edge_serve.models.ticket import OnResponse
-from edge_serve.scheduling.core import Run, Scheduler
+from edge_serve.scheduling.core import Scheduler
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.workers.patience import Patience
 
@@ -32,12 +32,20 @@ class _Stream:
         count: of its responses so far.
         since_ns: when the last of them came, or the request went to the model.
         held: its sender was told to wait until the client has read on.
+        inputs: memory of its inputs, where the channel has moved them.
     """
 
     job: Job
     count: int
     since_ns: int
     held: bool = False
+    inputs: Lease | None = None
+
+    def end(self) -> None:
+        """No response comes any more."""
+        if self.inputs is not None:
+            self.inputs.release()
+            self.inputs = None
 
 
 @dataclass(slots=True)
@@ -108,6 +116,14 @@ class DecoupledDriver(Driver):
 
     # ---- what the worker says -----------------------------------------------------------------------------------
 
+    def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
+        """See `PartialListener`."""
+        opened = self._open.get(batch_id)
+        stream = opened.streams.get(index) if opened is not None else None
+        if stream is not None:
+            stream.inputs = lease
+        return stream is not None
+
     def on_partial(
         self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
     ) -> None:
@@ -141,6 +157,7 @@ class DecoupledDriver(Driver):
             opened = self._open.pop(key)
             opened.end()
             for stream in opened.streams.values():
+                stream.end()
                 self._send(stream.job, self._response(stream.job, Reply(error=error), True, None))
         self._check_idle()
 
@@ -149,15 +166,12 @@ class DecoupledDriver(Driver):
 
     # ---- inside -------------------------------------------------------------------------------------------------
 
-    def _run(self, run: Run) -> list[Job]:
-        jobs = super()._run(run)
+    def _begins(self, instance: int, batch_id: int, jobs: list[Job]) -> None:
         now = self._clock.now_ns()
         streams = {job.position: _Stream(job, 0, now) for job in jobs}
-        batch_id = jobs[0].batch_id
-        opened = self._open[batch_id] = _Open(run.instance, streams, now)
+        opened = self._open[batch_id] = _Open(instance, streams, now)
         if self.model.timeout:
             opened.patience = Patience(self._loop, self.model.timeout, partial(self._on_overrun, batch_id))
-        return jobs
 
     def _hold(self, batch_id: int, opened: _Open, position: int, held: bool) -> None:
         """Each stream that is held is let go once, at the latest when it ends: the worker keeps no list of its own."""
@@ -181,6 +195,7 @@ class DecoupledDriver(Driver):
         for position, stream in opened.streams.items():
             self.model.cancel(opened.instance, batch_id, position)
             self._hold(batch_id, opened, position, False)
+            stream.end()
             text = (
                 f"model '{self.name}' sent {stream.count} responses and no final one within its execution_timeout_ms "
                 f"({self.model.timeout * 1000:g})"
@@ -204,6 +219,7 @@ class DecoupledDriver(Driver):
             return False
         if stream.held:
             self._hold(batch_id, opened, position, False)
+        stream.end()
         del opened.streams[position]
         if not opened.streams:
             del self._open[batch_id]

@@ -339,9 +339,13 @@ class Driver:
             job.position = position
         self.statistics.pending -= len(jobs)
         self._batches[batch_id] = (run.instance, jobs)
+        self._begins(run.instance, batch_id, jobs)
         requests = [job.request for job in jobs] if self.controls is None else self.controls.requests(run)
         self.model.execute(run.instance, batch_id, requests, run.each)
         return jobs
+
+    def _begins(self, instance: int, batch_id: int, jobs: list[Job]) -> None:
+        """A batch is about to be executed."""
 
     def _wake_at(self, until_ns: int | None, now_ns: int) -> None:
         """A timer that is set for an earlier time stays: to decide once more costs less than to set it anew."""

@@ -98,7 +98,9 @@ class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
             held = stream is not None and stream.held
             self._close(batch_id, position)
             if stream is not None:
-                self._open[job.batch_id].streams[job.position] = stream
+                streams = self._open[job.batch_id].streams
+                stream.inputs = streams[job.position].inputs  # of this run
+                streams[job.position] = stream
                 self.hold(job, held)  # under its new name
             else:  # the last response came while it waited
                 self._close(job.batch_id, job.position)

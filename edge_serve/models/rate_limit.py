@@ -187,6 +187,10 @@ class LimitedModel:
         """See `ModelListener`."""
         self._driver.on_back(instance)
 
+    def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
+        """See `PartialListener`."""
+        return cast(PartialListener, self._driver).on_placed(instance, batch_id, index, lease)
+
     def on_partial(
         self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
     ) -> None:

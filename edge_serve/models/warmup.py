@@ -43,6 +43,10 @@ class WarmupListener:
         """The batch is done."""
         self._waiting.pop(instance).set_result(reply)
 
+    def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
+        """A large input of a decoupled model, which is warm once its batch is done."""
+        return False
+
     def on_partial(
         self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
     ) -> None:

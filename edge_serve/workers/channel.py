@@ -107,6 +107,10 @@ class Channel:
                 if request.shared or (len(request.inputs) > 0 and loose_bytes(request.inputs) > INLINE):
                     requests, moves = self._place(requests, pending)
                     break
+            if pending.refused and link.layout.decoupled:  # replies name their request by its place in the frame
+                full = next(iter(pending.refused.values()))
+                pending.refused = dict.fromkeys(range(pending.count), full)
+                raise full
             if link.large:
                 self._expect_outputs(requests, pending)
         except Exception as error:  # whatever it is: the requests of a batch that is not sent must be answered
@@ -145,6 +149,10 @@ class Channel:
             return
         if link.timeout:
             pending.timer = Patience(self._loop, link.timeout, self._on_overrun)
+        if pending.copies and link.layout.decoupled:
+            listener = cast(PartialListener, link.listener)
+            placed = partial(listener.on_placed, self.instance, batch_id)
+            pending.copies = {index: slot for index, slot in pending.copies.items() if not placed(index, slot)}
         self._send(data)
 
     def _place(self, requests: Sequence[InferRequest], pending: Pending) -> tuple[Sequence[InferRequest], Moves]:
@@ -155,8 +163,6 @@ class Channel:
                 replace(request, inputs=lend(request.inputs, own), outputs=self.lending.lend_places(request.outputs))
                 for request in requests
             ]
-        if self._link.layout.decoupled:  # its threads may read their inputs long after the batch's reply
-            return requests, []
         return moved(requests, pending, self._link.arena)
 
     def _expect_outputs(self, requests: Sequence[InferRequest], pending: Pending) -> None:

@@ -35,7 +35,7 @@ def moved(requests: Sequence[InferRequest], pending: Pending, arena: Arena) -> t
     """
     sent: list[InferRequest] = []
     moves: Moves = []
-    pending.copies, pending.refused, pending.sent = [], {}, []
+    pending.copies, pending.refused, pending.sent = {}, {}, []
     for i, request in enumerate(requests):
         size = sum(padded(len(tensor.data)) for tensor in request.inputs if tensor.offset < 0)
         if size > INLINE:
@@ -44,7 +44,7 @@ def moved(requests: Sequence[InferRequest], pending: Pending, arena: Arena) -> t
             except Unavailable as full:
                 pending.refused[i] = full
                 continue
-            pending.copies.append(slot)
+            pending.copies[i] = slot
             request = replace(request, inputs=_placed(request.inputs, slot, moves))
         sent.append(request)
         pending.sent.append(i)
@@ -73,7 +73,8 @@ def prepare(pending: Pending, moves: Moves, done: Callable[[Exception | None], N
 
     A slot for outputs that finds no memory is released: the worker asks again once it has outputs.
     """
-    slots = [*(pending.copies or ()), *([pending.slot] if pending.slot is not None else [])]
+    copies = (pending.copies or {}).values()
+    slots = [*copies, *([pending.slot] if pending.slot is not None else [])]
     waiting = len(slots)
 
     def ready() -> None:
@@ -86,7 +87,7 @@ def prepare(pending: Pending, moves: Moves, done: Callable[[Exception | None], N
         if pending.slot is not None and pending.slot.error is not None:
             pending.slot.release()
             pending.slot = None
-        error = next((slot.error for slot in pending.copies or () if slot.error is not None), None)
+        error = next((slot.error for slot in copies if slot.error is not None), None)
         if error is not None:
             done(error)
         else:

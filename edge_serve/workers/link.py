@@ -32,6 +32,10 @@ class ModelListener(Protocol):
 class PartialListener(ModelListener, Protocol):
     """The listener of a decoupled model."""
 
+    def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
+        """The inputs of a request lie in `lease`. Threads of the model may read them after `on_reply`, so the listener
+        releases it with the last reply. False: it does not, and the channel releases it after `on_reply`."""
+
     def on_partial(
         self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
     ) -> None:
@@ -87,7 +91,7 @@ class Pending:
     Attributes:
         sent_ns: when it was sent.
         sent: position of each request of the frame in the batch; None when all were sent.
-        copies: slots of inputs that came in ordinary memory.
+        copies: slots of inputs that came in ordinary memory, by the request's position in the batch.
         each: its requests are executed one after the other.
         gone: requests whose clients have gone.
         preparing: its memory is being prepared in a thread; the worker does not know the batch yet.
@@ -99,7 +103,7 @@ class Pending:
     sent_ns: int
     sent: list[int] | None = None
     refused: dict[int, EdgeServeError] | None = None
-    copies: list[Slot] | None = None
+    copies: dict[int, Slot] | None = None
     timer: Patience | None = None
     each: bool = False
     gone: set[int] | None = None
@@ -115,5 +119,5 @@ class Pending:
         if self.timer is not None:
             self.timer.cancel()
         if self.copies is not None:
-            for slot in self.copies:
+            for slot in self.copies.values():
                 slot.release()

@@ -11,9 +11,11 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edge_serve import Server
+from edge_serve.in_process.session import AsyncSession
 from tests.server.running import python_model
 
 COUNT = 300_000
@@ -108,3 +110,56 @@ def _post(port: int, path: str, body: bytes) -> tuple[int, bytes]:
         connection.request("POST", path, body)
         reply = connection.getresponse()
         return reply.status, reply.read()
+
+
+#: answers with one element after `execute` has returned, from a thread of its own
+LATE = """
+import threading, time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            threading.Thread(target=self.answer, args=(request, request.get_response_sender())).start()
+
+    def answer(self, request, sender):
+        time.sleep(0.1)
+        x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+        sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x[-1:] + len(x))]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+DECOUPLED = CONFIG + "model_transaction_policy { decoupled: true }"
+OVER_LATE = """
+platform: "ensemble"
+input { name: "X" data_type: TYPE_FP64 dims: [ -1 ] }
+output { name: "Y" data_type: TYPE_FP64 dims: [ -1 ] }
+ensemble_scheduling { step {
+  model_name: "late" model_version: -1
+  input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" }
+} }
+"""
+
+
+def test_large_inputs_of_a_decoupled_model_do_not_travel_in_the_frame(tmp_path: Path) -> None:
+    python_model(tmp_path, "late", LATE, DECOUPLED)
+    (tmp_path / "over" / "1").mkdir(parents=True)
+    (tmp_path / "over" / "config.pbtxt").write_text(OVER_LATE)
+    large = np.arange(8 << 20, dtype=np.float64)  # 64 MiB
+
+    async def ask(server: AsyncSession, model: str) -> tuple[float, float]:
+        watch = Watch()
+        (outputs,) = [outputs async for outputs in server.stream(model, {"X": large})]
+        watch.stop()
+        return watch.longest, float(outputs["Y"][0])
+
+    async def story() -> None:
+        async with Server(tmp_path) as server:
+            for model in ("late", "over"):
+                found = [await ask(server, model) for _ in range(3)]
+                assert {answer for _, answer in found} == {2.0 * len(large) - 1}
+                assert min(longest for longest, _ in found) < 0.005, (model, found)
+            arena = server._service.lookup("late", "").arena
+            assert arena is not None
+            assert arena.used_bytes == 0  # released with the last response
+
+    asyncio.run(story())

@@ -179,3 +179,41 @@ def test_an_instance_that_retires_is_free_when_its_last_stream_has_ended() -> No
         assert free == ["free"]
 
     asyncio.run(story())
+
+
+class Memory:
+    """A lease that counts its releases."""
+
+    view = memoryview(b"")
+    offset = 0
+    arena: object = None
+
+    def __init__(self) -> None:
+        self.released = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+
+@pytest.mark.parametrize("end", ["final", "error", "lost", "overrun"])
+def test_the_memory_of_inputs_is_released_once_with_the_last_response(end: str) -> None:
+    async def story() -> None:
+        scene, inputs = Scene(0.01 if end == "overrun" else 0.0), Memory()
+        assert isinstance(scene.driver, DecoupledDriver)
+        assert scene.driver.on_placed(0, scene.batch, 0, inputs)
+        scene.respond()
+        if end == "error":
+            scene.driver.on_reply(0, BatchReply(scene.batch, 10, 20, 30, 40, [Reply(error=Internal("no"))]))
+        else:
+            scene.return_from_execute()
+            assert inputs.released == 0
+            if end == "final":
+                scene.respond(final=True)
+            elif end == "lost":
+                scene.driver.on_lost(0, Internal("it died"))
+            else:
+                await asyncio.sleep(0.05)
+        assert inputs.released == 1
+        assert not scene.driver.on_placed(0, scene.batch, 0, inputs)  # the stream has ended
+
+    asyncio.run(story())

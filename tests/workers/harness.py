@@ -38,6 +38,9 @@ class Recorder:
     def on_back(self, instance: int) -> None:
         self._events.put_nowait(("back", instance, None))
 
+    def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
+        return False
+
     def on_partial(
         self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
     ) -> None:

@@ -52,7 +52,7 @@ def test_a_tensor_of_another_arena_is_read_where_it_lies(tmp_path: Path) -> None
                 used = served.arena.used_bytes
                 batch = served.send(InferRequest("echo", inputs=[tensor]))
                 pending = served.model._homes[0].part.channels[0]._pending[batch]
-                assert pending.copies == []
+                assert not pending.copies
                 expected = pending.slot.capacity if pending.slot is not None else 0
                 assert served.arena.used_bytes - used == -(-expected // mmap.PAGESIZE) * mmap.PAGESIZE
                 reply = await served.listener.reply()

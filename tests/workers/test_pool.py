@@ -154,6 +154,20 @@ def test_decoupled_models_answer_many_times(tmp_path: Path) -> None:
     run(work())
 
 
+def test_large_inputs_of_a_decoupled_model_for_which_there_is_no_memory_are_refused(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, config(dims=-1, decoupled=True), budget=16 << 12) as served:
+            served.send(request(range(20_000), do="partials", times=1), request([1], do="partials", times=1))
+            replies = (await served.listener.reply()).replies
+            assert [type(reply.error) for reply in replies] == [Unavailable, Unavailable]
+            served.send(request([1], do="partials", times=1))
+            _, _, (_, _, reply, final, _) = await served.listener.next()
+            assert (reply.error, final) == (None, True)
+            await served.listener.reply()
+
+    run(work())
+
+
 def test_lines_reach_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with serving(tmp_path) as served:
