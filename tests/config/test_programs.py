@@ -5,11 +5,14 @@ tests/server/test_tritonserver.py starts servers with them.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from edge_serve.config.programs import EDGE_SERVE, TRITONSERVER, program_of
-from edge_serve.config.server import ServerConfig, defaults, parse_argv, usage
-from edge_serve.config.settings import BadSetting
+from edge_serve.config.server import SETTINGS, ServerConfig, defaults, parse_argv, usage
+from edge_serve.config.settings import BadSetting, flag_of
 
 KEEPALIVE = (
     "--grpc-keepalive-time=10000 --grpc-keepalive-timeout=10000 --grpc-keepalive-permit-without-calls=True "
@@ -155,3 +158,11 @@ def test_cloud_storage_is_refused_with_what_to_do(url: str, advice: str) -> None
 
 def test_a_directory_may_have_any_other_name() -> None:
     assert _parse("--model-repository=s3:/models").model_repository == ("s3:/models",)
+
+
+def test_the_page_about_migrating_names_every_flag_without_effect() -> None:
+    page = (Path(__file__).parents[2] / "docs/migrating_from_triton.md").read_text()
+    table = page.partition("## Flags without effect")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(--[a-z0-9-]+)`", table))
+
+    assert named == {flag_of(name) for name, setting in SETTINGS.items() if setting.ignored}

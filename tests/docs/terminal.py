@@ -31,16 +31,18 @@ _OURS = ("EDGE_SERVE", "VIRTUAL_ENV", "PYTEST", "PYTHON", "MAKE", "MFLAGS", "GNU
 
 
 def copy_checkout(folder: Path, models: bool) -> None:
-    """Copy the files that git knows or would add, as a clone has them; with `models`, the fetched ONNX files too."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    ).stdout.split("\0")  # fmt: skip
-    fetched = (str(path.relative_to(ROOT)) for path in (ROOT / "model_repository").glob("*/*/*.onnx"))
+    """Copy the files that git knows or would add, as a clone has them; with `models`, those of `make models` too."""
+    listed = _listed("--cached", "--others")
+    fetched = _listed("--others", "--ignored", "--", "model_repository/*/*.txt", "model_repository/*.onnx")
     for name in {*listed, *(fetched if models else ())} - {""}:
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+
+
+def _listed(*arguments: str) -> list[str]:
+    command = ["git", "ls-files", "-z", "--exclude-standard", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
 
 
 def layer(base: Path, folder: Path) -> None:

@@ -48,12 +48,12 @@ def test_only_inference_and_metrics_are_open_to_the_network(service: Service) ->
 
 def test_the_documentation_tells_how_to_close_the_ports(fresh: Service) -> None:
     page = (CHECKOUT / "docs/security.md").read_text().partition("### Close it")[2]
-    commands = page.partition("    mkdir")[2].partition("\n\n")[0]
+    commands = page.partition("```bash\n")[2].partition("```")[0]
     fresh.add_shipped_models("simple")
     fresh.start()
     assert fresh.infer() == 200
 
-    fresh.machine.run("mkdir" + commands, 60)
+    fresh.machine.run(commands, 60)
     try:
         assert fresh.infer() == 0, "from another host"
         inside = "import urllib.request as u; print(u.urlopen('http://localhost:{}{}').status)"
