@@ -86,7 +86,7 @@ def test_local_mode_ends_with_its_report(analyzer: Path, perf_analyzer: Path, tm
         "profile_models": ["add_sub"],
     }  # fmt: skip
     (tmp_path / "profile.yml").write_text(json.dumps(settings))  # YAML has JSON within it
-    command = [analyzer, "profile", "-f", tmp_path / "profile.yml"]
+    command = [str(analyzer), "profile", "-f", str(tmp_path / "profile.yml")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=500)
 
     log = (tmp_path / "server.log").read_text()
