@@ -6,6 +6,7 @@ the model's own file tells. With `--infer` all models are loaded together, and e
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from edge_serve.check_infer import Asked, ask_all
 from edge_serve.clock import MonotonicClock
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.json_form import model_config_from_json, model_config_to_json
-from edge_serve.config.layout import CONFIG_FILE
+from edge_serve.config.layout import CONFIG_FILE, advice_on_config, advice_on_repository
 from edge_serve.config.model import load_model_config
 from edge_serve.config.settings import nearest
 from edge_serve.errors import EdgeServeError, InvalidArgument
@@ -51,12 +52,17 @@ class Line:
 
 @dataclass(slots=True)
 class Verdict:
-    """The outcome for one model."""
+    """The outcome for one model.
+
+    Attributes:
+        notes: what the model is served without, although its author may think otherwise.
+    """
 
     name: str
     error: str = ""
     versions: list[int] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
 
     @property
@@ -112,6 +118,8 @@ async def check_repository(roots: Sequence[Path], options: Options | None = None
             yield verdict
         for directory in sorted(repository.nameless) if not options.names else ():
             yield Verdict(repr(directory.name), NAMELESS)
+        if not models and not faults and (advice := advice_on_repository(roots[0])):
+            raise InvalidArgument(advice)
     finally:
         await registry.close(CLOSE_SECONDS)
         await workers.stop()
@@ -134,35 +142,32 @@ def _chosen(models: dict[str, Found], repository: Repository, names: Sequence[st
 
 async def check_model(found: Found, registry: Registry, workers: Workers, options: Options) -> Verdict:
     """Load the model as a server would. If it is not to be asked it is unloaded; an ensemble's members stay loaded."""
-    verdict = Verdict(found.name)
+    note = advice_on_config(found.directory)
+    verdict = Verdict(found.name, notes=[note] if note else [])
     auto_complete = options.auto_complete
     try:
         config = load_model_config(found.directory, auto_complete=auto_complete)
         verdict.versions = choose(config.version_policy, versions(found.directory))
         for version in verdict.versions if config.backend else ():
-            verdict.lines = await _compare(found, config, version, workers)
-        await registry.load(found.name, own_worker=not options.infer_seconds)
+            model = await _described(found, config, version, workers)
+            verdict.lines = _compare(found, config, model)
+        await registry.load(found.name, own_worker=False)
+        if verdict.lines and not verdict.lines[0].line:
+            config.max_batch_size = registry.lookup(found.name, "").config.max_batch_size
+            verdict.lines = _compare(found, config, model)
+            first = verdict.lines[0]
+            first.found = f"{first.found}, {config.max_batch_size} applies".removeprefix(", ")
         if not options.infer_seconds:
             await registry.unload(found.name)
     except EdgeServeError as error:
         cause = error.__cause__
-        verdict.error = (cause.message if isinstance(cause, EdgeServeError) else error.message).strip()
+        text = cause.message if isinstance(cause, EdgeServeError) else error.message
+        verdict.error = text.strip().removeprefix(f"load failed for model '{found.name}': ").removesuffix(";")
     return verdict
 
 
-async def _compare(found: Found, config: pb.ModelConfig, version: int, workers: Workers) -> list[Line]:
+def _compare(found: Found, config: pb.ModelConfig, model: pb.ModelConfig) -> list[Line]:
     """Declared and found side by side. Empty when the model tells nothing about itself."""
-    bare = pb.ModelConfig(
-        name=config.name,
-        backend=config.backend,
-        platform=config.platform,
-        default_model_filename=config.default_model_filename,
-    )
-    try:
-        told = await workers.describe(_spec(found, bare, version), config.backend, own_worker=True)
-    except EdgeServeError:
-        return []  # the real description, which follows, says why
-    model = model_config_from_json(told) if told else bare
     if not model.input and not model.output:
         return []
     text = _config_text(found)
@@ -174,6 +179,29 @@ async def _compare(found: Found, config: pb.ModelConfig, version: int, workers: 
             line = _line_of(text, rf"""["']{re.escape(name)}["']""")
             lines.append(_tensor_line(f"{kind} {name}", declared.get(name), there.get(name), line))
     return lines
+
+
+async def _described(found: Found, config: pb.ModelConfig, version: int, workers: Workers) -> pb.ModelConfig:
+    """Return what the model tells about itself; of one whose outputs are not all tensors, beside those that are listed.
+
+    What says how the model is opened (its environment, its library of operators) is told it, its tensors are not.
+    """
+    bare = pb.ModelConfig(
+        name=config.name,
+        backend=config.backend,
+        platform=config.platform,
+        default_model_filename=config.default_model_filename,
+        parameters=config.parameters,
+        model_operations=config.model_operations,
+    )
+    listed = pb.ModelConfig()
+    listed.CopyFrom(bare)
+    listed.output.extend(config.output)
+    for asked in (bare, listed) if config.output else (bare,):
+        with contextlib.suppress(EdgeServeError):  # the load, which follows, says why
+            told = await workers.describe(_spec(found, asked, version), config.backend)
+            return model_config_from_json(told) if told else bare
+    return bare
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +227,13 @@ class _Face:
 
 
 def _batch_line(config: pb.ModelConfig, model: pb.ModelConfig, text: str) -> Line:
-    """A model file tells whether it can batch, not how much."""
-    return Line(
-        "max_batch_size",
-        str(config.max_batch_size),
-        "has a batch dimension" if model.max_batch_size else "has no batch dimension",
-        _line_of(text, "max_batch_size"),
-        agrees=not config.max_batch_size or model.max_batch_size > 0,
-    )
+    """An ONNX file tells whether it can batch, not how much; other models can batch when they say so, and need not."""
+    line = _line_of(text, r"\bmax_batch_size\s*:")
+    declared = str(config.max_batch_size) if line else ""
+    if config.backend != "onnxruntime":
+        return Line("max_batch_size", declared, str(model.max_batch_size or "") if line else "", line)
+    found = "has a batch dimension" if model.max_batch_size else "has no batch dimension"
+    return Line("max_batch_size", declared, found, line, not config.max_batch_size or model.max_batch_size > 0)
 
 
 def _tensor_line(what: str, declared: _Face | None, found: _Face | None, line: int) -> Line:
@@ -243,6 +270,7 @@ def report(verdict: Verdict) -> str:
         rows.append(f"          {line.what:<{width}}  {line.declared or '-':<{wide}}  {line.found or '-'}{mark}")
     if verdict.error:
         rows += [f"          {text}" for text in verdict.error.splitlines()]
+    rows += [f"          note: {text}" for text in verdict.notes]
     for asked in verdict.asked:
         rows += [f"          {text}" for text in _answer(asked)]
     return "\n".join(rows)

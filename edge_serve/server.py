@@ -23,6 +23,7 @@ from typing import Any
 from edge_serve import __version__
 from edge_serve.aio.tasks import repeat
 from edge_serve.clock import MonotonicClock
+from edge_serve.config.layout import advice_on_repository
 from edge_serve.config.server import ServerConfig
 from edge_serve.doors import Guards, quarter_of_memory, raise_file_limit
 from edge_serve.draining import DrainReport
@@ -303,6 +304,8 @@ class Server:
             (shown(entry.name), entry.version, entry.state, entry.reason)
             for entry in self._registry.index(ready_only=False, found=await self._registry.scan())
         ]
+        for root in () if rows else self._repository.roots:
+            log.warning("%s", advice_on_repository(root) or f"there is no model in '{root}'")
         width = max([5, *(len(row[0]) for row in rows)])
         log.info("%-*s  %7s  %s", width, "MODEL", "VERSION", "STATE", extra={DISPLAY: True})
         for name, version, state, reason in rows:

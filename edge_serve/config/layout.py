@@ -145,6 +145,14 @@ def advice_on_repository(root: Path) -> str:
     return ""
 
 
+def refusal_of(error: OSError, model: str) -> str:
+    """Return why the system does not let a model be read, and the command that gives a right that is missing."""
+    text = error.strerror or str(error)
+    if not isinstance(error, PermissionError):
+        return text
+    return f"{text}; give the server's user the right to read it: chmod -R o+rX {quote(model)}"
+
+
 def _advice_without_version(model: Path, found: _Folder) -> str:
     name = model.name
     if name.isdigit() and found.ending(*_SERVED):

@@ -20,7 +20,7 @@ from edge_serve.config.checks import check_model_config
 from edge_serve.config.checks_instances import check_instance_groups
 from edge_serve.config.checks_io import check_inputs_and_outputs
 from edge_serve.config.json_form import model_config_from_json
-from edge_serve.config.layout import CONFIG_FILE, advice_on_backend
+from edge_serve.config.layout import CONFIG_FILE, advice_on_backend, refusal_of
 from edge_serve.config.normalise import UnknownBackend, normalise, normalise_instance_groups
 from edge_serve.config.text import parse_model_config
 from edge_serve.errors import Internal, InvalidArgument, UnreadableEntry, with_advice
@@ -115,7 +115,7 @@ def read_file(path: Path, most: int = MOST_FILE_BYTES) -> bytes:
             content = file.read(most + 1)
     except OSError as error:
         wrong = Internal if isinstance(error, FileNotFoundError) else UnreadableEntry
-        raise wrong(f"failed to open text file for read {path}: {error.strerror}") from error
+        raise wrong(f"failed to open text file for read {path}: {refusal_of(error, path.parent.name)}") from error
     except ValueError as error:
         raise Internal(f"failed to open text file for read {str(path)!r}: {error}") from error
     if len(content) > most:
@@ -144,7 +144,7 @@ def check_files(model_directory: Path, config: pb.ModelConfig, versions: Sequenc
         except (FileNotFoundError, ValueError):
             continue
         except OSError as error:
-            raise UnreadableEntry(f"cannot be read: '{name}': {error.strerror}") from error
+            raise UnreadableEntry(f"cannot be read: '{name}': {refusal_of(error, model_directory.name)}") from error
 
 
 def first_version_files(model_directory: Path) -> frozenset[str]:
@@ -161,7 +161,8 @@ def first_version_files(model_directory: Path) -> frozenset[str]:
         with os.scandir(model_directory / min(versions, key=int)) as entries:
             return frozenset(f"{entry.name}/" if os.path.isdir(entry) else entry.name for entry in entries)
     except OSError as error:
-        raise UnreadableEntry(f"failed to open directory {model_directory}: {error.strerror}") from error
+        reason = refusal_of(error, model_directory.name)
+        raise UnreadableEntry(f"failed to open directory {model_directory}: {reason}") from error
 
 
 def _config_file(model_directory: Path, config_name: str | None) -> Path:

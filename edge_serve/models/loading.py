@@ -18,7 +18,7 @@ from edge_serve.clock import Clock
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.checks_io import check_inputs_and_outputs
 from edge_serve.config.json_form import model_config_to_json
-from edge_serve.config.layout import advice_on_versions
+from edge_serve.config.layout import advice_on_config, advice_on_versions
 from edge_serve.config.model import check_files, load_model_config, merge_completed, settle_instances
 from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.errors import EdgeServeError
@@ -191,6 +191,8 @@ class Loader:
         chosen = choose(config.version_policy, versions(directory))
         check_files(directory, config, chosen)
         advice = "" if chosen else _advice_on_versions(directory, config)
+        if override is None and (stray := advice_on_config(directory)):
+            log.warning("model %s: %s", found.name, stray, extra=about(found.name))
         return Plan(found.name, directory, config, chosen, print, override, kept, advice)
 
     def joins(self, plan: Plan, *, own_worker: bool) -> bool:

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.checks_ensemble import NAMESPACE_END
+from edge_serve.config.layout import refusal_of
 from edge_serve.errors import InvalidArgument, UnreadableEntry
 from edge_serve.models.faults import Faults, Stage
 from edge_serve.models.names import CONTROLS, has_controls, is_text
@@ -288,7 +289,8 @@ def versions(directory: Path) -> list[int]:
             return sorted(int(entry.name) for entry in entries if _is_version(entry.name) and _is_directory(entry))
     except OSError as error:
         wrong = InvalidArgument if error.errno == errno.ENOENT else UnreadableEntry
-        raise wrong(f"failed to read the directory of a model '{directory}': {error.strerror}") from error
+        reason = refusal_of(error, directory.name)
+        raise wrong(f"failed to read the directory of a model '{directory}': {reason}") from error
 
 
 def _is_version(name: str) -> bool:

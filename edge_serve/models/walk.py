@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge_serve.config.layout import refusal_of
 from edge_serve.errors import UnreadableEntry
 
 #: limits of one model directory; an unpacked Python environment has some ten thousand entries
@@ -61,7 +62,7 @@ def walk(directory: Path) -> list[tuple[Row, int]]:
     except FileNotFoundError:
         return rows
     except OSError as error:
-        raise UnreadableEntry(f"cannot be read: {error.strerror}") from error
+        raise UnreadableEntry(f"cannot be read: {refusal_of(error, directory.name)}") from error
     while left:
         folder = left.pop()
         for name, status in _entries(folder):

@@ -104,8 +104,12 @@ class Workers:
         Raises:
             EdgeServeError: the model does not load.
         """
-        await self.forget(spec)
-        worker = await self._claim(spec, backend, own_worker, _label(spec))
+        before = self._take_reserved(spec)
+        try:
+            worker = await self._claim(spec, backend, own_worker, _label(spec))
+        finally:
+            if before is not None:  # only now, so that a worker that models share goes on
+                await self.release(before)
         try:
             completed = await worker.describe(spec, backend)
         except BaseException:

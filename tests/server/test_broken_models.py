@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 
 from tests.backends.onnx_models import FLOAT, identity
 from tests.server.broken_models import FIRST, MORE, Broken
-from tests.server.running import Running, running
+from tests.server.running import PATIENCE, Running, running
 
 ALL = (*FIRST, *MORE)
 
@@ -73,3 +75,51 @@ def test_the_client_of_a_load_reads_the_same(told: Told, name: str) -> None:
         f"(load failed for model '{name}': |failed to load '{name}', failed to poll from model repository)", error
     )
     assert missing(case, error) == [], error
+
+
+#: no worker is needed to see what is wrong with these
+WITHOUT_WORKER = ("iris", "saved_model", "nested", "quoted_enum", "utf16", "empty_ensemble", "circle")
+
+
+def check(root: Path, *names: str) -> str:
+    """Run `edge-serve check` on some models; its report."""
+    chosen = [f"--model={name}" for name in names]
+    command = [sys.executable, "-m", "edge_serve", "check", str(root), *chosen]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10 * PATIENCE, check=False)
+    assert done.returncode == 1, done.stderr
+    return done.stdout
+
+
+def is_in_report(case: Broken, report: str) -> bool:
+    """Whether the part of a report that concerns a model has all that its message must have."""
+    found = re.search(rf"^FAILED  {case.name}  .*?(?=^\S|\Z)", report, re.MULTILINE | re.DOTALL)
+    assert found is not None, report
+    return not missing(case, found[0])
+
+
+def test_check_says_the_same_of_models_that_cannot_be_read(tmp_path: Path) -> None:
+    make_all(tmp_path)
+    report = check(tmp_path, *WITHOUT_WORKER)
+    assert [case.name for case in ALL if case.name in WITHOUT_WORKER and not is_in_report(case, report)] == [], report
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_check_says_the_same_of_every_model(tmp_path: Path) -> None:
+    make_all(tmp_path)
+    report = check(tmp_path)
+    assert [case.name for case in ALL if not is_in_report(case, report)] == [], report
+    assert f"1 of {len(ALL) + 1} models can be served" in report
+
+
+@pytest.mark.parametrize(("part", "said"), [("iris", "a model"), ("iris/1", "a version of a model")])
+def test_check_of_a_part_of_a_repository_names_the_repository(tmp_path: Path, part: str, said: str) -> None:
+    identity(tmp_path / "models/iris/1/model.onnx")
+    done = subprocess.run(
+        [sys.executable, "-m", "edge_serve", "check", str(tmp_path / "models" / part)],
+        capture_output=True, text=True, timeout=10 * PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert re.search(
+        rf"looks like {said}: give .*--model-repository={tmp_path}/models$", done.stdout + done.stderr, re.M
+    )
