@@ -11,6 +11,7 @@ import os
 import pwd
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from edge_serve import check_files
 from edge_serve.config.server import SETTINGS, ServerConfig, parse_argv
@@ -33,26 +34,41 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         for text in found:
             print(one_line(text))
         return 1 if found else 0
+    checked = examine(arguments, environ)
+    for text in checked.warnings:
+        print(f"warning: {one_line(text)}")
+    for text in checked.problems:
+        print(f"problem: {one_line(text)}")
+    if not checked.problems:
+        print(f"good: {checked.subject}")
+    return 1 if checked.problems else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a check found.
+
+    Attributes:
+        subject: what was checked.
+    """
+
+    problems: Sequence[str]
+    warnings: Sequence[str] = ()
+    subject: str = ""
+
+
+def examine(arguments: Sequence[str], environ: Mapping[str, str]) -> Checked:
+    """Check the installed service, or with arguments or without a service the command line and the environment."""
     unit = None if arguments else find_unit()
     if unit is None:
-        found, warnings = _problems_here(arguments, environ)
-        return _report(found, warnings, "this command line and environment")
+        return Checked(*_problems_here(arguments, environ), "this command line and environment")
     if os.geteuid() != 0:
         text = f"{NAME} is installed: its files and its user can be checked by root only: sudo edge-serve check-config"
-        return _report([text], [], "")
+        return Checked([text])
     environment = environment_of(unit)
     found, warnings = _problems_of_service(unit, environment.values)
-    return _report(environment.problems + found, warnings, f"{NAME} with {', '.join(environment.files) or 'no file'}")
-
-
-def _report(found: Sequence[str], warnings: Sequence[str], what: str) -> int:
-    for text in warnings:
-        print(f"warning: {one_line(text)}")
-    for text in found:
-        print(f"problem: {one_line(text)}")
-    if not found:
-        print(f"good: {what}")
-    return 1 if found else 0
+    subject = f"{NAME} with {', '.join(environment.files) or 'no file'}"
+    return Checked(environment.problems + found, warnings, subject)
 
 
 def _read(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[ServerConfig | None, list[str], list[str]]:

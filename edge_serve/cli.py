@@ -132,14 +132,9 @@ def _top(arguments: Sequence[str]) -> int:
 
 
 def _doctor(arguments: Sequence[str]) -> int:
-    from edge_serve import doctor
-    from edge_serve.commands.options import OptionParser
+    from edge_serve.doctor import command
 
-    statuses = "Exit status: 0 nothing needs doing, 1 a line marked !! does, 2 wrong use."
-    OptionParser("doctor", "Examine this machine: what is missing, and how to get it.", statuses).parse(arguments)
-    text, good = doctor.report(doctor.examine())
-    print(text)
-    return 0 if good else 1
+    return command.run(arguments, os.environ)
 
 
 def _safe_mode(arguments: Sequence[str]) -> int:

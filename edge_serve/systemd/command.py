@@ -40,7 +40,7 @@ def safe_mode(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             return _fail(f"no directory '{directory}': {expected}")
         return _fail(f"no server has kept a record of crashes in '{directory}': {expected}")
     except PermissionError as error:
-        hint = "be root or the server's user, or see 'edge-serve status'"
+        hint = "run it as root (sudo) or as the service's user, or see 'edge-serve status'"
         return _fail(f"cannot open '{error.filename}': {error.strerror}; {hint}")
     except OSError as error:
         return _fail(f"cannot open '{error.filename}': {error.strerror}")

@@ -131,16 +131,16 @@ def _credentials(text: str) -> dict[str, str]:
 def _shown() -> dict[str, str]:
     """Return the properties of the loaded unit; nothing where no systemd answers."""
     found: dict[str, str] = {}
-    shown = _systemctl("show", NAME, *(f"--property={name}" for name in _PROPERTIES))
+    shown = systemctl("show", NAME, *(f"--property={name}" for name in _PROPERTIES))
     # `show` cannot print this property before systemd 253
-    credentials = [line for line in _systemctl("cat", NAME).splitlines() if line.startswith("LoadCredential=")]
+    credentials = [line for line in systemctl("cat", NAME).splitlines() if line.startswith("LoadCredential=")]
     for name, equals, value in (line.partition("=") for line in (*shown.splitlines(), *credentials)):
         if equals:
             found[name] = f"{found[name]}\n{value}" if name in found else value
     return found
 
 
-def _systemctl(*arguments: str) -> str:
+def systemctl(*arguments: str) -> str:
     """Return what systemctl prints; "" where it is missing, fails or does not answer."""
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`edge-serve check` and `doctor`."""
+"""`edge-serve check`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from edge_serve import doctor
 from tests.server.running import PATIENCE, python_model
 
 
@@ -86,20 +85,3 @@ def test_a_repository_that_is_not_there_is_one_line() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("edge-serve: ")
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_doctor_reports_backends_and_taken_ports() -> None:
-    text, good = doctor.report(doctor.examine(ports=()))
-
-    assert "python: numpy" in text
-    assert "onnxruntime: onnxruntime" in text
-    assert good == ("!!" not in text)
-
-
-def test_doctor_says_what_to_do() -> None:
-    finding = doctor.Finding("port", "8000: Address already in use", False, "stop what listens there")
-
-    text, good = doctor.report(iter([finding]))
-
-    assert not good
-    assert "-> stop what listens there" in text

@@ -138,7 +138,7 @@ def test_the_command_does_not_take_a_record_that_it_may_not_read_for_none(tmp_pa
 
     assert done.returncode == 1
     assert done.stdout == ""
-    assert "Permission denied; be root" in done.stderr
+    assert "Permission denied; run it as root" in done.stderr
     assert "Traceback" not in done.stderr
 
 

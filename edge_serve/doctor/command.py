@@ -1,0 +1,104 @@
+"""`edge-serve doctor`: runs the examinations, each with a time limit, and prints what they found."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from edge_serve.commands.options import OptionParser
+from edge_serve.doctor.finding import Finding, all_good, as_document, as_text
+from edge_serve.doctor.gpu import examine_gpu
+from edge_serve.doctor.libraries import examine_libraries
+from edge_serve.doctor.machine import examine_backends, examine_disks, examine_machine
+from edge_serve.doctor.ports import examine_port
+from edge_serve.doctor.service import (
+    Installation,
+    ask_server,
+    examine_models,
+    examine_settings,
+    examine_units,
+    examine_versions,
+    find_installation,
+)
+from edge_serve.models.reading import Reader
+
+#: how long one examination may take, seconds: a dead file system or a systemd that hangs must not stop the others
+LIMIT_SECONDS = 30.0
+
+Examination = Callable[[], Iterable[Finding]]
+
+
+def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run the command; its exit status."""
+    parser = OptionParser(
+        "doctor",
+        "Examine this machine, the installed service and the running server: what is wrong or missing, and what to do "
+        "about it. Nothing is changed. Root sees more: the service's settings, and which program has a port.",
+        "Exit status: 0 nothing needs doing, 1 a line marked !! does, 2 wrong use.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document (docs/commands.md)")
+    options = parser.parse(arguments)
+    findings = examine(environ)
+    print(json.dumps(as_document(findings), indent=2) if options.json else as_text(findings), flush=True)
+    return 0 if all_good(findings) else 1
+
+
+def examine(environ: Mapping[str, str]) -> list[Finding]:
+    """Examine everything."""
+    packages = [Path(path) for path in sys.path if path]
+    findings = limited({
+        "machine": examine_machine,
+        "backends": examine_backends,
+        "gpu": examine_gpu,
+        "libraries of CUDA": lambda: examine_libraries(packages=packages),
+    })  # fmt: skip
+    installed = Installation()
+
+    def look() -> Iterable[Finding]:
+        nonlocal installed
+        installed = find_installation(environ)
+        return examine_units(installed)
+
+    findings += limited({"service": look})
+    return findings + limited({
+        "settings": lambda: examine_settings(installed, environ),
+        "models": lambda: examine_models(installed),
+        "disks": lambda: examine_disks(_paths(installed)),
+        "server and ports": lambda: _examine_server(installed, environ),
+    })  # fmt: skip
+
+
+def _examine_server(installed: Installation, environ: Mapping[str, str]) -> Iterable[Finding]:
+    document, finding = ask_server({**environ, **installed.environ}, [port for port, _ in installed.ports])
+    ports = [examine_port(port, flag, document, installed.held) for port, flag in installed.ports]
+    if document is not None:
+        return [finding, *examine_versions(document), *ports]
+    return [*([finding] if any("listens here" in one.text for one in ports) else []), *ports]
+
+
+def _paths(installed: Installation) -> list[str]:
+    """Return paths on the disks that the server writes to and reads from."""
+    config = installed.config
+    named = [*config.model_repository, config.log_file, config.execution_env_directory] if config is not None else []
+    return [path for path in [*named, installed.state_directory, "/tmp", "/"] if path]
+
+
+def limited(examinations: Mapping[str, Examination]) -> list[Finding]:
+    """Return what all of them found. One that fails or takes too long is a finding itself."""
+    jobs = {name: _collecting(one) for name, one in examinations.items()}
+    results = Reader().read_all(jobs, LIMIT_SECONDS)
+    findings: list[Finding] = []
+    for name in examinations:
+        result = results[name]
+        if isinstance(result, Exception):
+            reason = getattr(result, "message", "") or f"{type(result).__name__}: {result}"
+            findings.append(Finding("doctor", f"{name}: could not be examined: {reason}", None, "try it as root"))
+        else:
+            findings += result
+    return findings
+
+
+def _collecting(examination: Examination) -> Callable[[], list[Finding]]:
+    return lambda: list(examination())

@@ -1,0 +1,134 @@
+"""The NVIDIA GPU: which machine this is (WSL, Jetson, PC), its driver, and the device files.
+
+Everything is read from files below `root`, which stands in for / in tests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_serve.doctor.finding import Finding
+
+_NVIDIA = "0x10de"
+#: release of Jetson Linux (L4T) -> JetPack; the longest prefix counts
+_JETPACKS = {
+    "32": "JetPack 4", "35": "JetPack 5", "36": "JetPack 6", "36.3": "JetPack 6.0", "36.4": "JetPack 6.1 or 6.2",
+    "38": "JetPack 7", "39": "JetPack 7",
+}  # fmt: skip
+#: CUDA's major version -> oldest driver for it (CUDA Toolkit release notes, minor version compatibility)
+OLDEST_DRIVER = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the machine is, as far as the GPU is concerned.
+
+    Attributes:
+        kind: `wsl`, `jetson` or `pc`.
+        driver: version of the NVIDIA driver; "" = none was found, or it has none of its own.
+        gpu: there is an NVIDIA GPU, with or without a driver.
+    """
+
+    kind: str
+    text: str
+    driver: str = ""
+    gpu: bool = False
+
+
+def find_machine(root: Path = Path("/")) -> Machine:
+    """Return what the machine is."""
+    kernel = read(root / "proc/version")
+    tegra = read(root / "etc/nv_tegra_release")
+    driver = driver_version(read(root / "proc/driver/nvidia/version"))
+    if tegra or (root / "dev/nvhost-gpu").exists():
+        return Machine("jetson", _jetson(root, tegra), driver, gpu=True)
+    if "microsoft" in kernel.lower():
+        generation = 2 if "WSL2" in kernel or (root / "dev/dxg").exists() else 1
+        return Machine(
+            "wsl", f"WSL {generation} (Windows)", driver, gpu=(root / "usr/lib/wsl/lib/libcuda.so.1").exists()
+        )
+    return Machine("pc", "a PC or server", driver, gpu=bool(driver) or _has_card(root))
+
+
+def driver_version(text: str) -> str:
+    """Return the version in /proc/driver/nvidia/version, `555.42.02`; "" = there is none."""
+    found = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)*)\b", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _jetson(root: Path, release: str) -> str:
+    """Describe a Jetson by its board and the first line of nv_tegra_release: `# R36 (release), REVISION: 4.3, ...`."""
+    board = read(root / "proc/device-tree/model").rstrip("\0\n ") or "NVIDIA Jetson"
+    found = re.match(r"# R(\d+) \(release\), REVISION: ([\d.]+)", release)
+    if not found:
+        return board
+    linux = f"{found[1]}.{found[2]}"
+    jetpack = max((one for one in _JETPACKS if f"{linux}.".startswith(f"{one}.")), key=len, default="")
+    return f"{board}, Jetson Linux {linux}" + (f" ({_JETPACKS[jetpack]})" if jetpack else "")
+
+
+def _has_card(root: Path) -> bool:
+    """Whether a display controller of NVIDIA is on the PCI bus."""
+    for vendor in (root / "sys/bus/pci/devices").glob("*/vendor"):
+        if read(vendor).strip() == _NVIDIA and read(vendor.with_name("class")).startswith("0x03"):
+            return True
+    return False
+
+
+def examine_gpu(root: Path = Path("/")) -> Iterator[Finding]:
+    """Examine the machine, its driver and the device files."""
+    machine = find_machine(root)
+    yield {"wsl": _wsl, "jetson": _of_jetson, "pc": _pc}[machine.kind](machine)
+    if machine.driver and machine.kind == "pc":
+        yield from _devices(root)
+
+
+def _pc(machine: Machine) -> Finding:
+    if machine.driver:
+        return Finding("gpu", f"NVIDIA driver {machine.driver}", True)
+    if machine.gpu:
+        advice = "install the distribution's NVIDIA driver, restart, and look at: modprobe nvidia; dmesg | grep -i nvrm"
+        return Finding("gpu", "an NVIDIA card without a driver; models run on the CPU", None, advice)
+    return Finding("gpu", "no NVIDIA GPU found; models run on the CPU")
+
+
+def _of_jetson(machine: Machine) -> Finding:
+    driver = f", driver {machine.driver}" if machine.driver else ""
+    return Finding("gpu", f"{machine.text}{driver}", True)
+
+
+def _wsl(machine: Machine) -> Finding:
+    if machine.gpu:
+        text = f"{machine.text}: the GPU is reached through the driver of Windows (/usr/lib/wsl/lib/libcuda.so.1)"
+        return Finding("gpu", text, True)
+    if machine.text.startswith("WSL 1"):
+        return Finding("gpu", f"{machine.text} has no GPU; models run on the CPU", None, "wsl --set-version <name> 2")
+    text = f"{machine.text}: no libcuda.so.1 from Windows; models run on the CPU"
+    advice = "for a GPU: install NVIDIA's driver in Windows, none in Linux, then wsl --shutdown"
+    return Finding("gpu", text, None, advice)
+
+
+def _devices(root: Path) -> Iterator[Finding]:
+    """Find device files that CUDA opens and that are missing or closed to this user."""
+    for name in ("dev/nvidia0", "dev/nvidiactl", "dev/nvidia-uvm"):
+        path = root / name
+        if not path.exists():
+            advice = "nvidia-modprobe -u -c 0, or start nvidia-persistenced"
+            yield Finding("gpu", f"/{name} is missing", False, advice)
+        elif not os.access(path, os.R_OK | os.W_OK):
+            yield Finding(
+                "gpu", f"/{name} may not be opened", False, "be in the group video (usermod -aG video <user>)"
+            )
+
+
+def read(path: Path) -> str:
+    """Return the text of a small file; "" = it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(1 << 16).decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,130 @@
+"""Who listens on the ports of the server: edge-serve itself, systemd for it, another program, or no process."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_serve.doctor.finding import Finding
+
+_LISTENING = "0A"
+#: name of a process of ours, in its command line
+_OURS = ("edge-serve", "edge_serve", "tritonserver")
+#: processes that are looked at for the owner of a socket
+_MOST_PROCESSES = 20_000
+
+#: the parts of a status document that are used here
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that listens.
+
+    Attributes:
+        pid: 0 = another user's process, which only root can name.
+    """
+
+    pid: int = 0
+    command: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """It is a server of this program."""
+        return any(word in self.command for word in _OURS)
+
+
+def examine_port(
+    port: int, flag: str, document: Document | None = None, held: Iterable[int] = (), root: Path = Path("/")
+) -> Finding:
+    """Examine one port.
+
+    Args:
+        flag: the option that chooses another port.
+        document: of the running server, where it could be asked.
+        held: ports of edge-serve's socket units.
+    """
+    reason = _refusal(port)
+    if not reason:
+        return Finding("port", f"{port}: free", True)
+    door = door_at(port, document)
+    if door and document is not None:
+        pid, version = document.get("server", {}).get("pid"), document.get("versions", {}).get("edge-serve")
+        return Finding("port", f"{port}: edge-serve {version} listens here for {door} (pid {pid})", True)
+    owner = find_owner(port, root)
+    if owner is not None and owner.is_ours:
+        return Finding("port", f"{port}: edge-serve listens here (pid {owner.pid})", True)
+    if port in held:
+        return Finding("port", f"{port}: systemd holds it for edge-serve", True)
+    who = f"in use by {owner.command} (pid {owner.pid})" if owner is not None and owner.pid else reason
+    hint = "" if owner is None or owner.pid else "; root sees by which program"
+    return Finding("port", f"{port}: {who}{hint}", False, f"stop that program, or choose another port with {flag}")
+
+
+def door_at(port: int, document: Document | None) -> str:
+    """Return the protocol for which the running server listens on `port`; "" = it does not."""
+    doors = document.get("server", {}).get("doors", {}) if document is not None else {}
+    for door, addresses in doors.items():
+        if any(str(address).rpartition(":")[2] == str(port) for address in addresses):
+            return str(door)
+    return ""
+
+
+def _refusal(port: int) -> str:
+    """Return why the port cannot be listened on, on IPv4 or IPv6; "" = it can."""
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            with socket.socket(family) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((address, port))
+        except OSError as error:
+            if family is socket.AF_INET:
+                return error.strerror or str(error)
+    return ""
+
+
+def find_owner(port: int, root: Path = Path("/")) -> Owner | None:
+    """Return the process that listens on a TCP port; None = none does."""
+    inodes = set(_inodes(port, root))
+    if not inodes:
+        return None
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for folder in list((root / "proc").glob("[0-9]*"))[:_MOST_PROCESSES]:
+        try:
+            if any(_link(file) in wanted for file in (folder / "fd").iterdir()):
+                return Owner(int(folder.name), _command(folder))
+        except OSError:  # it has ended, or belongs to another user
+            continue
+    return Owner()
+
+
+def _inodes(port: int, root: Path) -> Iterator[str]:
+    """Yield the inodes of the sockets that listen on `port` (proc_net(5))."""
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = (root / "proc/net" / name).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if len(fields) > 9 and fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                yield fields[9]
+
+
+def _link(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _command(folder: Path) -> str:
+    """Return the command line of a process, at most the first words that say which program it is."""
+    try:
+        words: Sequence[str] = (folder / "cmdline").read_bytes()[:4096].decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    return " ".join(words[:4]).strip()[:120]

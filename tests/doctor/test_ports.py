@@ -1,0 +1,91 @@
+"""Who has a port: the running server, systemd for it, another program, or no process."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_serve.doctor.ports import Owner, examine_port, find_owner
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port on which this process listens."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        yield holder.getsockname()[1]
+
+
+def test_a_free_port() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+
+    assert (examine_port(port, "--http-port").text, examine_port(port, "--http-port").good) == (f"{port}: free", True)
+
+
+def test_the_running_server_has_its_port(taken: int) -> None:
+    server = {"pid": 77, "doors": {"HTTP": ["127.0.0.1:1"], "metrics": [f"[::]:{taken}"]}}
+    document: dict[str, Any] = {"server": server, "versions": {"edge-serve": "0.1.0"}}
+
+    finding = examine_port(taken, "--metrics-port", document)
+    assert (finding.text, finding.good) == (f"{taken}: edge-serve 0.1.0 listens here for metrics (pid 77)", True)
+
+
+def test_systemd_may_hold_the_port_for_the_server(taken: int, tmp_path: Path) -> None:
+    finding = examine_port(taken, "--http-port", held=[taken], root=tmp_path)
+
+    assert (finding.text, finding.good) == (f"{taken}: systemd holds it for edge-serve", True)
+
+
+def test_another_program_is_named(taken: int) -> None:
+    finding = examine_port(taken, "--http-port")
+
+    assert finding.good is False
+    assert f"(pid {os.getpid()})" in finding.text
+    assert finding.advice == "stop that program, or choose another port with --http-port"
+
+
+def proc(root: Path, port: int, command: bytes, *, readable: bool = True) -> Path:
+    """A /proc in which process 42 listens on `port`."""
+    (root / "proc/net").mkdir(parents=True)
+    line = f"   0: 00000000:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0  0 4711 1 0000 100\n"
+    (root / "proc/net/tcp").write_text("  sl  local_address ...\n" + line)
+    folder = root / "proc/42"
+    (folder / "fd").mkdir(parents=True)
+    (folder / "cmdline").write_bytes(command)
+    if readable:
+        (folder / "fd/3").symlink_to("socket:[4711]")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("command", "ours"),
+    [(b"/opt/edge-serve/bin/python3\0/usr/bin/edge-serve\0serve\0", True), (b"python\0-m\0edge_serve\0", True),
+     (b"nginx: master process\0", False)],
+)  # fmt: skip
+def test_the_owner_of_a_port_is_found_in_proc(tmp_path: Path, command: bytes, ours: bool) -> None:
+    owner = find_owner(8000, proc(tmp_path, 8000, command))
+
+    assert owner is not None
+    assert (owner.pid, owner.is_ours) == (42, ours)
+    assert find_owner(8001, tmp_path) is None
+
+
+def test_a_server_that_does_not_tell_its_status_is_known_by_its_command(taken: int, tmp_path: Path) -> None:
+    finding = examine_port(taken, "--http-port", root=proc(tmp_path, taken, b"edge-serve\0serve\0"))
+
+    assert (finding.text, finding.good) == (f"{taken}: edge-serve listens here (pid 42)", True)
+
+
+def test_another_users_program_is_for_root_to_name(taken: int, tmp_path: Path) -> None:
+    root = proc(tmp_path, taken, b"", readable=False)
+
+    assert find_owner(taken, root) == Owner()
+    assert "root sees by which program" in examine_port(taken, "--http-port", root=root).text
