@@ -7,8 +7,9 @@ killed in its worker, so that the check goes on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +18,7 @@ from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
+from edge_serve.models.dependencies import members_of
 from edge_serve.models.registry import Registry
 from edge_serve.models.served import Served
 from edge_serve.models.warmup import make_requests, zeros
@@ -25,8 +27,8 @@ from edge_serve.tensors import DataType, Tensor
 
 #: correlation id of a sequence of one request
 _SEQUENCE = 1
-#: how often a model is looked at whose worker is being started again, seconds
-_LOOK_SECONDS = 0.02
+#: how long a worker may take to start again, and how often it is looked at, seconds
+_RESTART_SECONDS, _LOOK_SECONDS = 15.0, 0.02
 #: responses of a decoupled model that are compared; it may send any number
 _MOST_RESPONSES = 1000
 _HINT = "if the model cannot take such a request, give it a better one: a model_warmup in its config.pbtxt"
@@ -62,7 +64,7 @@ async def _ask(served: Served, registry: Registry, seconds: float) -> Asked:
     if samples:
         asked.request = f"model_warmup sample '{samples[0].name}'"
     try:
-        if not await _is_up(served, seconds):
+        if not all([await _is_up(one) for one in _with_members(served, registry)]):
             asked.problems.append("its worker is not there, or the model's own is_ready says that it is not ready")
             return asked
         request = await offload(_request, served)
@@ -75,31 +77,43 @@ async def _ask(served: Served, registry: Registry, seconds: float) -> Asked:
     if error is None:
         return asked
     asked.problems.append(error)
-    busy = _kill_busy(registry.served(), error)
-    if busy != [served.name] and busy:
+    busy = await _kill_busy(registry, error)
+    if busy and busy != [served.name]:
         asked.problems.append(f"still computing: {', '.join(busy)}")
     elif not busy:
         asked.problems.append(f"asked with {asked.request}; {_HINT}")
     return asked
 
 
-async def _is_up(served: Served, seconds: float) -> bool:
-    """Wait until the version has all its workers; another model may have taken one of them down."""
-    end = time.monotonic() + seconds
-    while served.opened is not None and not served.opened.complete:
-        if time.monotonic() > end:
-            return False
-        await asyncio.sleep(_LOOK_SECONDS)
+def _with_members(served: Served, registry: Registry) -> list[Served]:
+    """Return the version and, of an ensemble, those that it needs."""
+    found = [served]
+    for name in members_of(served.config):
+        with contextlib.suppress(EdgeServeError):  # its error is the answer to the request
+            found += _with_members(registry.lookup(name, ""), registry)
+    return found
+
+
+async def _is_up(served: Served) -> bool:
+    """Wait until the version has all its workers: an earlier request may have ended one of them."""
+    await _until(lambda: served.opened is None or served.opened.complete)
     return served.healthy
 
 
-def _kill_busy(served: Iterable[Served], reason: str) -> list[str]:
-    """Kill the workers of the models that have a request in flight; their names."""
-    busy = [one for one in served if one.opened is not None and one.runner.in_flight()]
+async def _kill_busy(registry: Registry, reason: str) -> list[str]:
+    """Kill the workers of the models that have a request in flight, and wait for their end. Return their names."""
+    busy = [one for one in registry.served() if one.opened is not None and one.runner.in_flight()]
     for one in busy:
         assert one.opened is not None
         one.opened.restart(f"edge-serve check: {reason}")
+    await _until(lambda: not any(one.runner.in_flight() for one in busy))
     return [one.name for one in busy]
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + _RESTART_SECONDS
+    while not condition() and time.monotonic() < end:
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _request(served: Served) -> InferRequest:
