@@ -17,16 +17,18 @@ Directories can be listed everywhere. Runs by its path in any Python of ours: th
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import json
 import os
+import re
 import resource
 import runpy
 import signal
-import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 #: the same numbers on every processor (asm-generic/unistd.h)
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -42,8 +44,19 @@ _RIGHTS = _FILE_RIGHTS | _REFER | _REMOVE_DIR | _REMOVE_FILE | _MAKE
 _SCOPED = 1 << 0 | 1 << 1
 #: before it a file could not be moved to another directory, which programs do
 OLDEST, _WITH_TRUNCATE, WITH_SCOPES = 2, 3, 6
-#: how long the entries of a repository may take to answer
+#: how long a file system may take to answer
 _ANSWER_SECONDS = 1.0
+#: types of file systems that no other program or machine has to answer for
+_LOCAL = frozenset((
+    "autofs", "binfmt_misc", "bpf", "btrfs", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs",
+    "efivarfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "fusectl", "hugetlbfs", "iso9660", "mqueue", "nsfs",
+    "ntfs3", "overlay", "proc", "pstore", "ramfs", "rootfs", "securityfs", "squashfs", "sysfs", "tmpfs", "tracefs",
+    "vfat", "xfs", "zfs",
+))  # fmt: skip
+#: a blank, a tab, a line break or a backslash in a path of /proc/self/mountinfo
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+#: links that are followed in one path, as by the kernel
+_MOST_LINKS = 40
 #: links of a model that are followed; more is no model
 _MOST_ENTRIES = 10_000
 
@@ -110,25 +123,30 @@ def confine(rules: Mapping[str, Sequence[str]]) -> None:
 
 
 def grants(rules: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, int]]:
-    """Yield paths, and the rights that are allowed below each."""
-    given = {kind: {os.path.realpath(path) for path in rules.get(kind, ())} for kind in _KINDS}
+    """Yield paths, and the rights that are allowed below each. Nothing on a file system that does not answer is."""
+    files = _Files(_dead_mounts())
+    for path, rights in _grants(rules, files):
+        if not files.is_dead(path):
+            yield path, rights
+
+
+def _grants(rules: Mapping[str, Sequence[str]], files: _Files) -> Iterator[tuple[str, int]]:
+    given = {kind: {files.resolve(path) for path in rules.get(kind, ())} for kind in _KINDS}
     repositories, listed = given["repositories"], given["listed"]
     opened = given["open"] | given["own"]
     closed = given["closed"] - opened
     for place in listed:  # nothing but its directories
-        closed.update(entry.path for entry in _entries(place) if not entry.is_dir(follow_symlinks=False))
+        closed.update(entry.path for entry in files.entries(place) if not entry.is_dir(follow_symlinks=False))
     for place in repositories:
-        silent = _silent(place)
-        closed.update(silent)
-        found = [entry.path for entry in _entries(place) if entry.path not in silent]
-        closed.update({os.path.realpath(path) for path in found if _is_model(path)} - opened)
-    links = {target for place in given["own"] for target in _links(place) if _is_below(target, repositories)}
+        found = [files.resolve(entry.path) for entry in files.entries(place)]
+        closed.update({path for path in found if files.is_model(path)} - opened)
+    links = {target for place in given["own"] for target in files.links(place) if _is_below(target, repositories)}
     readable = given["readable"] | links
     yield from ((path, _RIGHTS) for path in opened)
     yield from ((path, _READ_FILE) for path in readable)
     passed = {parent for path in (*closed, *readable) for parent in _parents(path)} | repositories | listed
     if passed:
-        yield from _neighbours("/", passed, closed | readable | opened)
+        yield from _neighbours("/", passed, closed | readable | opened, files)
     else:
         yield "/", _RIGHTS
 
@@ -136,54 +154,98 @@ def grants(rules: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, int]]:
 _KINDS = ("closed", "readable", "open", "own", "listed", "repositories")
 
 
-def _neighbours(directory: str, passed: set[str], decided: set[str]) -> Iterator[tuple[str, int]]:
-    for entry in _entries(directory):
+def _neighbours(directory: str, passed: set[str], decided: set[str], files: _Files) -> Iterator[tuple[str, int]]:
+    for entry in files.entries(directory):
         if entry.path in decided or entry.is_symlink():  # what a link leads to has its own place
             continue
         if entry.path in passed:
-            yield from _neighbours(entry.path, passed, decided)
+            yield from _neighbours(entry.path, passed, decided, files)
         else:
             yield entry.path, _RIGHTS
 
 
-def _entries(directory: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(directory) as found:
-            return list(found)
-    except OSError:  # not there, or not for this user
-        return []
+class _Files:
+    """Looks at files, and never at those below `dead` mount points: whoever asks for one waits for ever."""
+
+    def __init__(self, dead: Collection[str]) -> None:
+        self._dead = dead
+
+    def is_dead(self, path: str) -> bool:
+        return bool(self._dead) and any(place in self._dead for place in (path, *_parents(path)))
+
+    def resolve(self, path: str) -> str:
+        """Return what `os.path.realpath` does. A path that comes to a dead mount point is not followed from there."""
+        real, rest, links = "", path.split("/")[::-1], 0
+        while rest:
+            name = rest.pop()
+            if name in ("", "."):
+                continue
+            if name == "..":
+                real = real.rpartition("/")[0]
+                continue
+            here = f"{real}/{name}"
+            if here in self._dead or links > _MOST_LINKS:
+                return "/".join([here, *reversed(rest)])
+            try:
+                target = os.readlink(here)
+            except OSError:  # no link, or not there
+                real = here
+                continue
+            links += 1
+            real = "" if target.startswith("/") else real
+            rest += target.split("/")[::-1]
+        return real or "/"
+
+    def entries(self, directory: str) -> list[os.DirEntry[str]]:
+        if self.is_dead(directory):
+            return []
+        try:
+            with os.scandir(directory) as found:
+                return list(found)
+        except OSError:  # not there, or not for this user
+            return []
+
+    def is_model(self, path: str) -> bool:
+        """Whether this is the directory of a model, or may be: nobody knows of one that does not answer."""
+        if self.is_dead(path) or os.path.lexists(f"{path}/config.pbtxt"):
+            return True
+        return any(entry.name.isdigit() for entry in self.entries(path))
+
+    def links(self, directory: str) -> Iterator[str]:
+        """Yield the targets of links in a model's directory: versions may lie in another place of the repository."""
+        if self.is_dead(directory):
+            return
+        seen = 0
+        for folder, names, files in os.walk(directory):
+            for name in (*names, *files):
+                seen += 1
+                if os.path.islink(path := f"{folder}/{name}"):
+                    yield self.resolve(path)
+            names[:] = [name for name in names if not self.is_dead(f"{folder}/{name}")]
+            if seen > _MOST_ENTRIES:
+                return
 
 
-def _is_model(path: str) -> bool:
-    return os.path.isfile(f"{path}/config.pbtxt") or any(entry.name.isdigit() for entry in _entries(path))
+def _dead_mounts() -> set[str]:
+    """Return the mount points of file systems that do not answer within `_ANSWER_SECONDS`, all asked at once.
 
-
-def _silent(repository: str) -> set[str]:
-    """Return the entries of a repository that do not answer: links to dead file systems, and mount points of such ones.
-
-    Child processes ask them, because nothing can interrupt a thread that waits for a dead file system.
+    Child processes ask, because nothing can interrupt a thread that waits for such a file system. A thread could also
+    outlive the start, and it would not be confined. File systems that need no other program or machine are not asked.
     """
     try:
-        with open("/proc/self/mountinfo", errors="replace") as lines:
-            mounts = {line.split()[4] for line in lines}
+        with open("/proc/self/mountinfo", errors="surrogateescape") as lines:
+            mounts = [(line.split()[4], line.partition(" - ")[2].partition(" ")[0]) for line in lines]
     except OSError:
-        mounts = set()
-    asked = [entry.path for entry in _entries(repository) if entry.is_symlink() or entry.path in mounts]
-    if not asked or not _unanswered([asked]):
         return set()
-    return {path for [path] in _unanswered([[path] for path in asked])}
-
-
-def _unanswered(groups: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """Return the groups of paths that have not all answered in time."""
+    asked = {_ESCAPED.sub(lambda found: chr(int(found[1], 8)), place) for place, kind in mounts if kind not in _LOCAL}
     left = {}
-    for group in groups:
+    for place in asked:
         child = os.fork()
         if not child:
-            for path in group:
-                _is_model(path)
+            with contextlib.suppress(BaseException):
+                os.statvfs(place)  # caches answer a `stat`
             os._exit(0)
-        left[child] = group
+        left[child] = place
     end = time.monotonic() + _ANSWER_SECONDS
     while left and time.monotonic() < end:
         for child in [child for child in left if os.waitpid(child, os.WNOHANG)[0]]:
@@ -192,19 +254,7 @@ def _unanswered(groups: Sequence[Sequence[str]]) -> list[Sequence[str]]:
     for child in left:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, os.WNOHANG)  # without waiting: the kernel may keep it until the file system answers
-    return list(left.values())
-
-
-def _links(directory: str) -> Iterator[str]:
-    """Yield the targets of links in a model's directory: versions may lie in another place of the repository."""
-    seen = 0
-    for folder, names, files in os.walk(directory):
-        for name in (*names, *files):
-            seen += 1
-            if os.path.islink(path := f"{folder}/{name}"):
-                yield os.path.realpath(path)
-        if seen > _MOST_ENTRIES:
-            return
+    return set(left.values())
 
 
 def _is_below(path: str, places: set[str]) -> bool:
@@ -223,10 +273,12 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     except OSError:  # it has gone meanwhile
         return
     try:
-        mode = os.fstat(fd).st_mode
-        if stat.S_ISLNK(mode):
-            return
-        attr = _PathBeneathAttr(rights if stat.S_ISDIR(mode) else rights & _FILE_RIGHTS, fd)
+        attr = _PathBeneathAttr(rights, fd)
+        _call(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.byref(attr), 0)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        attr = _PathBeneathAttr(rights & _FILE_RIGHTS, fd)  # no directory; `fstat` would ask the file system
         _call(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.byref(attr), 0)
     finally:
         os.close(fd)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from edge_serve.aio.offload import offload
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal
@@ -40,6 +41,8 @@ ALONE = frozenset({"python"})
 SHARED = frozenset({"onnxruntime", "onnxruntime_onnx", "tensorrt", "tensorrt_plan", "echo"})
 #: a described model that nobody opens gives its worker back after this many seconds
 RESERVED_SECONDS = 120.0
+#: how long it may take to look up the paths that are closed to a worker
+_LOOK_UP_SECONDS = 10.0
 
 
 class Workers:
@@ -217,9 +220,7 @@ class Workers:
         shared = backend in SHARED and not own_worker and not own_limit
         environment = await self._environments.take(spec) if backend in ALONE else None
         if self._sandbox is not None:
-            environment = self._sandbox.environment(
-                environment or Environment(own_interpreter()), None if shared else [spec.model_directory]
-            )
+            environment = await self._confined(self._sandbox, environment, None if shared else [spec.model_directory])
         worker = self._groups.get(backend) if shared else None
         if worker is None or worker.gone:
             try:
@@ -235,6 +236,22 @@ class Workers:
                 self._groups[backend] = worker
         worker.claims += 1
         return worker
+
+    async def _confined(self, sandbox: Sandbox, environment: Environment | None, own: list[Path] | None) -> Environment:
+        """Confine the environment of a worker; the paths of what is closed are looked up in a thread.
+
+        Raises:
+            Internal: they lie on a file system that does not answer.
+        """
+        given = environment or Environment(own_interpreter())
+        try:
+            return await asyncio.wait_for(offload(sandbox.environment, given, own), _LOOK_UP_SECONDS)
+        except BaseException as error:
+            _release(environment)
+            if isinstance(error, asyncio.TimeoutError):
+                text = "the home directory, $TMPDIR, or a directory of the settings lies on a file system that hangs"
+                raise Internal(f"no worker can be started: {text}") from None
+            raise
 
     def _group_maker(self, own_limit: int) -> Callable[[str], Group] | None:
         groups, limit = self.control_groups, own_limit or self._limits.memory

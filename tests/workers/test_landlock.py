@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import resource
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.workers import landlock
+from tests.server.bad_entries import silent_file_system
 
 #: a right that an entry has when it is not closed, and the one that what is readable has
 _ALL, _READ = landlock._RIGHTS, landlock._READ_FILE
@@ -132,3 +135,48 @@ def test_a_process_that_has_ended_counts_as_marked() -> None:
     child.wait()
 
     assert landlock.is_marked(child.pid)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+def test_file_systems_that_do_not_answer_hold_no_worker_up(tree: Path) -> None:
+    """Mounted beside a closed file, in the repository, and behind links of other models."""
+    dead = [tree / "keys/dead disk", tree / "models/mounted"]
+    with contextlib.ExitStack() as stack:
+        for place in dead:
+            place.mkdir()
+            try:
+                stack.enter_context(silent_file_system(place))
+            except OSError as error:
+                pytest.skip(f"no FUSE here: {error}")
+        (tree / "models/linked").symlink_to(dead[0] / "model")
+        (tree / "models/b/config.pbtxt").symlink_to(dead[0] / "config.pbtxt")
+        rules = {
+            "closed": [str(tree / "keys/server.key"), str(dead[0] / "key")],
+            "repositories": [str(tree / "models"), str(dead[0] / "models")],
+            "own": [str(tree / "models/a")],
+            "open": [str(dead[0] / "home")],
+        }
+        given = dict(landlock.grants(rules))
+        assert not [place for place in given if place.startswith((str(dead[0]), str(dead[1])))]
+        assert str(tree / "keys/server.pem") in given
+        assert str(tree / "models/b") not in given
+
+        command = [sys.executable, landlock.__file__, json.dumps(rules), "/bin/true"]
+        subprocess.run(command, check=True, timeout=30)
+
+
+def test_paths_are_resolved_as_the_kernel_does(tree: Path) -> None:
+    (tree / "one").symlink_to("keys/../data")
+    (tree / "two").symlink_to(tree / "one")
+    (tree / "loop").symlink_to("loop")
+    files = landlock._Files(())
+    for path in ("two/file", "one/../file", "keys//./server.key", "nowhere/x", "."):
+        assert files.resolve(f"{tree}/{path}") == os.path.realpath(f"{tree}/{path}")
+    assert files.resolve("/..") == "/"
+    assert files.resolve(f"{tree}/loop/x").endswith("/loop/x")
+
+    dead = landlock._Files({str(tree / "data")})
+    assert dead.resolve(f"{tree}/two/deeper/../file") == f"{tree}/data/deeper/../file"
+    assert dead.is_dead(f"{tree}/data/deeper/../file")
+    assert not dead.is_dead(f"{tree}/database")
+    assert dead.entries(f"{tree}/data") == []
