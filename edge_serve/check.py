@@ -108,8 +108,9 @@ async def check_repository(roots: Sequence[Path], options: Options | None = None
         for name in faults:
             yield Verdict(name, repository.faults[name])
         verdicts: list[Verdict] = []
+        repository.fingerprints(models.values())  # all at once: entries that do not answer are known from here on
         for found in models.values():
-            verdict = await check_model(found, registry, workers, options)
+            verdict = await check_model(found, repository, registry, workers, options)
             verdicts.append(verdict)
             if not options.infer_seconds:
                 yield verdict
@@ -140,14 +141,16 @@ def _chosen(models: dict[str, Found], repository: Repository, names: Sequence[st
     return {name: found for name, found in models.items() if name in (names or models)}
 
 
-async def check_model(found: Found, registry: Registry, workers: Workers, options: Options) -> Verdict:
+async def check_model(
+    found: Found, repository: Repository, registry: Registry, workers: Workers, options: Options
+) -> Verdict:
     """Load the model as a server would. If it is not to be asked it is unloaded; an ensemble's members stay loaded."""
     note = advice_on_config(found.directory)
     verdict = Verdict(found.name, notes=[note] if note else [])
     auto_complete = options.auto_complete
     try:
-        config = load_model_config(found.directory, auto_complete=auto_complete)
-        verdict.versions = choose(config.version_policy, versions(found.directory))
+        config = repository.read(found, lambda: load_model_config(found.directory, auto_complete=auto_complete))
+        verdict.versions = choose(config.version_policy, repository.read(found, lambda: versions(found.directory)))
         for version in verdict.versions if config.backend else ():
             model = await _described(found, config, version, workers)
             verdict.lines = _compare(found, config, model)

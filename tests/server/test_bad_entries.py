@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -203,6 +205,27 @@ def test_safe_mode_reads_entries_that_do_not_answer_beside_each_other(root: Path
         assert time.monotonic() - began < 35  # one after the other took 40 s before the first model
         check(server, dict.fromkeys([mount.name for mount in mounts], "does not answer"))
         stops(server)
+
+
+@needs_root
+@pytest.mark.slow  # the command waits ten seconds for all such entries
+@pytest.mark.timeout(100)
+def test_check_names_the_entries_that_do_not_answer(root: Path) -> None:
+    mounts = [root / f"mounted{number}" for number in range(3)]
+    with contextlib.ExitStack() as stack:
+        for mount in mounts:
+            mount.mkdir()
+            try:
+                stack.enter_context(silent_file_system(mount))
+            except OSError as error:
+                pytest.skip(f"no FUSE here: {error}")
+        (root / "linked_dead").symlink_to(mounts[0] / "model")
+        command = [sys.executable, "-m", "edge_serve", "check", str(root)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 1, done.stderr
+    for name in ("linked_dead", *(mount.name for mount in mounts)):
+        assert re.search(rf"^FAILED +{name} .*\n +does not answer", done.stdout, re.MULTILINE), done.stdout
+    assert "3 of 7 models can be served" in done.stdout
 
 
 @pytest.mark.slow
