@@ -100,6 +100,8 @@ class Terminal:
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(_OURS)},
             **{PORTS[port]: use for port, use in ports.items() if use != port and PORTS[port]},
+            # `edge-serve status` asks the server of this page, although another one has port 8000
+            **({} if ports["8000"] == "8000" else {"EDGE_SERVE_ADMIN_SOCKET": str(folder / "admin.sock")}),
             "PATH": ":".join(path), "HOME": str(folder / "home"), "PIP_CACHE_DIR": str(Path.home() / ".cache/pip"),
             "PIP_CONFIG_FILE": str(Path.home() / ".config/pip/pip.conf"),
             "PIP_REQUIRE_VIRTUALENV": "true",  # no page may install into this machine's Python
