@@ -62,11 +62,16 @@ class VersionRecord:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """A model in a word, for people: `ready`, `unready` (it says so itself), `restarting` (it has no worker),
-    `loading`, `failed`, `unloading` or `unloaded`."""
+    `loading`, `failed`, `unloading` or `unloaded`.
+
+    Attributes:
+        serves: one of its versions answers requests, whatever has become of another.
+    """
 
     name: str
     word: str
     reason: str = ""
+    serves: bool = False
 
 
 _WORDS = {State.LOADING: "loading", State.READY: "ready", State.DRAINING: "unloading"}
@@ -125,11 +130,16 @@ class ModelRecord:
 
     def standing(self) -> Standing:
         """How the whole model is."""
-        found = [(_word(version), version.reason or version.refusal) for version in self.versions.values()]
+        found = [
+            (_word(version), version.reason or version.refusal, version.version) for version in self.versions.values()
+        ]
         if not found:  # it waits for its turn, or an ensemble for a member
-            found = [("loading" if self.lock.locked() else "failed", "")]
-        word, reason = min(found, key=lambda pair: _FIRST.index(pair[0]))
-        return Standing(plain_name(self.name), word, reason)
+            found = [("loading" if self.lock.locked() else "failed", "", 0)]
+        word, reason, number = min(found, key=lambda one: _FIRST.index(one[0]))
+        serves = any(version.settled for version in self.ready())
+        if word == "failed" and serves:
+            reason = f"version {number}: {reason}"
+        return Standing(plain_name(self.name), word, reason, serves)
 
 
 def _word(version: VersionRecord) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edge_serve.messages.failures import failed_line
 from edge_serve.messages.line import shortened
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import LATENCY_BUCKETS, ModelStatistics
@@ -23,7 +24,7 @@ from edge_serve.status.events import Event
 from edge_serve.status.probe import Readings
 
 #: raised when a member changes its meaning or goes; new ones may come at any time
-SCHEMA = 1
+SCHEMA = 2
 
 Document = dict[str, Any]
 
@@ -65,12 +66,12 @@ def build(facts: Facts, rows: Sequence[Document] | None = None) -> Document:
     """
     processes = facts.readings.processes
     models = list(model_rows(facts.index, facts.models) if rows is None else rows)
-    waiting = waiting_for(facts.server.required, [(row["name"], row["condition"]) for row in models])
+    troubles = troubles_of(facts.server.required, models)
     return {
         "schema": SCHEMA,
         "time_ms": facts.time_ms,
         "clock_ns": facts.clock_ns,
-        "server": _server(facts.server, waiting, processes.get(facts.server.pid, ProcessReading())),
+        "server": _server(facts.server, troubles, processes.get(facts.server.pid, ProcessReading())),
         "versions": dict(facts.readings.versions),
         "models": models,
         "totals": _totals(facts.totals) | {"client_errors": facts.totals.client_errors},
@@ -87,8 +88,8 @@ def build(facts: Facts, rows: Sequence[Document] | None = None) -> Document:
     }
 
 
-def _server(server: ServerFacts, waiting: Sequence[str], reading: ProcessReading) -> Document:
-    state, reason = standing(server, waiting)
+def _server(server: ServerFacts, troubles: Troubles, reading: ProcessReading) -> Document:
+    state, reason = standing(server, troubles)
     return {
         "name": server.name,
         "host": server.host,
@@ -98,7 +99,8 @@ def _server(server: ServerFacts, waiting: Sequence[str], reading: ProcessReading
         "ready": server.ready,
         "protocol": server.protocol,
         "uptime_seconds": round(server.uptime_seconds, 1),
-        "waiting_for": list(waiting),
+        "waiting_for": list(troubles.waiting),
+        "failed": list(troubles.failed),
         "safe_mode": server.safe_mode,
         "explicit": server.explicit,
         "rss_bytes": reading.rss_bytes,
@@ -107,36 +109,60 @@ def _server(server: ServerFacts, waiting: Sequence[str], reading: ProcessReading
     }
 
 
-def waiting_for(required: Sequence[str], rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Names of the models that keep the server from being ready, of (name, condition) of every version."""
-    conditions: dict[str, set[str]] = {name: set() for name in required}
-    for name, condition in rows:
-        conditions.setdefault(name, set()).add(condition)
-    if required:
-        return [name for name in required if not conditions[name] & _SERVING or conditions[name] & _TROUBLE]
-    return [name for name, found in conditions.items() if found & _TROUBLE]
+@dataclass(frozen=True, slots=True)
+class Troubles:
+    """The models that keep the server from being ready.
 
-
-def standing(server: ServerFacts, waiting: Sequence[str] = ()) -> tuple[str, str]:
-    """The state of the whole server in a word, and why: starting, ready, not ready, safe mode, stopping.
-
-    Args:
-        waiting: what `waiting_for` says.
+    Attributes:
+        waiting: names of those that may become ready by themselves, or are not there at all.
+        failed: model that failed to load -> why.
+        serving: how many models serve.
     """
+
+    waiting: Sequence[str] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    serving: int = 0
+
+
+def troubles_of(required: Sequence[str], rows: Iterable[Document]) -> Troubles:
+    """Find them in the rows of all versions; `required` as in `ServerFacts`."""
+    conditions: dict[str, set[str]] = {name: set() for name in required}
+    reasons: dict[str, tuple[str, str]] = {}
+    for row in rows:
+        name, condition = row["name"], row["condition"]
+        conditions.setdefault(name, set()).add(condition)
+        if condition == "failed":
+            reasons.setdefault(name, (row["version"], row["reason"]))
+    counted = [name for name in required or conditions if conditions[name] & _TROUBLE]
+    absent = [name for name in required if not conditions[name] & (_SERVING | _TROUBLE)]
+    failed = {}
+    for name in counted:
+        if name in reasons:
+            version, reason = reasons[name]
+            failed[name] = f"version {version}: {reason}" if conditions[name] & _SERVING else reason
+    waiting = [name for name in (*counted, *absent) if name not in failed]
+    return Troubles(waiting, failed, sum(not found.isdisjoint(_SERVING) for found in conditions.values()))
+
+
+def standing(server: ServerFacts, troubles: Troubles) -> tuple[str, str]:
+    """The state of the whole server in a word, and why: starting, ready, not ready, safe mode, stopping."""
     if server.stopping:
         return "stopping", "requests that were accepted are answered"
     if server.safe_mode:
         return "safe mode", f"{server.safe_mode}; 'edge-serve safe-mode --leave' loads what is left out"
-    names = ", ".join(waiting)
+    failed = [failed_line(troubles.failed, server.required, troubles.serving)] if troubles.failed else []
+    names = ", ".join(troubles.waiting)
     if not server.started:
-        return "starting", f"loading {names}" if names else "looking for models"
+        loading = [f"loading {names}"] if names else []
+        return "starting", "; ".join([*failed, *loading]) or "looking for models"
     if server.ready:
         return "ready", ""
     if server.unreadable:
         return "not ready", shortened(server.unreadable)
     why = {name: f" ({shortened(reason)})" for name, reason in server.lacking}
-    names = ", ".join(f"{name}{why.get(name, '')}" for name in waiting)
-    return "not ready", f"waiting for {names}" if names else "a model that counts is not ready"
+    names = ", ".join(f"{name}{why.get(name, '')}" for name in troubles.waiting)
+    waiting = [f"waiting for {names}"] if names else []
+    return "not ready", "; ".join([*failed, *waiting]) or "a model that counts is not ready"
 
 
 def model_rows(index: Iterable[IndexEntry], served: Iterable[ModelFacts]) -> Iterator[Document]:

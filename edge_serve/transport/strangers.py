@@ -29,14 +29,19 @@ def for_strangers(document: Document) -> Document:
 
 
 def _server(server: Document) -> Document:
-    names = [plain_name(name) for name in server["waiting_for"]]
+    waiting, failed = (list(map(plain_name, server[key])) for key in ("waiting_for", "failed"))
     reason = server["reason"]
     if reason and server["state"] != "stopping":
-        reason = f"waiting for {', '.join(names)}" if names else HIDDEN
+        parts = [
+            f"failed: {', '.join(failed)}" if failed else "",
+            f"waiting for {', '.join(waiting)}" if waiting else "",
+        ]
+        reason = "; ".join(filter(None, parts)) or HIDDEN
     return {
         **server,
         "reason": reason,
-        "waiting_for": names,
+        "waiting_for": waiting,
+        "failed": failed,
         "safe_mode": HIDDEN if server["safe_mode"] else "",
         "doors": {name: [one for one in addresses if "/" not in one] for name, addresses in server["doors"].items()},
     }

@@ -121,9 +121,11 @@ def test_a_server_that_is_not_ready_says_what_it_waits_for(tmp_path: Path) -> No
         document = status(server)
         text = command("status", "--url", server.url)
 
-        assert (document["server"]["state"], document["server"]["waiting_for"]) == ("not ready", ["broken"])
+        assert (document["server"]["state"], document["server"]["failed"]) == ("not ready", ["broken"])
+        assert document["server"]["waiting_for"] == []
         assert text.returncode == 1
-        assert text.stdout.splitlines()[1] == "  waiting for broken"
+        expected = "  1 model failed: broken (Internal: RuntimeError: no camera); 0 serve"
+        assert text.stdout.splitlines()[1] == expected
 
 
 def test_a_server_that_loads_is_starting(tmp_path: Path) -> None:
@@ -184,7 +186,7 @@ def test_the_log_and_paths_are_for_this_device_and_for_tokens(tmp_path: Path) ->
     assert (afar["events"], afar["errors"], afar["log_hidden"]) == ([], [], True)
     assert afar["server"]["pid"] == here["server"]["pid"]
     assert [(row["name"], row["condition"]) for row in afar["models"]] == [("broken", "failed"), ("works", "ready")]
-    assert (afar["server"]["state"], afar["server"]["reason"]) == ("not ready", "waiting for broken")
+    assert (afar["server"]["state"], afar["server"]["reason"]) == ("not ready", "failed: broken")
     assert [text for text in _texts(afar) if "/" in text or ".py" in text] == []
 
 

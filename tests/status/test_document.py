@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import LATENCY_BUCKETS
-from edge_serve.status.document import condition_of, standing, waiting_for
+from edge_serve.status.document import Troubles, condition_of, standing, troubles_of
 from edge_serve.status.probe import Readings
 from tests.status.documents import document, facts, served, server
 
@@ -41,7 +42,7 @@ def test_a_version_that_does_not_serve_says_why_and_has_no_figures() -> None:
         {"name": "bad", "version": "1", "state": "UNAVAILABLE", "condition": "failed", "reason": "Internal: no file"},
         {"name": "idle", "version": "", "state": "", "condition": "unloaded", "reason": "never loaded"},
     ]
-    assert made["server"]["waiting_for"] == ["bad"]
+    assert (made["server"]["failed"], made["server"]["waiting_for"]) == (["bad"], [])
 
 
 def test_a_version_that_drains_comes_with_what_it_still_has() -> None:
@@ -79,7 +80,7 @@ def test_workers_come_with_what_is_known_of_their_process() -> None:
 def test_the_rest_is_there() -> None:
     made = document()
 
-    assert made["schema"] == 1
+    assert made["schema"] == 2
     assert made["server"]["state"] == "ready"
     assert made["server"]["pss_bytes"] == 40 << 20
     assert made["server"]["doors"] == {"HTTP": ["127.0.0.1:8000"]}
@@ -100,46 +101,71 @@ def test_it_is_json() -> None:
 LEAVE = "; 'edge-serve safe-mode --leave' loads what is left out"
 
 
+BAD = {"bad": "Internal: no\nfile\n\nAt:\n  /models/bad/1/model.py(1): <module>\n"}
+
+
 @pytest.mark.parametrize(
-    ("changes", "waiting", "expected"),
+    ("changes", "troubles", "expected"),
     [
-        ({}, [], ("ready", "")),
-        ({"stopping": True, "safe_mode": "x"}, [], ("stopping", "requests that were accepted are answered")),
-        ({"safe_mode": "det crashed it"}, [], ("safe mode", f"det crashed it{LEAVE}")),
-        ({"started": False, "ready": False}, ["a", "b"], ("starting", "loading a, b")),
-        ({"started": False, "ready": False}, [], ("starting", "looking for models")),
-        ({"ready": False}, ["a"], ("not ready", "waiting for a")),
+        ({}, Troubles(), ("ready", "")),
+        ({"stopping": True, "safe_mode": "x"}, Troubles(), ("stopping", "requests that were accepted are answered")),
+        ({"safe_mode": "det crashed it"}, Troubles(), ("safe mode", f"det crashed it{LEAVE}")),
+        ({"started": False, "ready": False}, Troubles(["a", "b"]), ("starting", "loading a, b")),
+        ({"started": False, "ready": False}, Troubles(), ("starting", "looking for models")),
+        (
+            {"started": False, "ready": False},
+            Troubles(["a"], BAD),
+            ("starting", "1 model failed: bad (Internal: no file); 0 serve; loading a"),
+        ),
+        ({"ready": False}, Troubles(["a"]), ("not ready", "waiting for a")),
         (
             {"ready": False, "lacking": (("a", "no\nlicence"),)},
-            ["a", "b"],
+            Troubles(["a", "b"]),
             ("not ready", "waiting for a (no licence), b"),
         ),
-        ({"ready": False}, [], ("not ready", "a model that counts is not ready")),
+        (
+            {"ready": False, "required": ("a", "bad"), "lacking": (("a", "no licence"), ("bad", "no file"))},
+            Troubles(["a"], BAD, 11),
+            ("not ready", "1 model failed: required bad (Internal: no file); 11 serve; waiting for a (no licence)"),
+        ),
+        ({"ready": False}, Troubles(), ("not ready", "a model that counts is not ready")),
     ],
 )
 def test_the_state_of_the_server_in_a_word(
-    changes: dict[str, Any], waiting: list[str], expected: tuple[str, str]
+    changes: dict[str, Any], troubles: Troubles, expected: tuple[str, str]
 ) -> None:
-    assert standing(server(**changes), waiting) == expected
+    assert standing(server(**changes), troubles) == expected
 
 
 @pytest.mark.parametrize(
-    ("required", "rows", "expected"),
+    ("required", "rows", "waiting", "failed"),
     [
         (
             [],
             [("a", "ready"), ("b", "failed"), ("c", "unloaded"), ("d", "restarting"), ("e", "loading")],
-            ["b", "d", "e"],
+            ["d", "e"],
+            {"b": "b 1 failed"},
         ),
-        (["a"], [("a", "ready"), ("b", "failed")], []),
-        (["a", "x"], [("a", "ready"), ("a", "failed")], ["a", "x"]),
-        (["a"], [("a", "unloaded")], ["a"]),
-        (["a"], [("a", "busy")], []),
-        ([], [("a", "busy")], []),
+        (["a"], [("a", "ready"), ("b", "failed")], [], {}),
+        (["a", "x"], [("a", "ready"), ("a", "failed")], ["x"], {"a": "version 2: a 2 failed"}),
+        (["a"], [("a", "unloaded")], ["a"], {}),
+        (["a"], [("a", "busy")], [], {}),
+        ([], [("a", "busy")], [], {}),
     ],
 )
-def test_which_models_are_waited_for(required: list[str], rows: list[tuple[str, str]], expected: list[str]) -> None:
-    assert waiting_for(required, rows) == expected
+def test_which_models_are_waited_for_and_which_failed(
+    required: list[str], rows: list[tuple[str, str]], waiting: list[str], failed: dict[str, str]
+) -> None:
+    versions = Counter[str]()
+    documents = []
+    for name, condition in rows:
+        versions[name] += 1
+        reason = f"{name} {versions[name]} {condition}"
+        documents.append({"name": name, "version": str(versions[name]), "condition": condition, "reason": reason})
+    found = troubles_of(required, documents)
+
+    assert (found.waiting, found.failed) == (waiting, failed)
+    assert found.serving == len({name for name, condition in rows if condition in ("ready", "busy")})
 
 
 @pytest.mark.parametrize(
@@ -173,4 +199,4 @@ def test_a_version_whose_failure_no_longer_counts_is_no_trouble() -> None:
 
     (row,) = made["models"]
     assert (row["condition"], row["reason"]) == ("unloaded", "it failed to load, and no longer counts: Internal: x")
-    assert made["server"]["waiting_for"] == []
+    assert (made["server"]["failed"], made["server"]["waiting_for"]) == ([], [])

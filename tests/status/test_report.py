@@ -47,7 +47,7 @@ def test_why_it_is_not_ready_is_said() -> None:
     lines = report(None, made)
 
     assert "not ready" in lines[0]
-    assert lines[1] == "  waiting for det"
+    assert lines[1] == "  1 model failed: det (Internal: no file); 0 serve"
     assert "det          1  failed  Internal: no file" in lines
 
 

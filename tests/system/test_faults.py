@@ -271,7 +271,7 @@ def test_a_required_model_that_cannot_load_costs_the_others_nothing(fresh: Servi
     fresh.start()
 
     status = fresh.show("StatusText")
-    assert "required badload: " in status
+    assert "failed: required badload (" in status
     assert "no licence" in status
     assert "required nothere: not in the repository" in status
     assert "required model 'nothere' is not in the repository" in fresh.journal()
@@ -280,8 +280,8 @@ def test_a_required_model_that_cannot_load_costs_the_others_nothing(fresh: Servi
     assert fresh.infer() == 200
     told = fresh.machine.try_run("edge-serve status")
     assert told.status == 1
-    assert "waiting for badload (" in told.output
-    assert "nothere (not in the repository)" in told.output
+    assert "failed: required badload (" in told.output
+    assert "waiting for nothere (not in the repository)" in told.output
 
     fresh.add_python_model("badload", models.source("hangs"))
     fresh.add_python_model("nothere", models.source("hangs"))
@@ -297,7 +297,8 @@ def test_a_model_that_the_service_may_not_read_is_named(fresh: Service) -> None:
     fresh.start()
 
     status = fresh.show("StatusText")
-    assert status.startswith("1 model ready; simple: ")
+    assert status.startswith("1 model failed: simple (")
+    assert status.endswith("; 1 serves")
     assert "Permission denied" in status
     assert "Permission denied" in fresh.machine.run("edge-serve status")
     assert fresh.status_of("GET", "/v2/health/ready") == 200

@@ -17,7 +17,7 @@ def standings(**words: str) -> list[Standing]:
     [
         (standings(), "looking for models"),
         (standings(a="loading"), "0 of 1 model ready, loading a"),
-        (standings(a="ready", b="ready", c="loading", d="failed"), "2 of 4 models ready, failed d, loading c"),
+        (standings(a="ready", b="ready", c="loading", d="failed"), "1 model failed: d; 2 serve, loading c"),
         (standings(a="ready", gone="unloaded"), "1 model ready"),
         (
             standings(a="loading", b="loading", c="loading", d="loading", e="loading", f="loading"),
@@ -36,14 +36,26 @@ def test_safe_mode_comes_first() -> None:
 
 
 def test_required_models_that_are_not_ready_and_models_that_cannot_be_read_are_told_with_their_reasons() -> None:
-    found = standings(a="ready", bad="failed")
+    found = [Standing("a", "ready"), Standing("bad", "failed", "no\nlicence")]
     lacking = [Standing("bad", "failed", "no\nlicence"), Standing("god", "absent", "not in the repository")]
-    unread = {"god": "?", "locked": "Permission denied: " + "x" * 300}
+    unread = {"locked": "Permission denied: " + "x" * 300}
     line = status_line(Phase(loaded=True), found, lacking, unread)
-    start = "1 of 2 models ready, failed bad; required bad: no licence; required god: not in the repository; "
-    assert line == f"{start}locked: Permission denied: {'x' * 178}..."
-    assert status_line(Phase(loaded=False), found, lacking) == "1 of 2 models ready, failed bad", "they may come"
-    assert status_line(Phase(loaded=True, safe="left out bad"), found, lacking).endswith(
-        "; 1 of 2 models ready, failed bad"
+    assert line == (
+        f"2 models failed: required bad (no licence), locked (Permission denied: {'x' * 138}...); 1 serves; "
+        "required god: not in the repository"
     )
-    assert status_line(Phase(loaded=True), [], [], dict.fromkeys("abcdef", "?")).endswith("; d: ?; and 2 more")
+    assert status_line(Phase(loaded=False), found, lacking) == "1 model failed: bad (no licence); 1 serves", (
+        "they may come"
+    )
+    assert status_line(Phase(loaded=True, safe="left out bad"), found, lacking).endswith(
+        "; 1 model failed: bad (no licence); 1 serves"
+    )
+    many = dict.fromkeys("abcdef", "?")
+    assert status_line(Phase(loaded=True), [], [], many) == (
+        "6 models failed: a (?), b (?), c (?), d (?) and 2 more; 0 serve"
+    )
+
+
+def test_a_version_that_failed_beside_one_that_serves_costs_no_model() -> None:
+    found = [Standing("iris", "failed", "version 2: Internal: x\n\nAt:\n  /models/iris/2", serves=True)]
+    assert status_line(Phase(loaded=True), found) == "1 model failed: iris (version 2: Internal: x); 1 serves"

@@ -67,15 +67,14 @@ def test_a_required_model_that_fails_is_told_and_the_service_has_started(tmp_pat
     with mailbox(tmp_path / "notify") as box:
         with supervised(box, *flags, "--required-model=bad") as server:
             status = box.wait_for(ready)["STATUS"]
-            assert status.startswith("1 of 2 models ready, failed bad; required bad: ")
-            assert "no licence" in status
+            assert re.fullmatch(r"1 model failed: required bad \(.*no licence\); 1 serves", status)
             find_ports(server)
             assert server.get("/v2/health/live")[0] == 200
             assert server.get("/v2/health/ready")[0] == 400
             assert server.add_sub("good")[0] == 200
-            server.wait_for_log("the server is live and not ready: .*required bad: .*no licence")
+            server.wait_for_log(r"the server is live and not ready: 1 model failed: required bad \(.*no licence\)")
             reason = json.loads(server.get("/edge-serve/status")[1])["server"]["reason"]
-            assert re.fullmatch(r"waiting for bad \(.*no licence.*\)", reason)
+            assert reason == status
 
             (bad / "1/model.py").write_text(ADD_SUB)
             server.process.send_signal(signal.SIGHUP)
@@ -151,7 +150,7 @@ def test_a_model_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path, wa
         supervised(box, f"--model-repository={tmp_path}/models", "--exit-on-error=false") as server,
     ):
         status = box.wait_for(ready)["STATUS"]
-        assert status.startswith("1 model ready; locked: ")
+        assert status.startswith("1 model failed: locked (")
         assert "Too many levels of symbolic links" in status
         find_ports(server)
         assert server.get("/v2/health/ready")[0] == 200, "as Triton's"
@@ -172,7 +171,7 @@ def test_a_model_whose_configuration_cannot_be_read_is_named_until_it_is_gone(tm
     flags = [f"--model-repository={tmp_path}/models", "--exit-on-error=false"]
     with mailbox(tmp_path / "notify") as box, supervised(box, *flags) as server:
         status = box.wait_for(ready)["STATUS"]
-        assert status.startswith("1 model ready; bad: ")
+        assert status.startswith("1 model failed: bad (")
         assert "unknown field 'max_batch'" in status
         bad.rename(tmp_path / "bad")
         server.process.send_signal(signal.SIGHUP)

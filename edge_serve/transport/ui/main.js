@@ -6,7 +6,7 @@ import { Settings, mayManage, safeModeButton } from "./manage.js";
 import { ModelPage } from "./model.js";
 import { drawOverview, watchChoice } from "./overview.js";
 import { Refused, ask, hasToken, setToken } from "./server.js";
-import { clock, plural, several, span } from "./text.js";
+import { clock, span } from "./text.js";
 
 const PERIOD = 1000, PATIENCE = 6000;
 const STATES = { ready: ["Ready", "good"], starting: ["Starting", "busy"], "not ready": ["Not ready", "bad"], "safe mode": ["Safe mode", "bad"], stopping: ["Stopping", "busy"] };
@@ -20,19 +20,8 @@ function banner(text, className, extra) {
   node.className = "banner " + className;
 }
 
-/** Why the server is not ready. Models that failed for good are not waited for. */
-function reasonOf({ server, models }) {
-  const names = (...conditions) => new Set(models.filter(model => conditions.includes(model.condition)).map(model => model.name));
-  if (server.state !== "not ready") return server.reason;
-  const failed = names("failed"), moving = names("loading", "restarting", "unready"), ready = names("ready", "busy");
-  const lost = server.waiting_for.filter(name => failed.has(name) && !moving.has(name));
-  if (!lost.length) return server.reason;
-  const rest = server.waiting_for.filter(name => !lost.includes(name));
-  return `${plural(lost.length, "model")} failed (${several(lost)}); ${ready.size === 1 ? "1 serves" : `${ready.size} serve`}` + (rest.length ? `; waiting for ${several(rest)}` : "");
-}
-
 function draw(doc) {
-  const [word, className] = STATES[doc.server.state] || [doc.server.state, "busy"], reason = reasonOf(doc);
+  const [word, className] = STATES[doc.server.state] || [doc.server.state, "busy"], { reason } = doc.server;
   say($("state"), word, "pill " + className);
   say($("host"), `${doc.server.host} · up ${span(doc.server.uptime_seconds)}`);
   document.title = `${page ? page.place.name : word} · ${doc.server.host} · edge-serve`;
