@@ -33,7 +33,7 @@ from deploy.version import VersionError, base_version, identify
 HOME = "opt/edge-serve"
 
 #: extras of edge-serve that the package has
-EXTRAS = "onnx"
+EXTRAS = "onnx,nvml"
 
 #: files of wheels that nothing loads
 _UNUSED = (

@@ -51,7 +51,7 @@ _SUMMARY = "summary_latencies=true"
 _SUMMARY_UNCACHED = "summary_latencies=true, response cache off"
 _SUMMARY_CACHED = "summary_latencies=true, response cache on for the model"
 _CPU = "--allow-cpu-metrics=true (default)"
-_NVML = "a GPU is found and --allow-gpu-metrics=true (default)"
+_NVML = "a GPU is found (by the extra `[nvml]`, or on a Jetson) and --allow-gpu-metrics=true (default)"
 
 # fmt: off
 CATALOGUE: tuple[Metric, ...] = (

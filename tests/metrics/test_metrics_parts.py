@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -175,8 +177,26 @@ def test_nvml_counts_energy_since_the_start_and_leaves_out_what_is_not_supported
     assert (gpu.power_usage, gpu.power_limit, gpu.energy, gpu.temperature) == (61.5, None, 2.5, 33.0)
 
 
-def test_without_a_driver_or_the_package_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pynvml", FakeNvml(driver=False))
+def test_without_the_library_of_a_driver_pynvml_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package has pynvml, and most devices have no such GPU."""
+    libraries: list[str] = []
+    monkeypatch.setattr(ctypes, "CDLL", libraries.append)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    assert isinstance(find_gpus(tmp_path), Nvml)
+
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
     assert isinstance(find_gpus(tmp_path), NoGpu)
-    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
+    assert libraries == ["libnvidia-ml.so.1"]
+
+
+def test_without_a_driver_or_the_package_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(driver=False))
+    assert isinstance(find_gpus(tmp_path), NoGpu)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
     assert find_gpus(tmp_path).read() == []
