@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import time
@@ -63,7 +64,6 @@ def _become_the_program(arguments: Sequence[str], environ: Mapping[str, str], ou
         os.dup2(output, 2)
         os.environ.update(environ)
         _obey_permissions()
-        import logging
         import sys
 
         sys.stdout, sys.stderr = os.fdopen(1, "w", 1, closefd=False), os.fdopen(2, "w", 1, closefd=False)
@@ -74,6 +74,7 @@ def _become_the_program(arguments: Sequence[str], environ: Mapping[str, str], ou
 
         traceback.print_exc()
     finally:
+        logging.shutdown()  # a thread writes the log; `_exit` would not wait for it
         os._exit(status)
 
 

@@ -35,3 +35,29 @@ def test_the_journal_says_which_model_a_line_is_about(service: Service) -> None:
     assert (lost["PRIORITY"], lost["SYSLOG_IDENTIFIER"], lost["_TRANSPORT"]) == ("3", "edge-serve", "journal")
     about = [entry["MESSAGE"] for entry in entries if (entry.get("MODEL"), entry.get("VERSION")) == ("simple", "1")]
     assert any(" ready in " in message for message in about)
+
+
+def test_the_doctor_finds_nothing_to_do_on_a_healthy_device_and_sees_what_is_not(service: Service) -> None:
+    healthy = json.loads(service.machine.run("edge-serve doctor --json"))
+    said = {finding["text"] for finding in healthy["findings"]}
+    assert any(text.startswith("edge-serve.service: active (running), ") for text in said), said
+    assert any(text.startswith("8000: edge-serve ") for text in said), said
+    assert [finding for finding in healthy["findings"] if finding["good"] is False] == []
+
+    service.machine.run("echo EDGE_SERVE_HTPP_PORT=1 > /etc/edge-serve/conf.d/typo.conf")
+    try:
+        done = service.machine.try_run("edge-serve doctor")
+    finally:
+        service.machine.run("rm /etc/edge-serve/conf.d/typo.conf")
+    assert done.status == 1
+    assert "did you mean EDGE_SERVE_HTTP_PORT?" in done.output
+
+
+def test_models_are_checked_as_the_user_of_the_service(service: Service) -> None:
+    models = "/var/lib/edge-serve/models"
+    done = service.machine.try_run(f"edge-serve check --as edge-serve --infer {models}")
+    assert (done.status, "1 of 1 models answer as their configuration says" in done.output) == (0, True), done.output
+    service.machine.run(f"chmod 600 {models}/simple/1/model.onnx && chown root {models}/simple/1/model.onnx")
+    done = service.machine.try_run(f"edge-serve check --as edge-serve {models}")
+    service.machine.run(f"chmod 644 {models}/simple/1/model.onnx")
+    assert (done.status, "Permission denied" in done.output) == (1, True), done.output
