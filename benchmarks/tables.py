@@ -40,24 +40,34 @@ def size_and_start() -> str:
 _SIZES = (("installed_size", "install"), ("start_time", "repository"), ("memory", "repository"))
 
 
+def in_short() -> str:
+    """The rows of `beside_triton` that say most."""
+    rows = _beside_triton()
+    return _table(_HEAD, [row for row in rows if row[0].startswith(_SHORT)])
+
+
 def beside_triton() -> str:
-    """Throughput and the 99th percentile of the latency, here and in Triton; the most common cases."""
+    """Throughput and the 99th percentile of the latency, here and in Triton."""
+    return _table(_HEAD, _beside_triton())
+
+
+def _beside_triton() -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for name, label in _COMPARED:
-        command = _RUN.format(name)
         for row in _rows(name):
-            if row.get("programs") != 0:  # without busy programs: end_to_end
-                rows.append((label.format_map(row), *_compared(row), command))
-                command = "the same"
-    onnx = _rows("onnx_peer")
-    short = [row for row in onnx if row["model"] == "simple"]
-    long = [row["ratio"] for row in onnx if row["model"] not in ("simple", "text_direction")]
-    source = "[onnx_peer](docs/onnxruntime.md)"
-    rows += [(f"ONNX, a model of 7 us, {row['connections']} at a time", *_compared(row), source) for row in short]
-    rows += [("ONNX, models of 2 ms and more, 1 to 8 at a time", f"{min(long):.2f} to {max(long):.2f}", "", "", source)]
-    return _table(("requests per second, as a ratio", "median (rounds)", "p99", "p99 of Triton", "command"), rows)
+            if row.get("programs") != 0 and row.get("triton /s"):  # without busy programs: end_to_end
+                rows.append((label.format_map(row), *_compared(row), f"`{name}`"))
+    long = [row["ratio"] for row in _rows("onnx_peer") if row["model"] not in ("simple", "text_direction")]
+    short = [row for row in _rows("onnx_peer") if row["model"] == "simple"]
+    rows += [
+        (f"ONNX, a model of 7 us, {row['connections']} at a time", *_compared(row), "`onnx_peer`") for row in short
+    ]
+    rows.append((_LONG, f"{min(long):.2f} to {max(long):.2f}", "", "", "`onnx_peer`"))
+    return rows
 
 
+_HEAD = ("requests per second, as a ratio", "median (rounds)", "p99", "p99 of Triton", "benchmark")
+_LONG = "ONNX, models of 2 ms and more, 1 to 8 at a time"
 #: benchmark, and the case that a row of it measures
 _COMPARED = (
     ("end_to_end", "Python model, HTTP, {connections} at a time"),
@@ -65,7 +75,13 @@ _COMPARED = (
     ("ensemble", "ensemble of three Python models, {connections} at a time"),
     ("json_bodies", "Python model, JSON, {sent}, {connections} at a time"),
     ("busy_machine", "Python model beside busy programs on {programs} of 2 cores, {connections} at a time"),
+    ("sequences", "sequences, `{model}`, {open sequences} open"),
+    ("decoupled", "1,000 responses for each request, {connections} connections"),
 )
+_SHORT = (
+    "Python model, HTTP", "Python model, gRPC, 8 at", "ensemble", "Python model beside busy programs on 2",
+    "ONNX, a model of 7 us, 1 at", _LONG,
+)  # fmt: skip
 
 
 def _compared(row: Row) -> tuple[str, str, str]:
@@ -91,6 +107,7 @@ def sizing() -> str:
 #: the tables that pages may ask for
 TABLES: dict[str, Callable[[], str]] = {
     "size_and_start": size_and_start,
+    "in_short": in_short,
     "beside_triton": beside_triton,
     "onnx_peer": onnx_peer,
     "sizing": sizing,

@@ -20,7 +20,7 @@ PAGES = {
 }
 
 #: pages with tables between `<!-- figures: NAME -->` and `<!-- end of figures -->` (benchmarks/tables.py)
-WITH_FIGURES = ("README.md", "docs/devices.md", "docs/onnxruntime.md")
+WITH_FIGURES = ("README.md", "benchmarks/README.md", "docs/devices.md", "docs/onnxruntime.md")
 
 
 def generate(page: str) -> str:
