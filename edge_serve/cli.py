@@ -13,8 +13,8 @@ from edge_serve.config.programs import EDGE_SERVE, TRITONSERVER, Program, progra
 from edge_serve.config.server import ServerConfig, parse_argv, usage
 from edge_serve.config.settings import BadSetting
 
-#: exit status of what Ctrl-C has ended, as shells count
-INTERRUPTED = 130
+#: exit statuses of what Ctrl-C and a closed pipe have ended, as shells count
+INTERRUPTED, BROKEN_PIPE = 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,9 +22,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv is None and program_of(sys.argv[0]) is TRITONSERVER:
             return _serve(sys.argv[1:], TRITONSERVER)
-        return _run(list(sys.argv[1:] if argv is None else argv))
+        status = _run(list(sys.argv[1:] if argv is None else argv))
+        if sys.stdout:  # None where it is closed
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:  # a reader that has read enough, as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the interpreter flushes at its end
+        return BROKEN_PIPE
+    return status
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -118,7 +118,7 @@ def directories(root: Path, packages: Sequence[Path], environ: Mapping[str, str]
     for file in sorted((root / "etc/ld.so.conf.d").glob("*.conf")):
         patterns += [line.strip() for line in read(file).splitlines() if line.startswith("/")]
     patterns += _DIRECTORIES
-    found = [Path(path) for pattern in patterns for path in sorted(glob.glob(f"{root}/{pattern.lstrip('/')}"))]
+    found = [Path(path) for pattern in patterns for path in sorted(glob.glob(str(root / pattern.lstrip("/"))))]
     for directory in packages:
         found += sorted(directory.glob("nvidia/*/lib")) + sorted(directory.glob("tensorrt_libs"))
     return list(dict.fromkeys(found))

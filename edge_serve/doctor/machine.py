@@ -101,16 +101,17 @@ def examine_disks(paths: Iterable[str]) -> Iterator[Finding]:
             place = place.parent
         while not os.path.ismount(place):
             place = place.parent
-        if place not in seen:
+        found = os.statvfs(place)
+        if place not in seen and found.f_blocks:  # else it is no disk, as /proc
             seen.add(place)
-            yield disk(str(place), os.statvfs(place))
+            yield disk(str(place), found)
 
 
 def disk(path: str, found: os.statvfs_result) -> Finding:
     """Return what is free on one disk."""
     free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     text = f"{path}: {free / (1 << 30):.1f} of {total / (1 << 30):.1f} GiB free"
-    if total and (free < _LEAST_BYTES or free < total * _LEAST_SHARE):
+    if free < _LEAST_BYTES or free < total * _LEAST_SHARE:
         return Finding("disk", text, False, "make room: logs, uploads of models and updates fail on a full disk")
     if found.f_files and found.f_favail < found.f_files * _LEAST_SHARE:
         return Finding("disk", f"{text}, but {found.f_favail} free inodes", False, "remove small files")

@@ -151,7 +151,8 @@ def examine_settings(installed: Installation, environ: Mapping[str, str]) -> Ite
         )
         return
     checked = check_config.examine((), environ)
-    advice = "correct it, then: edge-serve check-config && systemctl restart edge-serve"
+    restart = "edge-serve check-config && systemctl restart edge-serve"
+    advice = "correct it" if installed.unit is None else f"correct it, then: {restart}"
     for text in checked.warnings:
         yield Finding("settings", text)
     for text in checked.problems:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,3 +111,13 @@ def test_a_directory_instead_of_an_option_is_answered_with_the_option(
 
 def test_every_command_of_the_list_can_be_run() -> None:
     assert COMMANDS.keys() == cli._COMMANDS.keys()
+
+
+def test_a_reader_that_has_read_enough_is_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "edge_serve", "--help"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=30)
+    os.close(writing)
+
+    assert (done.returncode, done.stderr) == (cli.BROKEN_PIPE, "")

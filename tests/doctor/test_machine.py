@@ -115,15 +115,14 @@ GIB = 1 << 30
         (filled(free=GIB, total=100 * GIB), False),
         (filled(free=100 << 20, total=GIB), False),
         (filled(free=20 * GIB, total=100 * GIB, inodes=5), False),
-        (filled(free=0, total=0), True),
     ],
 )
 def test_a_disk_that_is_nearly_full(found: os.statvfs_result, good: bool) -> None:
     assert disk("/var", found).good is good
 
 
-def test_each_disk_is_told_once_also_for_a_path_that_does_not_exist(tmp_path: Path) -> None:
-    findings = list(examine_disks([str(tmp_path), str(tmp_path / "not" / "there")]))
+def test_each_disk_is_told_once_and_what_is_no_disk_is_not(tmp_path: Path) -> None:
+    findings = list(examine_disks([str(tmp_path), str(tmp_path / "not" / "there"), "/proc/1"]))
 
     assert len(findings) == 1
     assert "GiB free" in findings[0].text
