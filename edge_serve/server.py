@@ -42,7 +42,7 @@ from edge_serve.models.names import shown
 from edge_serve.models.poller import Poller
 from edge_serve.models.rate_limit import Gate
 from edge_serve.models.registry import Registry
-from edge_serve.models.repository import Repository
+from edge_serve.models.repository import Repository, plain_name
 from edge_serve.models.response_cache import ResponseCache
 from edge_serve.models.self_inference import SelfInference
 from edge_serve.scheduling.rate_limiter import RateLimiter
@@ -157,11 +157,8 @@ class Server:
             self._watch_crashes(os.environ)
             failures = await self.start()
             if failures and self._config.exit_on_error and not self._supervisor.safe_mode:
-                for text in failures:
-                    log.error("%s", text.strip())
-                log.error(
-                    "exiting because %d model(s) failed to load; --exit-on-error=false serves the others", len(failures)
-                )
+                text = "exiting because %d model(s) failed to load: %s; --exit-on-error=false serves the others"
+                log.error(text, len(failures), ", ".join(map(plain_name, sorted(self._registry.incidents.failed))))
                 self._supervisor.fails(f"{len(failures)} model(s) failed to load: {failures[0].strip()}")
                 await self._shut_down(FAILED)
                 return FAILED

@@ -51,3 +51,25 @@ def add_sub(path: Path, dims: Dims = ("N", 4), kind: int = INT32) -> Path:
 def identity(path: Path, kind: int = FLOAT, dims: Dims = ("N", None)) -> Path:
     """Y = X."""
     return save(path, [node("Identity", ["X"], ["Y"])], {"X": (kind, dims)}, {"Y": (kind, dims)})
+
+
+def zip_map(path: Path) -> Path:
+    """What `skl2onnx.to_onnx` makes of a scikit-learn classifier by default."""
+    labels, scores = ["X"], ["probabilities"]
+    nodes = [
+        node("LinearClassifier", labels, ["label", "probabilities"], domain="ai.onnx.ml", classlabels_ints=[0, 1, 2],
+             coefficients=[0.1] * 12, intercepts=[0.0] * 3, multi_class=1, post_transform="SOFTMAX"),
+        node("Identity", ["label"], ["output_label"]),
+        node("ZipMap", scores, ["output_probability"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2]),
+    ]  # fmt: skip
+    of_float = helper.make_tensor_type_proto(FLOAT, [])
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, of_float))
+    graph = helper.make_graph(
+        nodes, "iris",
+        [helper.make_tensor_value_info("X", FLOAT, ["N", 4])],
+        [helper.make_tensor_value_info("output_label", TensorProto.INT64, ["N"]),
+         helper.make_value_info("output_probability", maps)],
+    )  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(helper.make_model(graph, opset_imports=OPSETS, ir_version=9), path)
+    return path

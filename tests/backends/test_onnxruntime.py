@@ -441,3 +441,18 @@ def test_runs_side_by_side_have_a_session_of_their_own(file: Path) -> None:
         _ = 1 / 0
     with shared as first:
         assert first is alone
+
+
+def test_an_output_that_is_no_tensor_need_not_be_served(file: Path, open_model: Open) -> None:
+    """scikit-learn's ZipMap: with the other outputs listed the model loads, and batches."""
+    models.zip_map(file)
+    label = io("output_label", "TYPE_INT64", 1, reshape={"shape": []})
+    with pytest.raises(Internal, match="scikit-learn's ZipMap"):
+        open_model({}, complete=True)
+
+    listed = {"output": [label], "max_batch_size": 8}
+    completed = Backend().complete_config(model_spec(file.parent.parent, listed))
+    (reply,) = execute(open_model(listed, complete=True), one(f32([[1, 2, 3, 4]] * 2), outputs=["output_label"]))
+
+    assert (completed["max_batch_size"], [tensor["name"] for tensor in completed["input"]]) == (8, ["X"])
+    assert values(reply) == {"output_label": [0, 0]}

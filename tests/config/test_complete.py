@@ -276,3 +276,38 @@ def test_scattered_output_has_the_shape_of_each_request() -> None:
 
     with pytest.raises(InvalidArgument):
         check_onnx(_io(_GOOD, output), [X], [Y])
+
+
+@pytest.mark.parametrize(
+    ("dims", "batches", "found", "advice"),
+    [
+        ("1", True, (-1,), "write reshape { shape: [ ] } for it, because the model's tensor has no dimension but the "
+                           "batch"),
+        ("7", True, (-1,), "write dims: [ 1 ] and reshape { shape: [ ] } for it"),
+        ("-1, 4", True, (-1, 4), "dims must not have the batch dimension: write dims: [ 4 ]"),
+        ("8, 4", True, (-1, 4), "dims must not have the batch dimension: write dims: [ 4 ]"),
+        ("4, 4, 3", True, (-1, 3, 4, 4), "the sizes stand in another order: write dims: [ 3, 4, 4 ], the order that "
+                                         "the model expects"),
+        ("12", True, (-1, 3, 4), "write reshape { shape: [ 3, 4 ] } for it, or dims: [ 3, 4 ]"),
+        ("1, 4", False, (4,), "write reshape { shape: [ 4 ] } for it, or dims: [ 4 ]"),
+        ("5", False, (4,), "write dims: [ 4 ]"),
+        ("5, 2", False, (-1, 2, 2), "write dims: [ -1, 2, 2 ]"),
+    ],
+)  # fmt: skip
+def test_a_shape_that_does_not_fit_has_the_line_that_would(
+    dims: str, batches: bool, found: tuple[int, ...], advice: str
+) -> None:
+    tensor = f'name: "X" data_type: TYPE_FP32 dims: [ {dims} ]'
+    config = _io(tensor, more="max_batch_size: 2" if batches else "")
+    with pytest.raises(InvalidArgument) as caught:
+        check_onnx(config, [FoundTensor("X", "TYPE_FP32", found)], [Y])
+    assert caught.value.message.endswith(f"; {advice}")
+
+
+def test_batching_does_not_depend_on_outputs_that_are_not_served() -> None:
+    maps = FoundTensor("M", "", (), "seq(map(int64,tensor(float)))")
+    listed = model_config_to_json(parse_model_config('output { name: "Y" data_type: TYPE_FP32 dims: [ 3 ] }'))
+    batched = FoundTensor("Y", "TYPE_FP32", (-1, 3))
+    assert complete_onnx(listed, [X], [batched, maps])["max_batch_size"] == 4
+    with pytest.raises(Internal, match=r"it is a sequence of maps .scikit-learn's ZipMap.: export with options="):
+        complete_onnx({"name": "m"}, [X], [batched, maps])

@@ -44,6 +44,10 @@ def test_reads_every_way_of_writing() -> None:
         ('name: "a" name: "b"', "field 'name' of ModelConfig may be given only once"),
         ("dynamic_batching {} sequence_batching {}", "another member of oneof"),
         ("max_batch_size: 1 " + "x" * 200, "..."),
+        ('input { data_type: "TYPE_FP32" }', 'found "TYPE_FP32", expected TYPE_FP32 without quotes; the line reads'),
+        ("backend: onnxruntime", 'write it in quotes: "onnxruntime"'),
+        ("backend: \u201cpython\u201d", 'write straight quotes (") in place of curly ones'),
+        ('{ "max_batch_size": 4 }', "this is protobuf text, not JSON"),
     ],
 )
 def test_says_where_and_what(text: str, said: str) -> None:
@@ -53,6 +57,17 @@ def test_says_where_and_what(text: str, said: str) -> None:
     assert said in caught.value.message
     assert caught.value.message.startswith("m/config.pbtxt:")
     assert "\n" not in caught.value.message
+
+
+def test_text_as_windows_writes_it() -> None:
+    """A byte order mark and CR LF are fine; UTF-16 has a fix."""
+    assert parse_model_config(b'\xef\xbb\xbfname: "a"\r\nmax_batch_size: 4\r\n').max_batch_size == 4
+    for encoding in ("utf-16", "utf-16-be"):
+        raw = 'name: "a"'.encode(encoding)
+        with pytest.raises(
+            InvalidArgument, match=r"expected UTF-8: iconv -f UTF-16 -t UTF-8 config\.pbtxt > new && mv"
+        ):
+            parse_model_config(raw if raw[:1] == b"\xff" else b"\xfe\xff" + raw, "m/config.pbtxt")
 
 
 def test_refuses_bytes_that_are_not_text() -> None:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from onnx import TensorProto, helper
 
-from tests.backends.onnx_models import FLOAT, identity, node, save
+from tests.backends.onnx_models import FLOAT, identity, node, save, zip_map
 
 Make = Callable[[Path], object]
 
@@ -104,28 +103,6 @@ def moved(make_first: Make, source: str, target: str) -> Make:
         shutil.move(directory / source, directory / target)
 
     return make
-
-
-def zip_map(directory: Path) -> None:
-    """What `skl2onnx.to_onnx` makes of a scikit-learn classifier by default."""
-    labels, scores = ["X"], ["probabilities"]
-    nodes = [
-        node("LinearClassifier", labels, ["label", "probabilities"], domain="ai.onnx.ml", classlabels_ints=[0, 1, 2],
-             coefficients=[0.1] * 12, intercepts=[0.0] * 3, multi_class=1, post_transform="SOFTMAX"),
-        node("Identity", ["label"], ["output_label"]),
-        node("ZipMap", scores, ["output_probability"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2]),
-    ]  # fmt: skip
-    of_float = helper.make_tensor_type_proto(FLOAT, [])
-    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, of_float))
-    graph = helper.make_graph(
-        nodes, "iris",
-        [helper.make_tensor_value_info("X", FLOAT, ["N", 4])],
-        [helper.make_tensor_value_info("output_label", TensorProto.INT64, ["N"]),
-         helper.make_value_info("output_probability", maps)],
-    )  # fmt: skip
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
-    (directory / "1").mkdir()
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), directory / "1/model.onnx")
 
 
 def changed(change: Callable[[onnx.ModelProto], object]) -> Make:
@@ -281,7 +258,7 @@ FIRST = (
     ),
     Broken(
         "zip_map",
-        zip_map,
+        lambda directory: zip_map(directory / "1/model.onnx"),
         (
             "unsupported datatype for output 'output_probability'",
             "scikit-learn's ZipMap",

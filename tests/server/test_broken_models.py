@@ -5,19 +5,20 @@ The texts are held here because docs/troubleshooting.md is searched by them.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from edge_serve.check import Options, check_repository, report
+from edge_serve.errors import InvalidArgument
 from tests.backends.onnx_models import FLOAT, identity
-from tests.server.broken_models import FIRST, MORE, Broken
-from tests.server.running import PATIENCE, Running, running
+from tests.server.broken_models import FIRST, MODEL, MORE, PYTHON, Broken
+from tests.server.running import Running, python_model, running
 
 ALL = (*FIRST, *MORE)
 
@@ -39,15 +40,35 @@ def make_all(root: Path) -> None:
     identity(root / "good/1/model.onnx", FLOAT, (4,))
 
 
+NOT_READY = MODEL + "\n    def is_ready(self):\n        return False\n"
+#: as where the limit of memory or of threads is reached
+NO_THREADS = (
+    MODEL
+    + """
+    def initialize(self, args):
+        import threading
+
+        def refuse(*arguments):
+            raise RuntimeError("can't start new thread")
+
+        threading._start_new_thread = threading._start_joinable_thread = refuse
+"""
+)
+CRASHES = MODEL.replace("return [", "__import__('ctypes').string_at(0)\n        return [")
+
+
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     root = tmp_path_factory.mktemp("models")
     make_all(root)
+    for name, code in (("not_ready", NOT_READY), ("no_threads", NO_THREADS), ("crashes", CRASHES)):
+        python_model(root, name, code, PYTHON)
     flags = ("--model-control-mode=explicit", "--load-model=*", "--exit-on-error=false", "--model-load-thread-count=8")
     with running(f"--model-repository={root}", *flags) as server:
         entries = json.loads(server.post("/v2/repository/index")[1])
         states = {entry["name"]: entry.get("state") for entry in entries}
-        assert states == {**{case.name: "UNAVAILABLE" for case in ALL}, "good": "READY"}
+        good = ("good", "not_ready", "no_threads", "crashes")
+        assert states == {**{case.name: "UNAVAILABLE" for case in ALL}, **dict.fromkeys(good, "READY")}
         yield Told(server, {entry["name"]: entry.get("reason", "") for entry in entries}, server.log())
 
 
@@ -77,49 +98,74 @@ def test_the_client_of_a_load_reads_the_same(told: Told, name: str) -> None:
     assert missing(case, error) == [], error
 
 
+def test_a_model_that_is_not_ready_is_not_called_restarting(told: Told) -> None:
+    """A worker that cannot start a thread, and a model that says itself that it is not ready."""
+    rows = json.loads(told.server.get("/edge-serve/status")[1])["models"]
+    told_of = {row["name"]: (row["condition"], row["reason"]) for row in rows}
+
+    assert told_of["not_ready"] == ("unready", "its own is_ready() does not return True")
+    condition, reason = told_of["no_threads"]
+    assert (condition, "cannot start a thread: can't start new thread (raise the limit" in reason) == ("unready", True)
+    assert told_of["good"] == ("ready", "")
+    assert "model not_ready is not ready: its own is_ready() does not return True" in told.log
+
+
+def test_a_crash_names_the_line_of_the_model(told: Told) -> None:
+    inputs = [{"name": "X", "datatype": "FP32", "shape": [4], "data": [0] * 4}]
+    status, answer = told.server.post("/v2/models/crashes/infer", {"inputs": inputs})
+    line = next(number for number, text in enumerate(CRASHES.splitlines(), 1) if "string_at" in text)
+    place = f"was ended by SIGSEGV in execute, .*/crashes/1/model.py line {line}"
+
+    assert status == 500
+    assert re.search(place, json.loads(answer)["error"])
+    assert told.server.wait_for_log(rf"^E.* worker crashes:1 \(pid \d+\) {place}$")
+
+
+@dataclass
+class Report:
+    """What `edge-serve check` prints of a repository."""
+
+    text: str = ""
+
+    def missing(self, case: Broken) -> list[str]:
+        """Patterns of a case that are not in the part about its model."""
+        found = re.search(rf"^FAILED  {case.name}  .*?(?=^\S|\Z)", self.text, re.MULTILINE | re.DOTALL)
+        return missing(case, found[0]) if found is not None else list(case.says)
+
+
+def checked(root: Path, *names: str) -> Report:
+    """Check some models, or all."""
+
+    async def work() -> Report:
+        verdicts = [verdict async for verdict in check_repository([root], Options(names=names))]
+        return Report("\n".join(map(report, verdicts)))
+
+    return asyncio.run(work())
+
+
 #: no worker is needed to see what is wrong with these
-WITHOUT_WORKER = ("iris", "saved_model", "nested", "quoted_enum", "utf16", "empty_ensemble", "circle")
-
-
-def check(root: Path, *names: str) -> str:
-    """Run `edge-serve check` on some models; its report."""
-    chosen = [f"--model={name}" for name in names]
-    command = [sys.executable, "-m", "edge_serve", "check", str(root), *chosen]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=10 * PATIENCE, check=False)
-    assert done.returncode == 1, done.stderr
-    return done.stdout
-
-
-def is_in_report(case: Broken, report: str) -> bool:
-    """Whether the part of a report that concerns a model has all that its message must have."""
-    found = re.search(rf"^FAILED  {case.name}  .*?(?=^\S|\Z)", report, re.MULTILINE | re.DOTALL)
-    assert found is not None, report
-    return not missing(case, found[0])
+WITHOUT_WORKER = ("iris", "saved_model", "nested", "quoted_enum", "utf16", "empty_version", "circle")
 
 
 def test_check_says_the_same_of_models_that_cannot_be_read(tmp_path: Path) -> None:
     make_all(tmp_path)
-    report = check(tmp_path, *WITHOUT_WORKER)
-    assert [case.name for case in ALL if case.name in WITHOUT_WORKER and not is_in_report(case, report)] == [], report
+    found = checked(tmp_path, *WITHOUT_WORKER)
+    wrong = {case.name: found.missing(case) for case in ALL if case.name in WITHOUT_WORKER and found.missing(case)}
+    assert wrong == {}, found.text
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_check_says_the_same_of_every_model(tmp_path: Path) -> None:
     make_all(tmp_path)
-    report = check(tmp_path)
-    assert [case.name for case in ALL if not is_in_report(case, report)] == [], report
-    assert f"1 of {len(ALL) + 1} models can be served" in report
+    found = checked(tmp_path)
+    assert {case.name: found.missing(case) for case in ALL if found.missing(case)} == {}, found.text
+    assert re.findall(r"^ok      (\w+)", found.text, re.MULTILINE) == ["good"]
 
 
-@pytest.mark.parametrize(("part", "said"), [("iris", "a model"), ("iris/1", "a version of a model")])
-def test_check_of_a_part_of_a_repository_names_the_repository(tmp_path: Path, part: str, said: str) -> None:
+def test_check_of_a_part_of_a_repository_names_the_repository(tmp_path: Path) -> None:
     identity(tmp_path / "models/iris/1/model.onnx")
-    done = subprocess.run(
-        [sys.executable, "-m", "edge_serve", "check", str(tmp_path / "models" / part)],
-        capture_output=True, text=True, timeout=10 * PATIENCE, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert re.search(
-        rf"looks like {said}: give .*--model-repository={tmp_path}/models$", done.stdout + done.stderr, re.M
-    )
+    give = f"--model-repository={tmp_path}/models"
+    assert f"looks like a model: give its parent, {give}" in checked(tmp_path / "models/iris").text
+    with pytest.raises(InvalidArgument, match=f"looks like a version of a model: give {give}"):
+        checked(tmp_path / "models/iris/1")

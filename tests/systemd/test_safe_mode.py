@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,12 +12,17 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from edge_serve.cli import main
+from edge_serve.models.incidents import Incidents
+from edge_serve.models.registry import Registry
+from edge_serve.models.repository import Repository
 from edge_serve.systemd.crash_loop import RETRY_FIRST, Phase, Record, Suspects, as_text
-from edge_serve.systemd.safe_mode import FILE, LOCK
+from edge_serve.systemd.safe_mode import FILE, LOCK, CrashWatch
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running, start
 from tests.systemd.manager import find_ports, mailbox, ready, supervised
 
@@ -105,6 +111,21 @@ def test_the_command_says_who_is_left_out_and_forgets_it(
     assert expected in capsys.readouterr().out
     main(["safe-mode", str(tmp_path)])
     assert ("no model is left out" in capsys.readouterr().out) is leave
+
+
+def test_a_missing_state_directory_is_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    registry = cast(Registry, SimpleNamespace(incidents=Incidents(), served=list))
+    for directory in (tmp_path / "a" / "b", tmp_path / "file" / "b"):
+        watch = CrashWatch(directory, registry, Repository([tmp_path]))
+        asyncio.run(watch.begin(0))
+        watch.end()
+
+    assert (tmp_path / "a" / "b" / FILE).exists()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"crashes are not counted: cannot open or make {tmp_path}/file/b: Not a directory; --state-directory must name "
+        "a directory that the server may write"
+    ]
 
 
 @pytest.mark.parametrize("flags", [[], ["--leave"]])
