@@ -92,7 +92,7 @@ class Page:
     def press(self, *keys: str) -> None:
         """Press keys, by their names, where the focus is."""
         for key in keys:
-            code = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36}[key]
+            code = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35}[key]
             text = {"text": "\r"} if key == "Enter" else {}
             for kind in ("keyDown", "keyUp"):
                 self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)

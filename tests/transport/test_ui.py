@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import threading
 import time
@@ -13,10 +14,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from edge_serve.messages.metadata import IndexEntry
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.messages.status import WorkerFacts
 from edge_serve.models.statistics import record_success
 from edge_serve.status.document import build
 from edge_serve.transport.page import page_files
@@ -143,6 +147,114 @@ def test_models_workers_events_and_the_device_are_drawn(browser: Browser, scene:
         assert "model det is ready" not in page.text()
 
 
+def test_failed_models_come_first_and_are_not_waited_for(browser: Browser, scene: Scene) -> None:
+    bad = [IndexEntry(f"bad_{i}", "1", "UNAVAILABLE", "Internal: no such file") for i in range(18)]
+    index = [IndexEntry("det", "1", "READY"), *bad]
+    scene.answer = lambda: (200, document(index=index, server=server(ready=False)))
+    with opened(browser, scene.url) as page:
+        shows(page, "Not ready: 18 models failed (bad_0, bad_1, bad_2, bad_3, bad_4 and 13 more); 1 serves")
+        shows(page, "18 failed · 1 of 19 ready")
+        names = page.evaluate("[...document.querySelectorAll('.models .title')].map(one => one.textContent)")
+        assert names == [*[entry.name for entry in bad], "det"]
+
+
+def test_a_model_that_hangs_is_red_and_errors_of_clients_are_shown(browser: Browser, scene: Scene) -> None:
+    hanging, other = served("hangs", oldest_batch_seconds=32.0, in_flight=1), served("other", pids=(21,))
+    hanging.statistics.client_errors = 41
+    workers = [
+        WorkerFacts("hangs:1", 20, 0, (("hangs", "1"),)),
+        WorkerFacts("onnxruntime", 21, 0, (("other", "1"), ("b", "1"))),
+    ]
+    index = [IndexEntry("a", "1", "READY"), IndexEntry("hangs", "1", "READY"), IndexEntry("other", "1", "READY")]
+    totals = ModelStatistics(client_errors=41)
+    scene.answer = lambda: (200, document(index=index, models=[hanging, other], workers=workers, totals=totals))
+    with opened(browser, scene.url) as page:
+        shows(page, "Busy for 32 s")
+        shows(page, "41 client errors")
+        shows(page, "1 busy for more than 10 s")
+        cells = "[...document.querySelectorAll('.models .row')[{}].children].map(one => one.innerText)"
+        row = page.evaluate(cells.format(0))
+        assert [row[i] for i in (0, 1, 6, 9, 10)] == [
+            "hangs\nversion 1 · onnxruntime · 2 instances",
+            "Busy for 32 s",
+            "1",
+            "41",
+            "70 MiB",
+        ]
+        assert page.evaluate(cells.format(2))[10] == "–\nshared"
+        page.evaluate("location.hash = '#model/hangs/1'")
+        shows(page, "A batch has been running for 32 s; requests in flight: 1. The model hangs, or is slow.")
+        shows(page, "the oldest batch runs for 32 s")
+        page.evaluate("location.hash = '#model/absent'")
+        shows(page, "This server has no such model")
+        page.complaints[:] = [text for text in page.complaints if "404" not in text]  # this scene has no metadata
+
+
+def test_charts_have_a_scale_and_tell_values(browser: Browser, scene: Scene) -> None:
+    first, model, begun = facts(), served(), time.monotonic()
+
+    def answer() -> tuple[int, Any]:
+        passed = round((time.monotonic() - begun) * 1e9)
+        return 200, build(replace(first, clock_ns=first.clock_ns + passed, models=[model]))
+
+    scene.answer = answer
+    with opened(browser, scene.url) as page:
+        chart = "[...document.querySelectorAll('.tile .chart')][3]"
+        page.wait_for(f"{chart}?.innerText.replace(/\\s+/g, ' ') === '100 % last 60 s'")
+        page.evaluate(f"{chart}.focus()")
+        page.press("ArrowLeft", "Home", "ArrowRight")
+        assert page.evaluate(f"{chart}.getAttribute('aria-valuenow')") == "-59"
+        assert page.evaluate(f"{chart}.getAttribute('aria-valuetext')") == "no value, 59 s ago"
+        page.press("End")
+        page.wait_for(f"{chart}.innerText.startsWith('25 %, now')")
+        box = page.evaluate(
+            f"(box => [box.right - 1, box.top + 5])({chart}.querySelector('.plot').getBoundingClientRect())"
+        )
+        page.press("Escape")
+        assert page.evaluate(f"{chart}.innerText").startswith("100 %")
+        page.ask("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
+        page.wait_for(f"{chart}.innerText.startsWith('25 %, now')")
+
+
+def test_every_control_has_a_name(browser: Browser, scene: Scene) -> None:
+    with opened(browser, scene.url) as page:
+        shows(page, "det")
+        nodes = page.ask("Accessibility.getFullAXTree")["nodes"]
+    controls = {"button", "link", "textbox", "checkbox", "combobox", "slider", "spinbutton"}
+    named = [
+        (one["role"]["value"], one["name"]["value"]) for one in nodes if one.get("role", {}).get("value") in controls
+    ]
+    assert len(named) > 5
+    assert all(name for _, name in named), named
+
+
+def test_tensors_are_encoded_as_numpy_does(browser: Browser, scene: Scene) -> None:
+    with opened(browser, scene.url) as page:
+        rng = np.random.default_rng(14)
+        floats: list[float] = [
+            0,
+            -0.0,
+            1,
+            -2.5,
+            65504,
+            65519,
+            65520,
+            1e-8,
+            6e-8,
+            2**-14,
+            1e5,
+            *(rng.normal(size=200) * 10.0 ** rng.integers(-8, 5, 200)).tolist(),
+        ]
+        made = page.awaited(f"import('/ui/tensors.js').then(it => [...it.encode('FP16', {json.dumps(floats)})])")
+        with np.errstate(over="ignore"):
+            assert bytes(made) == np.array(floats, np.float32).astype(np.float16).tobytes()
+        halves = page.awaited("import('/ui/tensors.js').then(it => [...Array(31744).keys()].map(it.fromHalf))")
+        assert halves == np.arange(31744, dtype=np.uint16).view(np.float16).astype(float).tolist()
+        saved = "import('/ui/tensors.js').then(it => it.writeNumpy('INT32', [2, 1], it.encode('INT32', [1, 2])))"
+        npy = bytes(page.awaited(f"{saved}.then(it => it.arrayBuffer()).then(it => [...new Uint8Array(it)])"))
+        assert np.load(io.BytesIO(npy)).tolist() == [[1], [2]]
+
+
 def test_rates_and_latencies_come_from_differences(browser: Browser, scene: Scene) -> None:
     model, begun = served(), time.monotonic()
     first = facts(models=[model], totals=model.statistics)
@@ -252,6 +364,9 @@ def test_nothing_is_wider_than_the_window(
         page.look_like(width, 800, dark=dark)
         shows(page, long)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        cut = "one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== 'inline'"
+        boxes = "[...document.querySelectorAll('.tile *, .row *')].filter(one => !one.closest('.chart'))"
+        assert page.evaluate(f"{boxes}.filter(one => {cut}).map(one => one.outerHTML)") == []
         page.screenshot(tmp_path / "page.png", whole=False)
         corner = Image.open(tmp_path / "page.png").convert("L").getpixel((2, 2))
         assert isinstance(corner, int)

@@ -128,11 +128,11 @@ function svg(tag, className) {
 }
 
 /**
- * Lines over the last 60 seconds, with one scale from 0 to their highest value (at least `floor`), which is written at
- * the top left. The value under the pointer is written in its place; with the keyboard, arrow keys move along the line.
+ * Lines over the last 60 seconds, with one scale from 0 to their highest value, or to `floor` if that is higher. The top of
+ * the scale is written at the top left. The value under the pointer is written in its place; with the keyboard, arrow keys move along the line.
  * `lines` has {field, name, className}, `format` makes text of a value.
  */
-export function chart(label, lines, { floor = 1, format, small = false }) {
+export function chart(label, lines, { floor = 0, format, small = false }) {
   const picture = svg("svg", ""), most = make("span", "most"), cursor = make("i", "cursor");
   const node = make("div", small ? "chart small" : "chart", make("div", "scale", most), make("div", "plot", picture, cursor));
   const plot = node.lastChild;
@@ -207,7 +207,7 @@ export function chart(label, lines, { floor = 1, format, small = false }) {
         previous = one.at;
         if (one[field] == null) continue;
         x = (100 - (end - one.at) / SPAN * 100).toFixed(2);
-        const spot = `${x} ${(98 - one[field] / top * 95).toFixed(2)}`;
+        const spot = `${x} ${(98 - one[field] / (top || 1) * 95).toFixed(2)}`;
         fill += first === null ? `M${x} 100L${spot}` : `L${spot}`;
         stroke += (first === null ? "M" : "L") + spot;
         if (first === null) first = x;

@@ -22,18 +22,21 @@ function quantile(q, counts, bounds) {
 
 export const clientErrors = model => model.client_errors ?? 0;
 
+const indexed = new WeakMap();
+
+/** The version with this key in a document. */
+function rowOf(doc, key) {
+  let rows = indexed.get(doc);
+  if (!rows) indexed.set(doc, rows = new Map(doc.models.map(model => [keyOf(model), model])));
+  return rows.get(key);
+}
+
 /** The counters of one version, or of all since the server started, at one moment. */
 export function countersOf(doc, key) {
-  const rows = key ? doc.models.filter(model => model.totals && keyOf(model) === key) : [{ totals: doc.totals, client_errors: doc.totals.client_errors }];
-  const counts = doc.duration_bounds_seconds.map(() => 0).concat(0);
-  const all = { requests: 0, failures: 0, clientErrors: 0, counts };
-  for (const row of rows) {
-    all.requests += row.totals.requests;
-    all.failures += sum(row.totals.failures);
-    all.clientErrors += clientErrors(row);
-    row.totals.duration_counts.forEach((count, i) => { counts[i] += count; });
-  }
-  return all;
+  const row = key ? rowOf(doc, key) : { totals: doc.totals, client_errors: doc.totals.client_errors };
+  if (!row?.totals) return { requests: 0, failures: 0, clientErrors: 0, counts: doc.duration_bounds_seconds.map(() => 0).concat(0) };
+  const { requests, failures, duration_counts: counts } = row.totals;
+  return { requests, failures: sum(failures), clientErrors: clientErrors(row), counts };
 }
 
 /** Rates and quantiles between two moments. A model that was loaded anew begins at 0. */

@@ -5,7 +5,7 @@ import { LATENCY_WINDOW, RATE_WINDOW, STAGES, clientErrors, keyOf, sum } from ".
 import { LoadButtons, mayInfer } from "./manage.js";
 import { address, drawEvents, drawWorkers, failureChart, isLong, latencyChart, memoryText, pillOf, requestChart, workersOf } from "./overview.js";
 import { failure, modelPath, read } from "./server.js";
-import { NONE, duration, plural, rate, shapeText, short, span, time } from "./text.js";
+import { capital, duration, plural, rate, shapeText, short, span, time } from "./text.js";
 import { TryIt } from "./try.js";
 
 const STAGE_NAMES = ["queue", "compute input", "compute infer", "compute output"];
@@ -70,8 +70,8 @@ export class ModelPage {
     say(this.pill, ...pillOf(model));
     say(this.note, [model.version && `Version ${model.version}`, model.backend, live && (model.instances ? plural(model.instances, "instance") : "an ensemble"), live && model.max_batch_size > 0 && `batches of up to ${model.max_batch_size}`,
       model.decoupled && "decoupled", model.load_seconds != null && `loaded in ${duration(model.load_seconds)}`].filter(Boolean).join(" · "));
-    const long = isLong(model) ? `A batch has been running for ${span(model.oldest_batch_seconds)}: the model hangs or is slow. A limit on the time of a batch restarts a model that hangs (the parameter execution_timeout_ms, or --hang-timeout-secs).` : "";
-    say(this.why, model.reason || long, model.condition === "failed" || long ? "banner bad" : "banner busy");
+    const advice = isLong(model) ? ". The model hangs, or is slow. Its parameter execution_timeout_ms, or --hang-timeout-secs, restarts a model that hangs." : "";
+    say(this.why, capital(model.reason) + advice, model.condition === "failed" || advice ? "banner bad" : "banner busy");
     this.why.hidden = !this.why.textContent;
     this.drawVersions(models, model);
     drawEvents(this.events, doc, doc.errors.filter(event => event.model === name), "No problems since the server started.");
@@ -95,7 +95,7 @@ export class ModelPage {
       return { node, show(model) {
         say(link, model.version ? `Version ${model.version}` : "No version"); link.href = address(model);
         link.setAttribute("aria-current", String(model === shown));
-        say(pill, ...pillOf(model)); say(why, model.reason || (model.totals ? `${short(model.totals.requests)} requests answered` : ""));
+        say(pill, ...pillOf(model)); say(why, (model !== shown && model.reason) || (model.totals ? `${short(model.totals.requests)} requests answered` : ""));
         node.classList.toggle("current", model === shown && models.length > 1);
       } };
     });
@@ -111,7 +111,7 @@ export class ModelPage {
     const oldest = model.oldest_batch_seconds;
     tiles.busy.show(short(model.in_flight || 0), model.in_flight === 1 ? "request" : "requests", oldest ? `the oldest batch runs for ${span(oldest)}` : "");
     tiles.busy.node.classList.toggle("alarm", isLong(model));
-    tiles.memory.show(remark ? "shared" : memory, "", remark || "of its own processes");
+    tiles.memory.show(memory, "", remark || (model.workers?.length ? "of its own processes" : ""));
     this.drawStages(model);
     drawWorkers(this.workers, workersOf(doc, model));
     if (!model.workers?.length) this.ensemble();

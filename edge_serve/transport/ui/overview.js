@@ -2,14 +2,14 @@
 
 import { $, chart, forgetChildren, header, keep, make, meter, row, say, tile } from "./draw.js";
 import { LATENCY_WINDOW, RATE_WINDOW, clientErrors, countersOf, keyOf, sum } from "./history.js";
-import { NONE, bytes, capital, clock, duration, number, part, percent, plural, rate, short, span, time } from "./text.js";
+import { NONE, age, bytes, capital, clock, duration, number, part, percent, plural, rate, short, span, time } from "./text.js";
 
 const BRIEF = 12;
 
 const perSecond = value => rate(value) + "/s";
 
 export const requestChart = small => chart("Requests per second", [{ field: "requests" }], { format: perSecond, small });
-export const latencyChart = () => chart("Latency", [{ field: "p50", name: "median" }, { field: "p99", name: "99 %", className: "second" }], { floor: .001, format: duration });
+export const latencyChart = () => chart("Latency", [{ field: "p50", name: "median" }, { field: "p99", name: "99 %", className: "second" }], { format: duration });
 export const failureChart = () => chart("Failed requests and client errors per second",
   [{ field: "failures", name: "failed", className: "fail" }, { field: "clientErrors", name: "client errors", className: "warm" }], { format: perSecond });
 
@@ -17,10 +17,10 @@ const TILES = {
   requests: () => tile("Requests", requestChart()),
   latency: () => tile("Latency", latencyChart(), "latency"),
   failures: () => tile("Failed requests", failureChart()),
-  cpu: () => tile("CPU", chart("CPU load", [{ field: "cpu" }], { format: percent })),
+  cpu: () => tile("CPU", chart("CPU load", [{ field: "cpu" }], { floor: 1, format: percent })),
   heat: () => tile("Temperature", chart("Temperature", [{ field: "heat", className: "warm" }], { floor: 100, format: value => value == null ? NONE : number(value) + " °C" })),
   memory: () => meter("Memory"),
-  gpu: () => tile("GPU", chart("GPU load", [{ field: "gpu" }], { format: percent })),
+  gpu: () => tile("GPU", chart("GPU load", [{ field: "gpu" }], { floor: 1, format: percent })),
   gpumemory: () => meter("GPU memory"),
 };
 
@@ -65,7 +65,7 @@ const ORDER = ["failed", "busy", "unready", "restarting", "loading", "unloading"
 
 /** The state of a version as a coloured word. */
 export function pillOf(model) {
-  if (isLong(model)) return [`Busy for ${span(model.oldest_batch_seconds)}`, "pill bad"];
+  if (isLong(model)) return [`Busy for ${age(model.oldest_batch_seconds)}`, "pill bad"];
   return [capital(model.condition), "pill " + PILLS[model.condition]];
 }
 
@@ -75,32 +75,35 @@ export function workersOf(doc, model) {
   return doc.workers.filter(worker => pids.has(worker.pid));
 }
 
-/** [memory, remark]: of processes that are the model's own; of one that it shares, only the remark. */
+/** [memory, remark]: how much the processes of a version take, and whether they are its own. */
 export function memoryText(doc, model) {
   const workers = workersOf(doc, model);
   if (!workers.length) return [model.totals ? NONE : "", ""];
-  const total = bytes(workers.reduce((all, worker) => all + (memoryOf(worker) || 0), 0));
-  const shared = workers.some(worker => new Set(worker.models.map(name => name)).size > 1);
-  return shared ? ["shared", `shares a worker of ${total}`] : [total, ""];
+  const known = workers.map(memoryOf).filter(size => size != null), total = bytes(known.length ? known.reduce((a, b) => a + b) : null);
+  const names = new Set(workers.flatMap(worker => worker.models));
+  return [total, names.size > 1 ? `shares a worker of ${total} with ${plural(names.size - 1, "model")}` : ""];
 }
 
 export const address = model => "#" + ["model", model.name, ...model.version ? [model.version] : []].map(encodeURIComponent).join("/");
 
 function modelRow() {
-  const cell = () => make("span"), name = make("a", "title"), note = make("div", "note"), pill = make("span", "pill"), why = make("div", "why");
-  const [requests, p50, p99, busy, queue, failed, refused, memory] = Array.from({ length: 8 }, cell);
+  const cell = () => make("span"), name = make("a", "title"), note = make("span"), pill = make("span", "pill"), why = make("div", "why");
+  const [requests, p50, p99, busy, queue, failed, refused, memory, shared] = Array.from({ length: 9 }, cell);
+  const quiet = make("span", "narrow", " · no requests yet");
   const plot = requestChart(true);
-  const node = row([["name", make("div", "", name, note)], ["state", pill], ["right rate", requests, "req/s"], ["plots", plot.node], ["right", p50, "median"],
-    ["right", p99, "99 %"], ["right", busy, "in flight"], ["right", queue, "queue"], ["right", failed, "failed"], ["right", refused, "client errors"], ["right", memory, "memory"]]);
+  const node = row([["name", make("div", "", name, make("div", "note", note, quiet))], ["state", pill], ["right rate", requests, "req/s"], ["plots", plot.node], ["right", p50, "median"],
+    ["right", p99, "99 %"], ["right", busy, "in flight"], ["right", queue, "queue"], ["right", failed, "failed"], ["right", refused, "client errors"], ["right", make("div", "", memory, shared), "memory"]]);
   node.append(why);
   return { node, show(doc, past, model) {
     const key = keyOf(model), live = !!model.totals, now = live && past.figures(key, RATE_WINDOW) || {}, recent = live && past.figures(key, LATENCY_WINDOW) || {};
     const failures = live ? sum(model.totals.failures) : 0, [size, remark] = memoryText(doc, model), long = isLong(model);
-    node.className = `row ${model.condition}${live ? " live" : ""}`;
+    const idle = live && !model.totals.requests && !failures && !clientErrors(model) && !model.in_flight;
+    node.className = `row ${model.condition}${live ? " live" : ""}${idle ? " idle" : ""}`;
+    quiet.hidden = !idle;
     say(name, model.name); name.href = address(model);
-    say(note, [model.version && "version " + model.version, model.backend, live && model.instances > 1 && `${model.instances} instances`, remark].filter(Boolean).join(" · "));
+    say(note, [model.version && "version " + model.version, model.backend, live && model.instances > 1 && `${model.instances} instances`].filter(Boolean).join(" · "));
     say(pill, ...pillOf(model));
-    say(why, model.reason); why.hidden = !model.reason;
+    say(why, model.reason.replaceAll(/\n\s*/g, "\n")); why.hidden = !model.reason;
     say(requests, live ? rate(now.requests) : "", now.requests ? "" : "zero");
     say(p50, live ? duration(recent.p50) : "", recent.p50 == null ? "zero" : "");
     say(p99, live ? duration(recent.p99) : "", recent.p99 == null ? "zero" : "");
@@ -110,7 +113,7 @@ function modelRow() {
     say(failed, live ? short(failures) : "", failures ? "warn" : "zero");
     failed.title = failures ? Object.entries(model.totals.failures).filter(([, n]) => n).map(([reason, n]) => `${reason} ${n}`).join(", ") : "";
     say(refused, live || clientErrors(model) ? short(clientErrors(model)) : "", clientErrors(model) ? "caution" : "zero");
-    say(memory, size, remark ? "zero" : ""); memory.title = remark;
+    say(memory, size, remark ? "zero" : ""); say(shared, remark ? "shared" : "", "tiny"); memory.parentNode.title = remark;
     plot.node.hidden = !live;
     plot.draw(live ? past.points(key) : []);
   } };

@@ -41,6 +41,12 @@ export function span(seconds) {
   return hours ? `${hours} h ${minutes} min` : minutes ? `${minutes} min` : `${Math.floor(seconds)} s`;
 }
 
+/** A duration in its largest unit. */
+export function age(seconds) {
+  const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([least]) => seconds >= least) || [1, "s"];
+  return `${Math.floor(seconds / size)} ${unit}`;
+}
+
 export function clock(ms) {
   const date = new Date(ms), today = date.toDateString() === new Date().toDateString();
   const text = date.toLocaleTimeString([], { hour12: false });
