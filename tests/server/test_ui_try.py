@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from edge_serve.access.roles import Role
+from edge_serve.access.tokens import new_token
 from tests.browser import Browser, Page, chromium
 from tests.server.running import Running, running
 from tests.server.ui_models import EVIL, TYPES, write_models
@@ -34,7 +36,13 @@ def browser() -> Iterator[Browser]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     models = tmp_path_factory.mktemp("models")
     write_models(models)
-    flags = ("--exit-on-error=false", "--model-control-mode=explicit", "--load-model=*", "--allow-grpc=true")
+    flags = (
+        "--exit-on-error=false",
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        "--allow-grpc=true",
+        "--exit-timeout-secs=1",
+    )
     with running(f"--model-repository={models}", "--grpc-port=0", *flags) as started:
         yield started
 
@@ -340,3 +348,42 @@ def test_a_model_that_failed_has_a_page(browser: Browser, server: Running) -> No
     assert page.evaluate("!document.querySelector('#model form.try')")
     assert "Failed" in page.text()
     page.close()
+
+
+def test_a_model_that_hangs_can_be_left(browser: Browser, server: Running) -> None:
+    with model_page(browser, server, "sleeps") as page:
+        page.evaluate("document.querySelector('form.try').requestSubmit()")
+        page.wait_for("document.querySelector('.top .pill').textContent.startsWith('Busy for 1')")
+        assert "Waiting for 1" in page.text()
+        assert "A batch has been running for 1" in page.text()
+        page.evaluate("[...document.querySelectorAll('form.try button')].find(one => one.innerText === 'Stop').click()")
+        page.wait_for("document.querySelector('.result').innerText.includes('The request was stopped.')")
+
+
+def test_each_role_sees_what_it_may_do(browser: Browser, tmp_path: Path) -> None:
+    write_models(tmp_path / "models")
+    tokens = {role: new_token(tmp_path / "tokens", role, role.word) for role in (Role.READ, Role.INFER, Role.ADMIN)}
+    flags = ("--model-control-mode=explicit", "--load-model=add_sub", f"--token-file={tmp_path / 'tokens'}")
+    with running(f"--model-repository={tmp_path / 'models'}", *flags) as server:
+        for role, token in tokens.items():
+            page = browser.page()
+            page.open(f"http://{server.url}/ui#model/add_sub")
+            page.evaluate("sessionStorage.clear()")
+            page.wait_for("!!document.querySelector('.banner form') && !document.querySelector('form.try')")
+            page.evaluate(f"document.querySelector('.banner input').value = {token!r}")
+            page.evaluate("document.querySelector('.banner form').requestSubmit()")
+            page.wait_for("!!document.querySelector('#model .signature')")
+            sees = page.evaluate(
+                "[!!document.querySelector('form.try'), !document.querySelector('.manage').hidden, "
+                "document.body.innerText.includes('use a token with the role infer')]"
+            )
+            assert sees == [role >= Role.INFER, role is Role.ADMIN, role is Role.READ]
+            if role is Role.INFER:
+                assert "2 outputs of version 1" in send(page)
+                text = program(page, "curl")
+                assert token not in text
+                assert '"OUTPUT0"' in run("curl", f"export EDGE_SERVE_TOKEN={token}\n{text}", tmp_path)
+                page.evaluate("location.hash = ''")
+                page.wait_for("document.body.innerText.includes('Your role')")
+                assert page.evaluate("document.querySelector('#settings').hidden")
+            page.close()

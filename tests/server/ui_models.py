@@ -117,6 +117,11 @@ def write_models(root: Path) -> None:
         'backend: "python"\ninput { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }\n'
         'output { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }',
     )  # fmt: skip
+    python_model(
+        root, "sleeps", _code("import time; time.sleep(600)"),
+        'backend: "python"\ninput { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }\n'
+        'output { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }',
+    )  # fmt: skip
     tensors = "\n".join(
         f'input {{ name: "{one}" data_type: TYPE_{one} dims: [ 2, -1 ] optional: true }}\n'
         f'output {{ name: "OUT_{one}" data_type: TYPE_{one} dims: [ 2, -1 ] }}'

@@ -152,7 +152,8 @@ def test_failed_models_come_first_and_are_not_waited_for(browser: Browser, scene
     index = [IndexEntry("det", "1", "READY"), *bad]
     scene.answer = lambda: (200, document(index=index, server=server(ready=False)))
     with opened(browser, scene.url) as page:
-        shows(page, "Not ready: 18 models failed (bad_0, bad_1, bad_2, bad_3, bad_4 and 13 more); 1 serves")
+        shows(page, "Not ready: 18 models failed: bad_0 (Internal: no such file), bad_1 ")
+        shows(page, " and 14 more; 1 serves")
         shows(page, "18 failed · 1 of 19 ready")
         names = page.evaluate("[...document.querySelectorAll('.models .title')].map(one => one.textContent)")
         assert names == [*[entry.name for entry in bad], "det"]

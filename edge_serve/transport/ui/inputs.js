@@ -1,22 +1,24 @@
 /** The control for one input of a model: its shape, and values or a file. */
 
 import { button, choice, field, make, say, select } from "./draw.js";
+import { ELSEWHERE, LARGEST, checkSize, isPicture, readTensor } from "./files.js";
 import { SCALES, layoutOf, pictureTensor, readPicture, sizeFor } from "./picture.js";
-import { count, encode, fitted, isFloat, parseValues, readNumpy, sizeOf } from "./tensors.js";
+import { count, encode, fitted, isFloat, parseValues, sizeOf } from "./tensors.js";
 import { bytes, plural, shapeText } from "./text.js";
 
-/** The page sends no larger file and no larger tensor; it looks at the size only before it refuses. */
-export const LARGEST = 64 * 2 ** 20;
 const FILLED = 4096;
 
-const isPictureFile = file => /^image\/(jpeg|png|webp|gif|bmp|avif)$/.test(file.type) || /\.(jpe?g|png|webp|gif|bmp|avif)$/i.test(file.name);
-
-const ELSEWHERE = "use a client program for larger ones, or shared memory on the device itself";
-
 /** Values that show where each one goes: 1, 2, 3. */
-const counting = (datatype, amount) => Array.from({ length: amount }, (_, i) => datatype === "BOOL" ? String(i % 2 === 0) : String(1 + i % 100));
-const random = (datatype, amount) => Array.from({ length: amount }, () =>
-  datatype === "BOOL" ? String(Math.random() < .5) : isFloat(datatype) ? Math.random().toFixed(3) : String(Math.floor(Math.random() * 100)));
+const counting = (datatype, amount) =>
+  Array.from({ length: amount }, (_, i) => (datatype === "BOOL" ? String(i % 2 === 0) : String(1 + (i % 100))));
+const random = (datatype, amount) =>
+  Array.from({ length: amount }, () =>
+    datatype === "BOOL"
+      ? String(Math.random() < 0.5)
+      : isFloat(datatype)
+        ? Math.random().toFixed(3)
+        : String(Math.floor(Math.random() * 100)),
+  );
 
 export class InputControl {
   /** `spec` is {name, datatype, shape, optional, format}; `batched`: the first dimension is the batch. */
@@ -24,7 +26,8 @@ export class InputControl {
     this.spec = spec;
     this.batched = batched;
     this.changed = changed;
-    this.layout = spec.datatype === "BYTES" || spec.datatype === "BOOL" ? null : layoutOf(spec.shape, batched, spec.format);
+    this.layout =
+      spec.datatype === "BYTES" || spec.datatype === "BOOL" ? null : layoutOf(spec.shape, batched, spec.format);
     this.file = null;
     this.mode = "values";
     this.build();
@@ -40,32 +43,66 @@ export class InputControl {
     this.sent.type = "checkbox";
     this.sent.checked = !optional;
     const legend = make("legend", "", make("b", "", name), ` ${datatype}${optional ? ", optional" : ""}`);
-    this.modes = choice(`How to give ${name}`, [["values", datatype === "BYTES" ? "Text" : "Values"], ["file", "File"]], mode => this.show(mode));
-    this.body = make("div", "body", make("div", "line", this.shapeNode(), this.modes.node), this.valuesNode(), this.fileNode());
+    this.modes = choice(
+      `How to give ${name}`,
+      [
+        ["values", datatype === "BYTES" ? "Text" : "Values"],
+        ["file", "File"],
+      ],
+      mode => this.show(mode),
+    );
+    this.body = make(
+      "div",
+      "body",
+      make("div", "line", this.shapeNode(), this.modes.node),
+      this.valuesNode(),
+      this.fileNode(),
+    );
     this.text.setAttribute("aria-describedby", this.problem.id);
     this.node.append(legend, this.body, this.problem);
     if (optional) {
       this.node.insertBefore(field("Send this input", this.sent, "tick"), this.body);
-      this.sent.addEventListener("change", () => { this.body.hidden = !this.sent.checked; this.changed(); });
+      this.sent.addEventListener("change", () => {
+        this.body.hidden = !this.sent.checked;
+        this.changed();
+      });
       this.body.hidden = true;
     }
-    this.node.addEventListener("input", () => { this.complain(""); this.changed(); });
-    for (const kind of ["dragover", "dragleave", "drop"]) this.node.addEventListener(kind, event => this.dragged(event));
-    const { layout } = this, image = layout && layout.order !== "HW";
-    this.show(image && (layout.width === null || layout.height === null || layout.width * layout.height > 256) ? "file" : "values");
+    this.node.addEventListener("input", () => {
+      this.complain("");
+      this.changed();
+    });
+    for (const kind of ["dragover", "dragleave", "drop"])
+      this.node.addEventListener(kind, event => this.dragged(event));
+    const { layout } = this,
+      image = layout && layout.order !== "HW";
+    this.show(
+      image && (layout.width === null || layout.height === null || layout.width * layout.height > 256)
+        ? "file"
+        : "values",
+    );
   }
 
   /** Numbers for the free dimensions, the others as they are. */
   shapeNode() {
-    const node = make("span", "shape", make("span", "", "Shape [")), free = this.spec.shape.some(dim => dim < 0);
+    const node = make("span", "shape", make("span", "", "Shape [")),
+      free = this.spec.shape.some(dim => dim < 0);
     this.dims = this.spec.shape.map((dim, i) => {
       if (i) node.append(make("span", "", ", "));
-      if (dim >= 0) { node.append(make("span", "", String(dim))); return null; }
+      if (dim >= 0) {
+        node.append(make("span", "", String(dim)));
+        return null;
+      }
       const input = make("input");
-      input.type = "number"; input.min = "1"; input.step = "1";
+      input.type = "number";
+      input.min = "1";
+      input.step = "1";
       input.value = i === 0 && this.batched ? "1" : "";
       input.placeholder = "auto";
-      input.setAttribute("aria-label", `${this.spec.name}, dimension ${i + 1}${i === 0 && this.batched ? ", the batch size" : ""}`);
+      input.setAttribute(
+        "aria-label",
+        `${this.spec.name}, dimension ${i + 1}${i === 0 && this.batched ? ", the batch size" : ""}`,
+      );
       node.append(input);
       return input;
     });
@@ -80,23 +117,33 @@ export class InputControl {
     this.text.rows = 3;
     this.text.spellcheck = false;
     this.text.setAttribute("aria-label", `${name}, ${datatype === "BYTES" ? "one string on each line" : "values"}`);
-    this.text.placeholder = datatype === "BYTES" ? "One string on each line, or a JSON array of strings" : "Numbers, separated by blanks, commas, or line breaks";
+    this.text.placeholder =
+      datatype === "BYTES"
+        ? "One string on each line, or a JSON array of strings"
+        : "Numbers, separated by blanks, commas, or line breaks";
     const fill = (text, make) => button(text, "small", () => this.fill(make));
     const zeros = (type, amount) => Array(amount).fill(type === "BOOL" ? "false" : "0");
     const fills = make("div", "fills", fill("1 2 3 …", counting), fill("Zeros", zeros), fill("Random", random));
     this.values = make("div", "values", this.text, fills);
     fills.hidden = datatype === "BYTES" && count(this.spec.shape) < 0;
-    const amount = count(this.spec.shape.map(dim => dim < 0 ? 1 : dim));
-    if (amount <= 64 && (datatype !== "BYTES" || !this.spec.shape.slice(this.batched ? 1 : 0).includes(-1))) this.fill(counting);
+    const amount = count(this.spec.shape.map(dim => (dim < 0 ? 1 : dim)));
+    if (amount <= 64 && (datatype !== "BYTES" || !this.spec.shape.slice(this.batched ? 1 : 0).includes(-1)))
+      this.fill(counting);
     return this.values;
   }
 
   /** Write values for the shape; free dimensions count as 1. */
   fill(make) {
-    const { datatype, shape, name } = this.spec, amount = count(this.shape().map(dim => dim ?? 1));
-    if (amount > FILLED * 16) return this.complain(`${name} has ${plural(amount, "value")}, too many to write down: choose a file (.npy), or fewer with a smaller shape`);
-    const words = make(datatype, amount), row = shape[shape.length - 1];
-    const size = row > 0 && row <= 32 ? row : 16, lines = [];
+    const { datatype, shape, name } = this.spec,
+      amount = count(this.shape().map(dim => dim ?? 1));
+    if (amount > FILLED * 16)
+      return this.complain(
+        `${name} has ${plural(amount, "value")}, too many to write down: choose a file (.npy), or fewer with a smaller shape`,
+      );
+    const words = make(datatype, amount),
+      row = shape[shape.length - 1];
+    const size = row > 0 && row <= 32 ? row : 16,
+      lines = [];
     if (datatype === "BYTES") lines.push(...words);
     else for (let i = 0; i < words.length; i += size) lines.push(words.slice(i, i + size).join(" "));
     this.text.value = lines.join("\n");
@@ -109,27 +156,63 @@ export class InputControl {
     const { name } = this.spec;
     this.chooser = make("input");
     this.chooser.type = "file";
-    this.chooser.addEventListener("change", () => { if (this.chooser.files.length) this.take(this.chooser.files[0]); });
+    this.chooser.addEventListener("change", () => {
+      if (this.chooser.files.length) this.take(this.chooser.files[0]);
+    });
     this.chooser.setAttribute("aria-label", `File for ${name}`);
     this.about = make("div", "about");
     this.canvas = make("canvas");
     this.canvas.setAttribute("role", "img");
     this.canvas.setAttribute("aria-label", "The picture as it is sent");
     this.canvas.hidden = true;
-    const kinds = [this.layout && "a picture", this.spec.datatype === "BYTES" ? "any file (its bytes)" : "raw bytes", "NumPy (.npy)", "text"].filter(Boolean);
-    this.files = make("div", "files", make("label", "drop", this.chooser, make("span", "", `Drop a file here, or choose one: ${kinds.join(", ")}, up to ${bytes(LARGEST)}`)), this.about, this.pictureNode(), this.canvas);
+    const kinds = [
+      this.layout && "a picture",
+      this.spec.datatype === "BYTES" ? "any file (its bytes)" : "raw bytes",
+      "NumPy (.npy)",
+      "text",
+    ].filter(Boolean);
+    this.files = make(
+      "div",
+      "files",
+      make(
+        "label",
+        "drop",
+        this.chooser,
+        make("b", "", "Choose a file"),
+        make("span", "", `or drop one here: ${kinds.join(", ")}, up to ${bytes(LARGEST)}`),
+      ),
+      this.about,
+      this.pictureNode(),
+      this.canvas,
+    );
     return this.files;
   }
 
   pictureNode() {
-    this.width = make("input"); this.height = make("input");
-    for (const input of [this.width, this.height]) { input.type = "number"; input.min = "1"; }
+    this.width = make("input");
+    this.height = make("input");
+    for (const input of [this.width, this.height]) {
+      input.type = "number";
+      input.min = "1";
+    }
     this.width.disabled = this.layout?.width != null;
     this.height.disabled = this.layout?.height != null;
     this.scale = select(SCALES.map(([name, text]) => [name, text]));
-    this.crop = select([["", "stretch"], ["crop", "cut out the middle"]]);
-    this.order = select([["", "RGB"], ["bgr", "BGR"]]);
-    this.options = make("div", "options", field("Width", this.width), field("Height", this.height), field("Fit", this.crop));
+    this.crop = select([
+      ["", "stretch"],
+      ["crop", "cut out the middle"],
+    ]);
+    this.order = select([
+      ["", "RGB"],
+      ["bgr", "BGR"],
+    ]);
+    this.options = make(
+      "div",
+      "options",
+      field("Width", this.width),
+      field("Height", this.height),
+      field("Fit", this.crop),
+    );
     if (isFloat(this.spec.datatype)) this.options.append(field("Pixel values", this.scale));
     else this.scale.value = "bytes";
     if (this.layout?.channels === 3) this.options.append(field("Colours", this.order));
@@ -169,7 +252,8 @@ export class InputControl {
       const text = this.dims[i]?.value.trim();
       if (dim >= 0) return dim;
       if (!text) return null;
-      if (!/^\d+$/.test(text)) throw new Error(`${this.spec.name}: dimension ${i + 1} is “${text}”, expected a whole number`);
+      if (!/^\d+$/.test(text))
+        throw new Error(`${this.spec.name}: dimension ${i + 1} is “${text}”, expected a whole number`);
       return Number(text);
     });
   }
@@ -180,51 +264,41 @@ export class InputControl {
     this.options.hidden = this.canvas.hidden = true;
     say(this.about, "");
     try {
-      if (file.size > LARGEST) throw new Error(`${file.name} has ${bytes(file.size)}, and this page sends files of up to ${bytes(LARGEST)}: ${ELSEWHERE}.`);
-      if (!file.size) throw new Error(`${file.name} is empty (0 bytes): choose another file.`);
+      checkSize(file);
       this.file = await this.understand(file);
       say(this.about, `${file.name}, ${bytes(file.size)}${this.file.note}`);
       this.complain("");
     } catch (error) {
-      this.complain(error.name === "NotReadableError" || error.name === "NotFoundError" ? `${file.name} cannot be read: is it a file, and may you read it?` : error.message);
+      this.complain(
+        error.name === "NotReadableError" || error.name === "NotFoundError"
+          ? `${file.name} cannot be read: is it a file, and may you read it?`
+          : error.message,
+      );
     }
-    this.chooser.value = "";  // so that the same file can be chosen again
+    this.chooser.value = ""; // so that the same file can be chosen again
     this.changed();
   }
 
+  /** The tensor in a file; a picture is drawn first. */
   async understand(file) {
-    const { name, datatype } = this.spec, isPicture = isPictureFile(file);
-    if (isPicture && this.layout) {
-      this.picture = await readPicture(file);
-      const size = sizeFor(this.layout, this.picture, datatype);
-      this.width.value = size.width;
-      this.height.value = size.height;
-      this.options.hidden = this.canvas.hidden = false;
-      const note = `, a picture of ${this.picture.width} × ${this.picture.height} pixels`;
-      return this.drawn(file.name, note);
+    const { name, datatype, shape } = this.spec;
+    if (!isPicture(file) || datatype === "BYTES") {
+      const found = await readTensor(file, this.spec);
+      found.dims?.forEach((dim, i) => {
+        if (this.dims[i]) this.dims[i].value = dim;
+      });
+      return found;
     }
-    if (isPicture && datatype !== "BYTES") throw new Error(`${file.name} is a picture, and ${name} (${datatype} ${shapeText(this.spec.shape)}) has not the shape of one: expected 1 or 3 channels, height, and width`);
-    const data = new Uint8Array(await file.arrayBuffer());
-    if (data[0] === 0x93 && /\.npy$/i.test(file.name)) return this.fromNumpy(data, file.name);
-    if (datatype === "BYTES") return { data: encode("BYTES", [data]), shape: null, amount: 1, source: { kind: "element", file: file.name }, note: ", sent as one string" };
-    if (/\.(txt|csv|json)$/i.test(file.name)) {
-      const values = parseValues(new TextDecoder().decode(data), datatype);
-      return { data: encode(datatype, values), amount: values.length, source: { kind: "values", values }, note: `, ${plural(values.length, "value")}` };
-    }
-    const amount = data.length / sizeOf(datatype);
-    if (!Number.isInteger(amount)) throw new Error(`${file.name} has ${plural(data.length, "byte")}, no multiple of the ${sizeOf(datatype)} bytes of a value of ${name} (${datatype})`);
-    return { data, amount, source: { kind: "bytes", file: file.name, skip: 0 }, note: `, raw bytes: ${plural(amount, "value")} of ${datatype}` };
-  }
-
-  fromNumpy(all, fileName) {
-    const { name, datatype, shape } = this.spec, found = readNumpy(all, fileName), { data, skip } = found;
-    if (found.datatype !== datatype) throw new Error(`${fileName} holds ${found.datatype}, and ${name} expects ${datatype}: save it with a.astype(...)`);
-    const fits = dims => dims.length === shape.length && shape.every((dim, i) => dim < 0 || dim === dims[i]);
-    const own = [found.shape, [1, ...found.shape]].find(fits);
-    if (!own) throw new Error(`${fileName} has the shape ${shapeText(found.shape)}, and ${name} expects ${shapeText(shape)} (−1: any number)`);
-    own.forEach((dim, i) => { if (this.dims[i]) this.dims[i].value = dim; });
-    const source = { kind: datatype === "BYTES" ? "numpy" : "bytes", file: fileName, skip };
-    return { data, amount: count(own), source, note: `, ${datatype} ${shapeText(found.shape)}` };
+    if (!this.layout)
+      throw new Error(
+        `${file.name} is a picture, and ${name} (${datatype} ${shapeText(shape)}) has not the shape of one: expected 1 or 3 channels, height, and width`,
+      );
+    this.picture = await readPicture(file);
+    const size = sizeFor(this.layout, this.picture, datatype);
+    this.width.value = size.width;
+    this.height.value = size.height;
+    this.options.hidden = this.canvas.hidden = false;
+    return this.drawn(file.name, `, a picture of ${this.picture.width} × ${this.picture.height} pixels`);
   }
 
   /** Draw the picture anew with other options. */
@@ -233,20 +307,38 @@ export class InputControl {
     try {
       this.file = this.drawn(this.file.source.file, this.file.note);
       this.complain("");
-    } catch (error) { this.complain(error.message); }
+    } catch (error) {
+      this.complain(error.message);
+    }
     this.changed();
   }
 
   drawn(fileName, note) {
-    const { datatype, name } = this.spec, { layout } = this;
-    const options = { width: Number(this.width.value), height: Number(this.height.value), scale: this.scale.value, crop: this.crop.value !== "", bgr: this.order.value !== "" };
-    if (!(options.width >= 1 && options.height >= 1)) throw new Error(`${name}: width and height are whole numbers from 1 on`);
+    const { datatype, name } = this.spec,
+      { layout } = this;
+    const options = {
+      width: Number(this.width.value),
+      height: Number(this.height.value),
+      scale: this.scale.value,
+      crop: this.crop.value !== "",
+      bgr: this.order.value !== "",
+    };
+    if (!(options.width >= 1 && options.height >= 1))
+      throw new Error(`${name}: width and height are whole numbers from 1 on`);
     const size = options.width * options.height * layout.channels * sizeOf(datatype);
-    if (size > LARGEST) throw new Error(`${name}: ${options.width} × ${options.height} pixels make ${bytes(size)}, and this page sends up to ${bytes(LARGEST)}: choose a smaller width and height`);
+    if (size > LARGEST)
+      throw new Error(
+        `${name}: ${options.width} × ${options.height} pixels make ${bytes(size)}, and this page sends up to ${bytes(LARGEST)}: choose a smaller width and height`,
+      );
     const data = pictureTensor(this.picture, this.canvas, layout, datatype, options);
-    const { height, width } = options, image = { CHW: [layout.channels, height, width], HWC: [height, width, layout.channels], HW: [height, width] }[layout.order];
+    const { height, width } = options,
+      image = { CHW: [layout.channels, height, width], HWC: [height, width, layout.channels], HW: [height, width] }[
+        layout.order
+      ];
     const shape = [...Array(layout.leading).fill(1), ...image];
-    shape.forEach((dim, i) => { if (this.dims[i]) this.dims[i].value = dim; });
+    shape.forEach((dim, i) => {
+      if (this.dims[i]) this.dims[i].value = dim;
+    });
     return { data, amount: count(shape), shape, source: { kind: "picture", file: fileName, options, layout }, note };
   }
 
@@ -259,11 +351,19 @@ export class InputControl {
       if (this.mode === "file") {
         if (!made) throw new Error(this.problem.textContent || `${name}: choose a file, or fill in values`);
       } else {
-        const wanted = this.shape(), values = parseValues(this.text.value, datatype, wanted.every(dim => dim === 1));
+        const wanted = this.shape(),
+          values = parseValues(
+            this.text.value,
+            datatype,
+            wanted.every(dim => dim === 1),
+          );
         made = { data: encode(datatype, values), amount: values.length, source: { kind: "values", values } };
       }
       const shape = made.shape || fitted(this.shape(), made.amount, name);
-      if (made.data.length > LARGEST) throw new Error(`${name} has ${bytes(made.data.length)}, and this page sends up to ${bytes(LARGEST)}: ${ELSEWHERE}.`);
+      if (made.data.length > LARGEST)
+        throw new Error(
+          `${name} has ${bytes(made.data.length)}, and this page sends up to ${bytes(LARGEST)}: ${ELSEWHERE}.`,
+        );
       return { name, datatype, dims, shape, data: made.data, source: made.source };
     } catch (error) {
       const text = error.message.startsWith(name) || this.mode === "file" ? error.message : `${name}: ${error.message}`;

@@ -8,36 +8,64 @@ import { drawOverview, watchChoice } from "./overview.js";
 import { Refused, ask, hasToken, setToken } from "./server.js";
 import { clock, span } from "./text.js";
 
-const PERIOD = 1000, PATIENCE = 6000;
-const STATES = { ready: ["Ready", "good"], starting: ["Starting", "busy"], "not ready": ["Not ready", "bad"], "safe mode": ["Safe mode", "bad"], stopping: ["Stopping", "busy"] };
-const past = new History(), settings = new Settings($("settings"));
-let lastAnswer = null, timer = null, page = null;
+const PERIOD = 1000,
+  PATIENCE = 6000;
+const STATES = {
+  ready: ["Ready", "good"],
+  starting: ["Starting", "busy"],
+  "not ready": ["Not ready", "bad"],
+  "safe mode": ["Safe mode", "bad"],
+  stopping: ["Stopping", "busy"],
+};
+const past = new History(),
+  settings = new Settings($("settings"));
+let lastAnswer = null,
+  timer = null,
+  page = null;
 
 function banner(text, className, extra) {
   const node = $("banner");
   node.hidden = !text;
-  if (node.firstChild?.nodeType !== Node.TEXT_NODE || node.firstChild.data !== text || !!node.children.length !== !!extra) node.replaceChildren(text || "", ...extra ? [extra()] : []);
+  if (
+    node.firstChild?.nodeType !== Node.TEXT_NODE ||
+    node.firstChild.data !== text ||
+    !!node.children.length !== !!extra
+  )
+    node.replaceChildren(text || "", ...(extra ? [extra()] : []));
   node.className = "banner " + className;
 }
 
 function draw(doc) {
-  const [word, className] = STATES[doc.server.state] || [doc.server.state, "busy"], { reason } = doc.server;
+  const [word, className] = STATES[doc.server.state] || [doc.server.state, "busy"],
+    { reason } = doc.server;
   say($("state"), word, "pill " + className);
   say($("host"), `${doc.server.host} · up ${span(doc.server.uptime_seconds)}`);
   document.title = `${page ? page.place.name : word} · ${doc.server.host} · edge-serve`;
   $("main").className = "";
-  banner(reason && `${word}: ${reason}`, className, doc.server.state === "safe mode" && mayManage(doc) && safeModeButton);
+  banner(
+    reason && !(page && doc.server.state === "not ready") ? `${word}: ${reason}` : "",
+    className,
+    doc.server.state === "safe mode" && mayManage(doc) && safeModeButton,
+  );
   if (page) page.draw(doc);
-  else { drawOverview(doc, past); settings.show(doc); }
+  else {
+    drawOverview(doc, past);
+    settings.show(doc);
+  }
 }
 
 /** Show what the address says: a model, or everything. */
 function go() {
   let words = [];
-  try { words = location.hash.slice(1).split("/").map(decodeURIComponent); } catch { /* a broken address: everything */ }
-  const [kind, name, version = ""] = words, before = page;
+  try {
+    words = location.hash.slice(1).split("/").map(decodeURIComponent);
+  } catch {
+    /* a broken address: everything */
+  }
+  const [kind, name, version = ""] = words,
+    before = page;
   page = kind === "model" && name ? new ModelPage(past, { name, version }) : null;
-  $("model").replaceChildren(...page ? [page.node] : []);
+  $("model").replaceChildren(...(page ? [page.node] : []));
   $("model").hidden = !page;
   $("overview").hidden = !!page;
   if (past.newest && lastAnswer !== null) draw(past.newest);
@@ -60,9 +88,19 @@ function askToken(refusal) {
   const node = $("banner");
   if (node.querySelector("form")) return;
   const before = hasToken() ? `The server refused the token: ${refusal}. ` : "";
-  const text = [before + "Enter a token with the role ", make("code", "", "read"), " (made by ", make("code", "", "edge-serve token FILE read NAME"), ")."];
-  const input = make("input"), form = make("form", "", input, make("button", "primary", "Show"));
-  input.type = "password"; input.placeholder = "Token"; input.autocomplete = "off"; input.setAttribute("aria-label", "Token with the role read");
+  const text = [
+    before + "Enter a token with the role ",
+    make("code", "", "read"),
+    " (made by ",
+    make("code", "", "edge-serve token FILE read NAME"),
+    ").",
+  ];
+  const input = make("input"),
+    form = make("form", "", input, make("button", "primary", "Show"));
+  input.type = "password";
+  input.placeholder = "Token";
+  input.autocomplete = "off";
+  input.setAttribute("aria-label", "Token with the role read");
   form.addEventListener("submit", event => {
     event.preventDefault();
     setToken(input.value.trim());
@@ -76,7 +114,8 @@ function askToken(refusal) {
 
 async function look() {
   clearTimeout(timer);
-  const limit = new AbortController(), late = setTimeout(() => limit.abort(), PATIENCE);
+  const limit = new AbortController(),
+    late = setTimeout(() => limit.abort(), PATIENCE);
   try {
     const doc = await (await ask("edge-serve/status", { signal: limit.signal })).json();
     lastAnswer = Date.now();
@@ -87,7 +126,11 @@ async function look() {
       if (error.status === 401 || error.status === 403) askToken(error.message);
       else lost(`The server refuses to tell its state: ${error.message}.`);
     } else {
-      lost(error.name === "AbortError" ? `The server did not answer within ${PATIENCE / 1000} s.` : "The server does not answer.");
+      lost(
+        error.name === "AbortError"
+          ? `The server did not answer within ${PATIENCE / 1000} s.`
+          : "The server does not answer.",
+      );
       if (!["AbortError", "TypeError"].includes(error.name)) throw error;
     }
   } finally {
@@ -98,7 +141,9 @@ async function look() {
 }
 
 watchChoice(() => past.newest);
-document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) look();
+});
 addEventListener("hashchange", go);
 // a file that is dropped beside its place must not replace the page
 for (const kind of ["dragover", "drop"]) addEventListener(kind, event => event.preventDefault());

@@ -1,55 +1,91 @@
 /** The first page: tiles of the whole server, models, workers, the last events, and what the server is. */
 
 import { $, chart, forgetChildren, header, keep, make, meter, row, say, tile } from "./draw.js";
-import { LATENCY_WINDOW, RATE_WINDOW, clientErrors, countersOf, keyOf, sum } from "./history.js";
-import { NONE, age, bytes, capital, clock, duration, number, part, percent, plural, rate, short, span, time } from "./text.js";
+import { LATENCY_WINDOW, RATE_WINDOW, countersOf } from "./history.js";
+import { drawModels, failureChart, latencyChart, memoryOf, requestChart } from "./models.js";
+import { NONE, bytes, clock, duration, number, part, percent, plural, rate, short, span, time } from "./text.js";
 
 const BRIEF = 12;
-
-const perSecond = value => rate(value) + "/s";
-
-export const requestChart = small => chart("Requests per second", [{ field: "requests" }], { format: perSecond, small });
-export const latencyChart = () => chart("Latency", [{ field: "p50", name: "median" }, { field: "p99", name: "99 %", className: "second" }], { format: duration });
-export const failureChart = () => chart("Failed requests and client errors per second",
-  [{ field: "failures", name: "failed", className: "fail" }, { field: "clientErrors", name: "client errors", className: "warm" }], { format: perSecond });
 
 const TILES = {
   requests: () => tile("Requests", requestChart()),
   latency: () => tile("Latency", latencyChart(), "latency"),
   failures: () => tile("Failed requests", failureChart()),
   cpu: () => tile("CPU", chart("CPU load", [{ field: "cpu" }], { floor: 1, format: percent })),
-  heat: () => tile("Temperature", chart("Temperature", [{ field: "heat", className: "warm" }], { floor: 100, format: value => value == null ? NONE : number(value) + " °C" })),
+  heat: () =>
+    tile(
+      "Temperature",
+      chart("Temperature", [{ field: "heat", className: "warm" }], {
+        floor: 100,
+        format: value => (value == null ? NONE : number(value) + " °C"),
+      }),
+    ),
   memory: () => meter("Memory"),
   gpu: () => tile("GPU", chart("GPU load", [{ field: "gpu" }], { floor: 1, format: percent })),
   gpumemory: () => meter("GPU memory"),
 };
 
-/** How much the processes of workers take, shared memory divided among those who share it. */
-export const memoryOf = worker => worker.pss_bytes ?? worker.rss_bytes;
-
-/** A batch runs for longer than it should: the model may hang. */
-export const isLong = model => model.condition === "busy";
-
 function drawTiles(doc, past) {
-  const { device } = doc, gpu = device.gpus[0], heat = device.temperatures[0], points = past.points("");
-  const names = ["requests", "latency", "failures", "cpu", ...heat ? ["heat"] : [], "memory",
-    ...gpu && gpu.utilization != null ? ["gpu"] : [], ...gpu && gpu.memory_total ? ["gpumemory"] : []];
+  const { device } = doc,
+    gpu = device.gpus[0],
+    heat = device.temperatures[0],
+    points = past.points("");
+  const names = [
+    "requests",
+    "latency",
+    "failures",
+    "cpu",
+    ...(heat ? ["heat"] : []),
+    "memory",
+    ...(gpu && gpu.utilization != null ? ["gpu"] : []),
+    ...(gpu && gpu.memory_total ? ["gpumemory"] : []),
+  ];
   $("tiles").style.setProperty("--columns", names.length > 6 ? Math.ceil(names.length / 2) : names.length);
   const tiles = Object.fromEntries(keep($("tiles"), names, name => TILES[name]()).map((entry, i) => [names[i], entry]));
-  const now = past.figures("", RATE_WINDOW) || {}, recent = past.figures("", LATENCY_WINDOW) || {}, all = countersOf(doc, "");
-  const live = doc.models.filter(model => model.totals), of = name => live.reduce((n, model) => n + (model[name] || 0), 0);
-  const [fast, unit] = time(recent.p50), pending = of("pending"), busy = of("in_flight");
-  const more = [`${short(all.requests)} in all`, busy && `${short(busy)} in flight`, pending && `${short(pending)} queued`];
+  const now = past.figures("", RATE_WINDOW) || {},
+    recent = past.figures("", LATENCY_WINDOW) || {},
+    all = countersOf(doc, "");
+  const live = doc.models.filter(model => model.totals),
+    of = name => live.reduce((n, model) => n + (model[name] || 0), 0);
+  const [fast, unit] = time(recent.p50),
+    pending = of("pending"),
+    busy = of("in_flight");
+  const more = [
+    `${short(all.requests)} in all`,
+    busy && `${short(busy)} in flight`,
+    pending && `${short(pending)} queued`,
+  ];
   tiles.requests.show(rate(now.requests), "per second", more.filter(Boolean).join(", "), points);
-  tiles.latency.show(fast, unit && unit + " median", recent.p99 == null ? "no requests" : `99 %: ${duration(recent.p99)}`, points);
-  tiles.failures.show(rate(now.failures), "per second", `${short(all.failures)} in all, ${plural(all.clientErrors, "client error")}`, points);
-  tiles.cpu.show(percent(device.cpu_utilization), "", `${plural(device.cores, "core")}, load ${device.load.length ? number(device.load[0], 2) : NONE}`, points);
+  tiles.latency.show(
+    fast,
+    unit && unit + " median",
+    recent.p99 == null ? "no requests" : `99 %: ${duration(recent.p99)}`,
+    points,
+  );
+  tiles.failures.show(
+    rate(now.failures),
+    "per second",
+    `${short(all.failures)} in all, ${plural(all.clientErrors, "client error")}`,
+    points,
+  );
+  tiles.cpu.show(
+    percent(device.cpu_utilization),
+    "",
+    `${plural(device.cores, "core")}, load ${device.load.length ? number(device.load[0], 2) : NONE}`,
+    points,
+  );
   if (heat) tiles.heat.show(number(heat.celsius), "°C", heat.name, points);
   const { memory_used_bytes: used, memory_total_bytes: total } = device;
-  tiles.memory.show(...part(used, total), `workers ${bytes(doc.workers.reduce((n, worker) => n + (memoryOf(worker) || 0), 0))}`);
+  tiles.memory.show(
+    ...part(used, total),
+    `workers ${bytes(doc.workers.reduce((n, worker) => n + (memoryOf(worker) || 0), 0))}`,
+  );
   tiles.memory.level(total ? used / total : 0);
   if (tiles.gpu) {
-    const gpuMore = [gpu.temperature != null && `${number(gpu.temperature)} °C`, gpu.power_usage != null && `${number(gpu.power_usage, 1)} W`];
+    const gpuMore = [
+      gpu.temperature != null && `${number(gpu.temperature)} °C`,
+      gpu.power_usage != null && `${number(gpu.power_usage, 1)} W`,
+    ];
     tiles.gpu.show(percent(gpu.utilization), "", gpuMore.filter(Boolean).join(", "), points);
   }
   if (tiles.gpumemory) {
@@ -58,98 +94,49 @@ function drawTiles(doc, past) {
   }
 }
 
-// ---- models ---------------------------------------------------------------------------------------------------------
-
-const PILLS = { ready: "good", busy: "bad", loading: "busy", restarting: "busy", unready: "busy", unloading: "busy", failed: "bad", unloaded: "" };
-const ORDER = ["failed", "busy", "unready", "restarting", "loading", "unloading", "ready", "unloaded"];
-
-/** The state of a version as a coloured word. */
-export function pillOf(model) {
-  if (isLong(model)) return [`Busy for ${age(model.oldest_batch_seconds)}`, "pill bad"];
-  return [capital(model.condition), "pill " + PILLS[model.condition]];
-}
-
-/** The workers of a version, by their processes. */
-export function workersOf(doc, model) {
-  const pids = new Set(model.workers || []);
-  return doc.workers.filter(worker => pids.has(worker.pid));
-}
-
-/** [memory, remark]: how much the processes of a version take, and whether they are its own. */
-export function memoryText(doc, model) {
-  const workers = workersOf(doc, model);
-  if (!workers.length) return [model.totals ? NONE : "", ""];
-  const known = workers.map(memoryOf).filter(size => size != null), total = bytes(known.length ? known.reduce((a, b) => a + b) : null);
-  const names = new Set(workers.flatMap(worker => worker.models));
-  return [total, names.size > 1 ? `shares a worker of ${total} with ${plural(names.size - 1, "model")}` : ""];
-}
-
-export const address = model => "#" + ["model", model.name, ...model.version ? [model.version] : []].map(encodeURIComponent).join("/");
-
-function modelRow() {
-  const cell = () => make("span"), name = make("a", "title"), note = make("span"), pill = make("span", "pill"), why = make("div", "why");
-  const [requests, p50, p99, busy, queue, failed, refused, memory, shared] = Array.from({ length: 9 }, cell);
-  const quiet = make("span", "narrow", " · no requests yet");
-  const plot = requestChart(true);
-  const node = row([["name", make("div", "", name, make("div", "note", note, quiet))], ["state", pill], ["right rate", requests, "req/s"], ["plots", plot.node], ["right", p50, "median"],
-    ["right", p99, "99 %"], ["right", busy, "in flight"], ["right", queue, "queue"], ["right", failed, "failed"], ["right", refused, "client errors"], ["right", make("div", "", memory, shared), "memory"]]);
-  node.append(why);
-  return { node, show(doc, past, model) {
-    const key = keyOf(model), live = !!model.totals, now = live && past.figures(key, RATE_WINDOW) || {}, recent = live && past.figures(key, LATENCY_WINDOW) || {};
-    const failures = live ? sum(model.totals.failures) : 0, [size, remark] = memoryText(doc, model), long = isLong(model);
-    const idle = live && !model.totals.requests && !failures && !clientErrors(model) && !model.in_flight;
-    node.className = `row ${model.condition}${live ? " live" : ""}${idle ? " idle" : ""}`;
-    quiet.hidden = !idle;
-    say(name, model.name); name.href = address(model);
-    say(note, [model.version && "version " + model.version, model.backend, live && model.instances > 1 && `${model.instances} instances`].filter(Boolean).join(" · "));
-    say(pill, ...pillOf(model));
-    say(why, model.reason.replaceAll(/\n\s*/g, "\n")); why.hidden = !model.reason;
-    say(requests, live ? rate(now.requests) : "", now.requests ? "" : "zero");
-    say(p50, live ? duration(recent.p50) : "", recent.p50 == null ? "zero" : "");
-    say(p99, live ? duration(recent.p99) : "", recent.p99 == null ? "zero" : "");
-    say(busy, live ? short(model.in_flight || 0) : "", long ? "warn" : model.in_flight ? "" : "zero");
-    busy.title = model.oldest_batch_seconds ? `the oldest batch has run for ${span(model.oldest_batch_seconds)}` : "";
-    say(queue, live ? short(model.pending) : "", live && model.pending ? "" : "zero");
-    say(failed, live ? short(failures) : "", failures ? "warn" : "zero");
-    failed.title = failures ? Object.entries(model.totals.failures).filter(([, n]) => n).map(([reason, n]) => `${reason} ${n}`).join(", ") : "";
-    say(refused, live || clientErrors(model) ? short(clientErrors(model)) : "", clientErrors(model) ? "caution" : "zero");
-    say(memory, size, remark ? "zero" : ""); say(shared, remark ? "shared" : "", "tiny"); memory.parentNode.title = remark;
-    plot.node.hidden = !live;
-    plot.draw(live ? past.points(key) : []);
-  } };
-}
-
-const MODEL_HEAD = header([["", "Model"], ["", "State"], ["right", "Req/s"], ["", "last 60 s"], ["right", "Median"], ["right", "99 %"], ["right", "In flight"],
-  ["right", "Queue"], ["right", "Failed"], ["right", "Client errors"], ["right", "Memory"]]);
-
-function drawModels(doc, past) {
-  const models = [...doc.models].sort((a, b) => ORDER.indexOf(a.condition) - ORDER.indexOf(b.condition));
-  const of = condition => models.filter(model => model.condition === condition).length;
-  const words = [of("failed") && `${of("failed")} failed`, of("busy") && `${of("busy")} busy for more than 10 s`,
-    models.length && `${of("ready") + of("busy")} of ${models.length - of("unloaded")} ready`];
-  $("models-title").replaceChildren("Models", make("span", "", words.filter(Boolean).map(word => " · " + word).join("")));
-  const keys = models.length ? ["head", ...models.map(model => "= " + keyOf(model))] : ["empty"];
-  const rows = keep($("models"), keys, key => key === "head" ? { node: MODEL_HEAD }
-    : key === "empty" ? { node: make("div", "empty", "No models. Put one into the model repository and restart or reload, or load one over the API.") } : modelRow());
-  models.forEach((model, i) => rows[i + 1].show(doc, past, model));
-}
-
 // ---- workers and events ---------------------------------------------------------------------------------------------
 
 function workerRow() {
-  const cell = () => make("span"), name = make("div", "title"), models = make("div", "note");
+  const cell = () => make("span"),
+    name = make("div", "title"),
+    models = make("div", "note");
   const [pid, memory, up, restarts] = [cell(), cell(), cell(), cell()];
-  const node = row([["name", name], ["right", pid, "process"], ["names", models], ["right", memory, "memory"], ["right", up, "up"], ["right", restarts, "restarts"]]);
-  return { node, show(worker) {
-    say(name, worker.label); say(pid, String(worker.pid)); say(models, worker.models.join(", "));
-    say(memory, bytes(memoryOf(worker))); say(up, worker.lost ? "down" : span(worker.uptime_seconds), worker.lost ? "warn" : "");
-    say(restarts, String(worker.restarts), worker.restarts ? "warn" : "zero");
-  } };
+  const node = row([
+    ["name", name],
+    ["right", pid, "process"],
+    ["names", models],
+    ["right", memory, "memory"],
+    ["right", up, "up"],
+    ["right", restarts, "restarts"],
+  ]);
+  return {
+    node,
+    show(worker) {
+      say(name, worker.label);
+      say(pid, String(worker.pid));
+      say(models, worker.models.join(", "));
+      say(memory, bytes(memoryOf(worker)));
+      say(up, worker.lost ? "down" : span(worker.uptime_seconds), worker.lost ? "warn" : "");
+      say(restarts, String(worker.restarts), worker.restarts ? "warn" : "zero");
+    },
+  };
 }
 
 export function drawWorkers(node, workers) {
-  const rows = keep(node, ["head", ...workers.map(worker => worker.pid)], key => key === "head"
-    ? { node: header([["", "Worker"], ["right", "Process"], ["", "Models"], ["right", "Memory"], ["right", "Up"], ["right", "Restarts"]]) } : workerRow());
+  const rows = keep(node, ["head", ...workers.map(worker => worker.pid)], key =>
+    key === "head"
+      ? {
+          node: header([
+            ["", "Worker"],
+            ["right", "Process"],
+            ["", "Models"],
+            ["right", "Memory"],
+            ["right", "Up"],
+            ["right", "Restarts"],
+          ]),
+        }
+      : workerRow(),
+  );
   workers.forEach((worker, i) => rows[i + 1].show(worker));
 }
 
@@ -158,22 +145,36 @@ const HIDDEN = "The log's lines are shown on the device itself, and to clients w
 /** Lines of the log, the newest first; `empty` stands there when there are none. */
 export function drawEvents(node, doc, all, empty) {
   const events = all.slice(0, node.whole ? all.length : BRIEF);
-  const keys = events.length ? events.map((event, i) => [event.time_ms, event.source, event.text, all.length - i].join(" ")) : ["empty"];
+  const keys = events.length
+    ? events.map((event, i) => [event.time_ms, event.source, event.text, all.length - i].join(" "))
+    : ["empty"];
   if (events.length < all.length) keys.push("more");
   const rows = keep(node, keys, key => {
     if (key === "more") {
       const more = make("button", "more");
-      more.addEventListener("click", () => { node.whole = true; node.again?.(); });
+      more.addEventListener("click", () => {
+        node.whole = true;
+        node.again?.();
+      });
       return { node: more };
     }
     if (!events.length) return { node: make("div", "empty") };
-    const when = make("time"), mark = make("span", "mark"), text = make("span"), count = make("span", "count");
-    return { node: make("div", "", when, make("p", "", mark, text, count)), show(event) {
-      this.node.className = "event " + event.level;
-      say(when, clock(event.time_ms)); when.dateTime = when.title = new Date(event.time_ms).toISOString();
-      say(mark, { error: "Error", warning: "Warning" }[event.level] || ""); mark.hidden = event.level === "info";
-      say(text, event.text); say(count, event.count > 1 ? `× ${event.count}` : "");
-    } };
+    const when = make("time"),
+      mark = make("span", "mark"),
+      text = make("span"),
+      count = make("span", "count");
+    return {
+      node: make("div", "", when, make("p", "", mark, text, count)),
+      show(event) {
+        this.node.className = "event " + event.level;
+        say(when, clock(event.time_ms));
+        when.dateTime = when.title = new Date(event.time_ms).toISOString();
+        say(mark, { error: "Error", warning: "Warning" }[event.level] || "");
+        mark.hidden = event.level === "info";
+        say(text, event.text);
+        say(count, event.count > 1 ? `× ${event.count}` : "");
+      },
+    };
   });
   node.again = () => drawEvents(node, doc, all, empty);
   if (events.length < all.length) say(rows[events.length].node, `Show all ${all.length}`);
@@ -184,7 +185,12 @@ export function drawEvents(node, doc, all, empty) {
 const chosen = () => $("choice").querySelector("[aria-pressed=true]").value;
 
 function drawAllEvents(doc) {
-  drawEvents($("events"), doc, doc[chosen()], chosen() === "errors" ? "No problems since the server started." : "Nothing has happened yet.");
+  drawEvents(
+    $("events"),
+    doc,
+    doc[chosen()],
+    chosen() === "errors" ? "No problems since the server started." : "Nothing has happened yet.",
+  );
 }
 
 /** Let the buttons above the events choose between all and problems. `newest` gives the document. */
@@ -198,30 +204,53 @@ export function watchChoice(newest) {
 }
 
 function drawAbout(doc) {
-  const { server, versions } = doc, list = [];
+  const { server, versions } = doc,
+    list = [];
   for (const [name, text] of [
     ["Running for", span(server.uptime_seconds)],
-    ["Versions", Object.entries(versions).map(pair => pair.join(" ")).join(", ")],
+    [
+      "Versions",
+      Object.entries(versions)
+        .map(pair => pair.join(" "))
+        .join(", "),
+    ],
     ["Protocol", `Triton ${server.protocol}, as “${server.name}”`],
-    ["Listens on", Object.entries(server.doors).map(([name, addresses]) => `${name} ${addresses.join(", ")}`).join(" · ")],
+    [
+      "Listens on",
+      Object.entries(server.doors)
+        .map(([name, addresses]) => `${name} ${addresses.join(", ")}`)
+        .join(" · "),
+    ],
     ["Connections", `${number(doc.http.connections)} open`],
     ["Tensor memory", `${bytes(doc.tensor_memory.used_bytes)} of ${bytes(doc.tensor_memory.limit_bytes)}`],
-    ["Your role", doc.client ? doc.client.role + (doc.client.admin_refusal && `; to administrate: ${doc.client.admin_refusal}`) : ""],
+    [
+      "Your role",
+      doc.client
+        ? doc.client.role + (doc.client.admin_refusal && `; to administrate: ${doc.client.admin_refusal}`)
+        : "",
+    ],
     ["Sensors", doc.device.temperatures.map(one => `${one.name} ${number(one.celsius)} °C`).join(", ")],
-  ]) if (text) list.push([name, text]);
+  ])
+    if (text) list.push([name, text]);
   define($("about"), list);
 }
 
 /** A list of terms and their values. */
 export function define(node, list) {
-  keep(node, list.flatMap(([name]) => [name, name + " value"]), key => ({ node: make(key.endsWith(" value") ? "dd" : "dt") }))
-    .forEach((entry, i) => say(entry.node, list[i >> 1][i & 1]));
+  keep(
+    node,
+    list.flatMap(([name]) => [name, name + " value"]),
+    key => ({ node: make(key.endsWith(" value") ? "dd" : "dt") }),
+  ).forEach((entry, i) => say(entry.node, list[i >> 1][i & 1]));
 }
 
 export function drawOverview(doc, past) {
   drawTiles(doc, past);
   drawModels(doc, past);
-  drawWorkers($("workers"), [{ ...doc.server, label: "front end", restarts: 0, models: ["sockets, queues, statistics"] }, ...doc.workers]);
+  drawWorkers($("workers"), [
+    { ...doc.server, label: "front end", restarts: 0, models: ["sockets, queues, statistics"] },
+    ...doc.workers,
+  ]);
   drawAllEvents(doc);
   drawAbout(doc);
 }

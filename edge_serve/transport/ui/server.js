@@ -13,7 +13,10 @@ export const base = () => new URL(".", location.href).href;
 
 /** The server's answer was an error. `message` is its own text. */
 export class Refused extends Error {
-  constructor(status, message) { super(message); this.status = status; }
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
 }
 
 /** An answer with a good status; throws Refused for others, and what fetch throws when there is no answer. */

@@ -5,10 +5,10 @@ export const NONE = "–";
 export const number = (value, digits = 0) =>
   value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
 export const rate = value =>
-  value == null ? NONE : value === 0 ? "0" : value < .1 ? "<0.1" : number(value, value < 10 ? 1 : 0);
+  value == null ? NONE : value === 0 ? "0" : value < 0.1 ? "<0.1" : number(value, value < 10 ? 1 : 0);
 export const short = value =>
   value < 1e4 ? number(value) : value < 1e6 ? number(value / 1e3, 1) + " k" : number(value / 1e6, 1) + " M";
-export const percent = value => value == null ? NONE : number(value * 100) + " %";
+export const percent = value => (value == null ? NONE : number(value * 100) + " %");
 export const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
 export const capital = text => text.slice(0, 1).toUpperCase() + text.slice(1);
 
@@ -35,7 +35,8 @@ export function part(value, whole) {
 
 export function span(seconds) {
   if (seconds == null) return NONE;
-  const days = Math.floor(seconds / 86400), hours = Math.floor(seconds / 3600) % 24;
+  const days = Math.floor(seconds / 86400),
+    hours = Math.floor(seconds / 3600) % 24;
   const minutes = Math.floor(seconds / 60) % 60;
   if (days) return `${days} d ${hours} h`;
   return hours ? `${hours} h ${minutes} min` : minutes ? `${minutes} min` : `${Math.floor(seconds)} s`;
@@ -43,20 +44,20 @@ export function span(seconds) {
 
 /** A duration in its largest unit. */
 export function age(seconds) {
-  const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([least]) => seconds >= least) || [1, "s"];
+  const [size, unit] = [
+    [86400, "d"],
+    [3600, "h"],
+    [60, "min"],
+    [1, "s"],
+  ].find(([least]) => seconds >= least) || [1, "s"];
   return `${Math.floor(seconds / size)} ${unit}`;
 }
 
 export function clock(ms) {
-  const date = new Date(ms), today = date.toDateString() === new Date().toDateString();
+  const date = new Date(ms),
+    today = date.toDateString() === new Date().toDateString();
   const text = date.toLocaleTimeString([], { hour12: false });
   return today ? text : date.toLocaleDateString([], { month: "short", day: "numeric" }) + " " + text.slice(0, 5);
-}
-
-/** Names, the first few of many. */
-export function several(names, most = 5) {
-  const more = names.length - most;
-  return names.slice(0, more > 0 ? most : names.length).join(", ") + (more > 0 ? ` and ${more} more` : "");
 }
 
 export const shapeText = shape => `[${shape.join(", ")}]`;
