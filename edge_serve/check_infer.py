@@ -123,12 +123,16 @@ def _request(served: Served) -> InferRequest:
         EdgeServeError: its sample cannot be made, or does not fit.
     """
     config, signature = served.config, served.signature
-    sample = config.model_warmup[0] if config.model_warmup else zeros(config)
-    requests = make_requests(config, sample, served.directory, np.random.default_rng(0))
-    if not requests:  # batch_size: 0 switches a sample off
+    requests: list[InferRequest] = []
+    if config.model_warmup:  # with batch_size: 0 a sample is switched off
+        requests = make_requests(config, config.model_warmup[0], served.directory, np.random.default_rng(0))
+        wanted = set(signature.inputs)
+    if not requests:
         requests = make_requests(config, zeros(config), served.directory, np.random.default_rng(0))
+        wanted = {spec.name for spec in signature.inputs.values() if not spec.optional}
+        wanted = wanted or set(list(signature.inputs)[:1])
     request = requests[0]
-    request.inputs = [tensor for tensor in request.inputs if tensor.name in signature.inputs]
+    request.inputs = [tensor for tensor in request.inputs if tensor.name in wanted]
     if signature.has_sequence_batching:
         is_text = signature.correlation_id_type is DataType.BYTES
         request.correlation_id = str(_SEQUENCE) if is_text else _SEQUENCE
@@ -184,13 +188,19 @@ class _Conversation:
 
 
 def differences(outputs: Sequence[Tensor], signature: Signature, rows: int) -> list[str]:
-    """Return how the outputs of a response differ from the configuration."""
+    """Return how the outputs of a response differ from the configuration.
+
+    A model with optional inputs may give those outputs only that follow from the inputs it got.
+    """
     found = {tensor.name: tensor for tensor in outputs}
+    may_lack = bool(found) and any(spec.optional for spec in signature.inputs.values())
     problems = []
     for spec in signature.outputs.values():
         expected = ((rows,) if signature.max_batch_size else ()) + spec.dims
         tensor = found.get(spec.name)
         declared = f"{spec.datatype.config_name} {list(expected)}"
+        if tensor is None and may_lack:
+            continue
         if tensor is None:
             problems.append(f"output {spec.name} is missing: config.pbtxt declares {declared}, the answer has "
                             f"{', '.join(found) or 'no outputs'}")  # fmt: skip

@@ -32,12 +32,20 @@ def curl(config: pb.ModelConfig) -> str:
     body = {"inputs": [_tensor(name, kinds[name], shape) for name, shape in shapes.items()]}
     if all(math.prod(shape) <= _MOST_WRITTEN for shape in shapes.values()):
         return f"curl -s {url} -d {shlex.quote(json.dumps(body, ensure_ascii=False))}"
-    tensors = [f"{name!r}: ({kinds[name].name!r}, {shape}, {_zero(kinds[name])!r})" for name, shape in shapes.items()]
+    tensors = [
+        f"{json.dumps(name, ensure_ascii=False)}: ({json.dumps(kinds[name].name)}, {shape}, {_python(kinds[name])})"
+        for name, shape in shapes.items()
+    ]
     code = (
-        f"import json, math; t = {{{', '.join(tensors)}}}; print(json.dumps({{'inputs': [dict(name=n, datatype=d, "
-        "shape=s, data=[z] * math.prod(s)) for n, (d, s, z) in t.items()]}))"
+        f"import json, math; t = {{{', '.join(tensors)}}}; "
+        'print(json.dumps({"inputs": [dict(name=n, datatype=d, shape=s, data=[z] * math.prod(s)) '
+        "for n, (d, s, z) in t.items()]}))"
     )
     return f"python3 -c {shlex.quote(code)} | curl -s {url} -d @-"
+
+
+def _python(kind: DataType) -> str:
+    return '"text"' if kind is DataType.BYTES else str(_element(kind))
 
 
 def _shape(spec: pb.ModelInput, config: pb.ModelConfig) -> list[int]:
@@ -45,10 +53,10 @@ def _shape(spec: pb.ModelInput, config: pb.ModelConfig) -> list[int]:
 
 
 def _tensor(name: str, kind: DataType, shape: list[int]) -> dict[str, Any]:
-    return {"name": name, "datatype": kind.name, "shape": shape, "data": [_zero(kind)] * math.prod(shape)}
+    return {"name": name, "datatype": kind.name, "shape": shape, "data": [_element(kind)] * math.prod(shape)}
 
 
-def _zero(kind: DataType) -> Any:
+def _element(kind: DataType) -> Any:
     match kind:
         case DataType.BYTES:
             return "text"

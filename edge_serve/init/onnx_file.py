@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -19,8 +21,8 @@ BACKEND = "onnxruntime"
 _FILE = "model.onnx"
 #: rows of a batch, where the file lets a batch have any number
 _BATCH = 8
-#: endings of files beside an ONNX file that hold its weights
-_WEIGHTS = (".data", "_data", ".weight")
+#: an entry of TensorProto.external_data (onnx.proto): key "location", value = a path of at most 127 bytes
+_LOCATION = re.compile(rb"\x0a\x08location\x12([\x01-\x7f])")
 
 
 def make(place: Place, file: Path) -> pb.ModelConfig:
@@ -33,10 +35,8 @@ def make(place: Place, file: Path) -> pb.ModelConfig:
     if not file.is_file():
         raise InvalidArgument(f"--onnx '{file}': {'not a file' if os.path.lexists(file) else 'there is no such file'}")
     shutil.copyfile(file, place.version / _FILE)
-    for ending in _WEIGHTS:
-        weights = file.with_name(file.name + ending)
-        if weights.is_file():
-            shutil.copyfile(weights, place.version / weights.name)
+    for name in _weights(file):
+        _copy_weights(file, name, place)
     config = _described(place, file)
     batching = config.max_batch_size > 0
     if batching:
@@ -52,6 +52,25 @@ def make(place: Place, file: Path) -> pb.ModelConfig:
         ]
     place.write("config.pbtxt", config_text(config, f"Configuration by `edge-serve init` from {file.name!a}.", batch))
     return config
+
+
+def _weights(file: Path) -> list[str]:
+    """Return the files beside an ONNX file that hold its weights, as it names them."""
+    if not file.stat().st_size:
+        return []
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        found = {data[match.end() : match.end() + match[1][0]] for match in _LOCATION.finditer(data)}
+    return sorted(os.fsdecode(name) for name in found)
+
+
+def _copy_weights(file: Path, name: str, place: Place) -> None:
+    source, target = file.parent / name, place.version / name
+    if not target.resolve().is_relative_to(place.version.resolve()):
+        raise InvalidArgument(f"--onnx '{file}' keeps weights in '{name}', expected a path below the file's directory")
+    if not source.is_file():
+        raise InvalidArgument(f"--onnx '{file}' keeps its weights in '{name}': put that file beside it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
 
 
 def _described(place: Place, file: Path) -> pb.ModelConfig:

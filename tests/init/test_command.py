@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from edge_serve import cli
 from edge_serve.config.model import load_model_config
@@ -25,6 +27,7 @@ def init(repository: Path, *arguments: str) -> int:
 def refusal(repository: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Return the one line that is told, after a check that nothing was written."""
     before = sorted(repository.rglob("*")) if repository.exists() else None
+    capsys.readouterr()
     assert init(repository, *arguments) == 1
     captured = capsys.readouterr()
     assert (sorted(repository.rglob("*")) if repository.exists() else None) == before
@@ -188,3 +191,19 @@ def test_a_file_that_is_no_model_is_one_line(tmp_path: Path, capsys: pytest.Capt
     said = refusal(tmp_path / "models", capsys, "m", "--onnx", sys.executable)
 
     assert f"--onnx '{sys.executable}' cannot be served: " in said
+
+
+@pytest.mark.slow
+def test_weights_in_other_files_are_copied_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = helper.make_tensor("w", TensorProto.FLOAT, [64], bytes(256), raw=True)
+    sides = [helper.make_tensor_value_info(side, TensorProto.FLOAT, ["n", 64]) for side in ("IN", "OUT")]
+    graph = helper.make_graph([helper.make_node("Add", ["IN", "w"], ["OUT"])], "m", sides[:1], sides[1:], [values])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    file = tmp_path / "m.onnx"
+    onnx.save(model, file, save_as_external_data=True, location="parameters.bin", size_threshold=0)
+
+    assert init(tmp_path / "models", "m", "--onnx", str(file)) == 0
+    assert (tmp_path / "models/m/1/parameters.bin").stat().st_size == 256
+    (tmp_path / "parameters.bin").unlink()
+    said = refusal(tmp_path / "models", capsys, "other", "--onnx", str(file))
+    assert "keeps its weights in 'parameters.bin': put that file beside it" in said
