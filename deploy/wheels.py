@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class Wheel:
         hashes: SHA-256 of the wheel; none for edge-serve itself
         libraries: shared libraries that were copied into the wheel, with their SHA-256
         requires: names of the distributions that it needs
+        modules: what it installs, by the names that are imported
     """
 
     name: str
@@ -40,6 +42,7 @@ class Wheel:
     hashes: tuple[str, ...]
     libraries: dict[str, str]
     requires: tuple[str, ...]
+    modules: tuple[str, ...]
 
 
 def read_wheels(home: Path, python: str) -> list[Wheel]:
@@ -53,8 +56,7 @@ def read_wheels(home: Path, python: str) -> list[Wheel]:
 
 def _without(wheel: Wheel, names: set[str]) -> Wheel:
     """The wheel without requirements that the program does not have."""
-    requires = tuple(sorted(set(wheel.requires) & names))
-    return Wheel(wheel.name, wheel.version, wheel.licence, wheel.texts, wheel.hashes, wheel.libraries, requires)
+    return replace(wheel, requires=tuple(sorted(set(wheel.requires) & names)))
 
 
 def _read(folder: Path, locked: dict[str, tuple[str, ...]]) -> Wheel:
@@ -67,13 +69,25 @@ def _read(folder: Path, locked: dict[str, tuple[str, ...]]) -> Wheel:
             for path in sorted(base.glob(pattern)):
                 if path.is_file():
                     texts[str(path.relative_to(packages))] = path.read_text(errors="replace")
+    top = folder / "top_level.txt"
+    modules = tuple(sorted(top.read_text().split())) if top.exists() else (name,)
+    if not texts:
+        texts = {f"{module}.py": _header(packages / f"{module}.py") for module in modules}
+        texts = {path: text for path, text in texts.items() if "Copyright" in text}
     licence = _licence(metadata["License-Expression"], metadata["License"], metadata.get_all("Classifier", []))
     libraries = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (packages / f"{name}.libs").glob("*")
     }
     requires = tuple(normalized(re.split("[^A-Za-z0-9._-]", text)[0]) for text in metadata.get_all("Requires-Dist", []))
     hashes = locked.get(name, ())
-    return Wheel(name, metadata["Version"], licence, texts, hashes, dict(sorted(libraries.items())), requires)
+    return Wheel(name, metadata["Version"], licence, texts, hashes, dict(sorted(libraries.items())), requires, modules)
+
+
+def _header(module: Path) -> str:
+    """The comment that a module begins with, where some wheels have their only licence text."""
+    lines = module.read_text(errors="replace").splitlines() if module.exists() else []
+    comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    return "\n".join(line.lstrip("#").removeprefix(" ") for line in comment)
 
 
 def _licence(expression: str | None, words: str | None, classifiers: list[str]) -> str:

@@ -31,8 +31,9 @@ def copyright_file(wheels: list[Wheel]) -> str:
     for wheel in wheels:
         if wheel is not ours:
             text = "\n\n".join(f"--- {name} ---\n\n{text.strip()}" for name, text in wheel.texts.items())
-            files = f"opt/edge-serve/package/lib/*/site-packages/{wheel.name}*"
-            stanzas.append(_stanza(files, _holders(wheel), f"{wheel.name}: {wheel.licence}", text or _COMMON))
+            files = "\n ".join(f"opt/edge-serve/package/lib/*/site-packages/{module}*" for module in wheel.modules)
+            without = _COMMON if "Apache" in wheel.licence else "The wheel has no text of its licence."
+            stanzas.append(_stanza(files, _holders(wheel), f"{wheel.name}: {wheel.licence}", text or without))
     return "\n".join(stanzas)
 
 

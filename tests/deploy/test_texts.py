@@ -28,6 +28,10 @@ WHEELS: list[tuple[str, str, str, dict[str, str]]] = [
         "onnxruntime/LICENSE": "MIT License\nCopyright (c) 2018 Microsoft\n",
         "onnxruntime/ThirdPartyNotices.txt": "curl\n",
     }),
+    ("nvidia-ml-py", "13.6", "License: BSD\n", {
+        "nvidia_ml_py-13.6.dist-info/top_level.txt": "pynvml\n",
+        "pynvml.py": "##\n# Copyright (c) 2011-2025, NVIDIA.\n#\n# Redistribution in a header\n\nimport sys\n",
+    }),
     ("wordy", "1", "License: All of\n the text\nClassifier: License :: OSI Approved :: BSD License\n", {}),
 ]  # fmt: skip
 
@@ -37,7 +41,7 @@ def wheels(tmp_path: Path) -> list[Wheel]:
     """Read from a program's folder."""
     packages = tmp_path / "lib/python3.11/site-packages"
     for name, version, metadata, files in WHEELS:
-        folder = packages / f"{name}-{version}.dist-info"
+        folder = packages / f"{name.replace('-', '_')}-{version}.dist-info"
         folder.mkdir(parents=True)
         (folder / "METADATA").write_text(
             f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n{metadata}\n\nText\n"
@@ -60,6 +64,12 @@ def test_the_copyright_file_has_every_licence_and_its_owners(wheels: list[Wheel]
     assert len(stanzas) == len(WHEELS)
     for stanza in stanzas:
         assert re.match(r"Files: \S+\nCopyright: .+\n(?: .+\n)*License: .+\n .+", stanza), stanza
+    (nvml,) = (stanza for stanza in stanzas if "nvidia-ml-py" in stanza)
+    assert nvml.startswith(
+        "Files: opt/edge-serve/package/lib/*/site-packages/pynvml*\nCopyright: Copyright (c) 2011-2025"
+    )
+    assert nvml.endswith(" Redistribution in a header")
+    assert "Apache" not in nvml
 
 
 def test_the_bill_of_materials_is_cyclonedx(wheels: list[Wheel]) -> None:
