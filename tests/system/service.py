@@ -29,15 +29,16 @@ class Service:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.patience = machine.boot.patience
+        self.installation = ""
         self._since = ""
 
     # ---- from inside --------------------------------------------------------------------------------------------
 
     def install(self, package: Path) -> None:
-        """`dpkg -i`, without any network."""
+        """`dpkg -i`, without any network; `installation` is what it printed."""
         path = f"{KEPT}/{package.name}"
         self.machine.put(path, package.read_bytes())
-        self.machine.run(f"dpkg -i {path}", 300)
+        self.installation = self.machine.run(f"dpkg -i {path}", 300)
 
     def add_model(self, source: Path, name: str = "") -> None:
         """Put a model's directory among the others."""

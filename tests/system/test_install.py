@@ -46,6 +46,14 @@ def test_only_inference_and_metrics_are_open_to_the_network(service: Service) ->
     assert service.infer() == 200
 
 
+def test_the_end_of_the_installation_says_what_is_open(installed: Service) -> None:
+    if not installed.installation:
+        pytest.skip("the image of a virtual machine has the package already")
+    last = installed.installation.splitlines()[-1]
+    assert "run inferences (port 8000) and read metrics (port 8002); gRPC (port 8001) and administration are" in last
+    assert last.endswith("/usr/share/doc/edge-serve/security.md")
+
+
 def test_the_documentation_tells_how_to_close_the_ports(fresh: Service) -> None:
     page = (CHECKOUT / "docs/security.md").read_text().partition("### Close it")[2]
     commands = page.partition("```bash\n")[2].partition("```")[0]
@@ -61,7 +69,7 @@ def test_the_documentation_tells_how_to_close_the_ports(fresh: Service) -> None:
             assert fresh.machine.run(f'python3 -c "{inside.format(port, path)}"') == "200\n"
     finally:
         fresh.machine.run("rm -r /etc/systemd/system/edge-serve*.socket.d && systemctl daemon-reload")
-        fresh.machine.run("systemctl restart edge-serve.socket edge-serve-metrics.socket")
+        fresh.machine.run("systemctl restart edge-serve edge-serve.socket edge-serve-metrics.socket", 60)
 
 
 def test_the_other_command_is_there(installed: Service) -> None:
