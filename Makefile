@@ -99,7 +99,7 @@ install-system:
 	install -D -m 644 systemd/edge-serve.preset '$(PRESETDIR)/80-edge-serve.preset'
 	install -m 644 systemd/edge-serve.conf '$(DESTDIR)/usr/lib/edge-serve'
 	install -d -m 700 '$(DESTDIR)/etc/edge-serve/credentials'
-	install -m 644 docs/*.md '$(DESTDIR)/usr/share/doc/edge-serve'
+	$(PYTHON) -m deploy.pages '$(DESTDIR)/usr/share/doc/edge-serve'
 	for name in edge-serve tritonserver; do ln -sf /opt/edge-serve/bin/edge-serve "$(DESTDIR)/usr/bin/$$name"; done
 
 deb: .venv/serve  ## edge-serve_*.deb for this release of Debian or Ubuntu, into dist/ (DEB='--release trixie' for another)

@@ -64,7 +64,7 @@ async def _check(roots: Sequence[Path], wanted: check.Options, *, as_json: bool)
 
 
 def _document(roots: Sequence[Path], verdicts: Sequence[check.Verdict], error: str = "") -> dict[str, Any]:
-    """Return the JSON document (docs/checking_models.md)."""
+    """Return the JSON document (docs/commands.md)."""
     return {
         "schema": SCHEMA,
         "edge_serve": __version__,

@@ -13,6 +13,7 @@ from edge_serve.config.layout import (
     advice_on_label_file,
     advice_on_repository,
     advice_on_versions,
+    refusal_of,
 )
 
 
@@ -130,3 +131,11 @@ def test_where_a_file_of_labels_is(tmp_path: Path) -> None:
     assert advice_on_label_file(model, "names.txt").startswith('write label_filename: "Names.txt", or mv ')
     assert advice_on_label_file(model, "a\\b.txt") == 'a path is written with /: label_filename: "a/b.txt"'
     assert advice_on_label_file(model, "none.txt").endswith("put the file at m/none.txt")
+
+
+def test_a_missing_permission_has_the_command_that_gives_it() -> None:
+    denied = PermissionError(13, "Permission denied")
+    assert refusal_of(denied, "m n") == (
+        "Permission denied; give the server's user the right to read it: chmod -R o+rX 'm n'"
+    )
+    assert refusal_of(OSError(5, "Input/output error"), "m") == "Input/output error"

@@ -38,3 +38,11 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_a_link_to_nowhere_is_found() -> None:
     assert list(broken_links(ROOT / "README.md", "[a](docs) [b](nowhere.md#part) [c](https://x.y/z)")) == ["nowhere.md"]
+
+
+def test_the_index_has_every_page_and_every_decision() -> None:
+    listed = set(_LINK.findall((ROOT / "docs/README.md").read_text()))
+    pages = [page for folder in ("docs", "docs/adr") for page in (ROOT / folder).glob("*.md")]
+    assert [
+        str(path) for page in pages if (path := str(page.relative_to(ROOT / "docs"))) not in {*listed, "README.md"}
+    ] == []

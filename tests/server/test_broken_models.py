@@ -16,8 +16,8 @@ import pytest
 
 from edge_serve.check import Options, check_repository, report
 from edge_serve.errors import InvalidArgument
-from tests.backends.onnx_models import FLOAT, identity
-from tests.server.broken_models import FIRST, MODEL, MORE, PYTHON, Broken
+from tests.backends.onnx_models import FLOAT, identity, zip_map
+from tests.server.broken_models import FIRST, MODEL, MORE, PYTHON, Broken, tensor
 from tests.server.running import Running, python_model, running
 
 ALL = (*FIRST, *MORE)
@@ -169,3 +169,48 @@ def test_check_of_a_part_of_a_repository_names_the_repository(tmp_path: Path) ->
     assert f"looks like a model: give its parent, {give}" in checked(tmp_path / "models/iris").text
     with pytest.raises(InvalidArgument, match=f"looks like a version of a model: give {give}"):
         checked(tmp_path / "models/iris/1")
+
+
+BACKEND = """
+class Backend:
+    def complete_config(self, spec):
+        tensors = {"input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [-1]}],
+                   "output": [{"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]}]}
+        return {**tensors, **{key: value for key, value in spec.config.items() if value}}
+
+    def open(self, spec, instances):
+        return [Instance() for _ in instances]
+
+    def close(self): ...
+
+
+class Instance:
+    def is_ready(self):
+        return True
+
+    def close(self): ...
+"""
+
+
+@pytest.mark.slow
+def test_check_shows_what_applies(tmp_path: Path) -> None:
+    """Nothing differs, and there is a table for each: the findings N14 say where that was not so."""
+    identity(tmp_path / "plain/1/model.onnx", FLOAT, ("N", 4))
+    identity(tmp_path / "stray/1/model.onnx", FLOAT, ("N", 4))
+    (tmp_path / "stray/config.pbtxt.txt").touch()
+    zip_map(tmp_path / "listed/1/model.onnx")
+    (tmp_path / "listed/config.pbtxt").write_text(
+        "max_batch_size: 8\n" + tensor("output", "output_label", "TYPE_INT64", "1", "reshape { shape: [ ] }")
+    )
+    (tmp_path / "own/1").mkdir(parents=True)
+    (tmp_path / "own/backend.py").write_text(BACKEND)
+    (tmp_path / "own/config.pbtxt").write_text('backend: "own"\nmax_batch_size: 8\n')
+
+    text = checked(tmp_path).text
+
+    assert "differs" not in text
+    assert re.findall(r"^\w+", text, re.MULTILINE) == ["ok"] * 4, text
+    batch = re.findall(r"max_batch_size +(\S+) +(.*)", text)
+    applies = ("-", "has a batch dimension, 4 applies")
+    assert batch == [("8", "has a batch dimension"), ("8", "-"), applies, applies], text
+    assert "note: stray/config.pbtxt.txt is not read, expected stray/config.pbtxt: mv " in text
