@@ -58,16 +58,17 @@ class Mismatches:
             outputs: those of the reply that the request wants.
             names: the outputs that the request lists; None = it lists none and gets all.
         """
-        if key not in self.known:
-            if len(self.known) >= _MOST_KNOWN:
-                self.known.clear()
-            self.known.add(key)
+        for name in reply.dropped:
+            self._look_at_name(name)
+        if key in self.known:
+            return
+        if len(self.known) >= _MOST_KNOWN:
+            self.known.clear()
+        self.known.add(key)
         rows = key[1]
         returned = [tensor.name for tensor in outputs]
-        for name in (*returned, *reply.dropped):
-            if name not in self._outputs and name not in self._states:
-                self._tell(name, self._unknown, name)
         for tensor in outputs:
+            self._look_at_name(tensor.name)
             output = self._outputs.get(tensor.name)
             if output is not None and not self._agrees(tensor, output, rows):
                 self._tell(tensor.name, self._differs, tensor, output, rows)
@@ -76,6 +77,10 @@ class Mismatches:
             for name in self._outputs if names is None else names:
                 if name not in returned:
                     self._tell(name, self._missing, name)
+
+    def _look_at_name(self, name: str) -> None:
+        if name not in self._outputs and name not in self._states:
+            self._tell(name, self._unknown, name)
 
     def _tell(self, name: str, text_of: Callable[..., str], *about: object) -> None:
         if name not in self._reported and len(self._reported) < MOST_REPORTED:
@@ -101,9 +106,11 @@ class Mismatches:
             advice.append(f"convert it in the model, or write data_type: {tensor.datatype.config_name}")
         expected = self._expected(output, rows)
         if not _fits(tensor.shape, expected):
-            dims = [int(dim) for dim in output.get("dims", [])]
+            dims = f"dims: {[int(dim) for dim in output.get('dims', [])]}"
+            if output.get("reshape"):
+                dims += f" and reshape: {[int(dim) for dim in output['reshape'].get('shape', [])]}"
             batch = f", behind a batch dimension of {rows or -1}" if self._batches else ""
-            found.append(f"{self._where(tensor.name, 'dims')} says dims: {dims}{batch}: {expected}")
+            found.append(f"{self._where(tensor.name, 'dims')} says {dims}{batch}: {expected}")
             advice.append("return that shape from the model, or change dims")
         return (
             f"output '{tensor.name}' is {tensor.datatype.name} {list(tensor.shape)}, but {' and '.join(found)}. "
@@ -164,6 +171,19 @@ def _line_of_field(text: str, name: str, field: str) -> int:
     if not named:
         return 0
     at = named[-1].start()
-    start, end = text.rfind("{", 0, at) + 1, text.find("}", at)
-    found = re.compile(rf"\b{field}\b").search(text, start, end if end >= 0 else len(text))
+    found = re.compile(rf"\b{field}\b").search(text, *_braces_around(text, at))
     return text.count("\n", 0, found.start() if found is not None else at) + 1
+
+
+def _braces_around(text: str, at: int) -> tuple[int, int]:
+    """Return where the innermost braces around a place begin and end."""
+    start, end = at, at
+    depth = 0
+    while start > 0 and depth >= 0:
+        start -= 1
+        depth += {"}": 1, "{": -1}.get(text[start], 0)
+    depth = 0
+    while end < len(text) and depth >= 0:
+        depth += {"{": 1, "}": -1}.get(text[end], 0)
+        end += 1
+    return start, end

@@ -31,6 +31,16 @@ class TritonPythonModel:
         deed = pb_utils.get_input_tensor_by_name(requests[0], "DEED").as_numpy()[0, 0].decode()
         return eval(deed, {**globals(), "answer": answer, "good": answer(ones(1, 2), TEXT)})
 """
+#: sends the list as a stream
+STREAMING = (
+    MODEL.replace("        return eval(", "        responses = eval(")
+    + """
+        sender = requests[0].get_response_sender()
+        for response in responses:
+            sender.send(response)
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+)
 CONFIG = """
 backend: "python"
 max_batch_size: 8
@@ -55,6 +65,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     outputs = [OUTPUTS.replace('"Y"', f'"Y{number}"').replace('"Z"', f'"Z{number}"') for number in range(len(CASES))]
     python_model(root, "many", MODEL, CONFIG + "".join(outputs))
     python_model(root, "twice", MODEL, CONFIG + OUTPUTS + "instance_group { count: 2 }")
+    python_model(root, "streaming", STREAMING, CONFIG + OUTPUTS + "model_transaction_policy { decoupled: true }")
     with running(f"--model-repository={root}") as started:
         yield started
 
@@ -152,3 +163,14 @@ def test_a_request_for_some_outputs_is_no_problem(server: Running) -> None:
         assert infer(server, "twice", "[good]", *names)[0] == 200
 
     assert warnings(server, "twice") == before
+
+
+def test_a_stream_with_wrong_outputs_is_reported_too(server: Running) -> None:
+    deed = "[answer(ones(1, 2)), answer(ones(1, 3)), answer(Yy=TEXT), good]"
+    _, body = server.post("/v2/models/streaming/generate_stream", {"DEED": deed})
+
+    events = [json.loads(event.removeprefix("data: ")) for event in body.decode().split("\n\n") if event]
+    assert [event.get("Y") for event in events] == [[1, 1], [1, 1, 1], None, [1, 1]]
+    first, second = warnings(server, "streaming")
+    assert first.startswith("output 'Y' is FP32 [1, 3], but")
+    assert second.startswith("the model returned an output 'Yy', but")
