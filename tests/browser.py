@@ -123,6 +123,13 @@ class Page:
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.ask("Emulation.setEmulatedMedia", features=features)
 
+    def unnamed_controls(self) -> list[str]:
+        """Controls that a screen reader cannot name."""
+        kinds = {"button", "link", "textbox", "checkbox", "combobox", "slider", "spinbutton", "dialog", "image"}
+        nodes = self.ask("Accessibility.getFullAXTree")["nodes"]
+        shown = [one for one in nodes if not one["ignored"] and one["role"]["value"] in kinds]
+        return [json.dumps(one) for one in shown if not one["name"]["value"]]
+
     def screenshot(self, path: Path, *, whole: bool = True) -> bytes:
         """The page as PNG, below the edge of the window too."""
         data = base64.b64decode(self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"])

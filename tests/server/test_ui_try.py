@@ -56,6 +56,7 @@ def model_page(browser: Browser, server: Running, model: str, width: int = 1280)
         page.open(f"http://{server.url}/ui#model/{model}")
         page.wait_for("!!document.querySelector('form.try')")
         yield page
+        assert page.unnamed_controls() == []
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate("document.querySelectorAll('img, main script').length") == 0
         assert {urlsplit(one).netloc for one in page.requests if not one.startswith("blob:")} == {server.url}

@@ -29,6 +29,17 @@ from tests.server.running import python_model, running
 from tests.status.documents import MS, document, facts, served, server
 
 FILES = page_files()
+EVIL = "<img src=x onerror=alert(1)><script>document.title='mine'</script>"
+SETTINGS = {
+    "/logging": {"log_verbose_level": 0, "log_format": EVIL},
+    "/setting": {
+        "trace_level": ["OFF"],
+        "trace_rate": "1",
+        "trace_count": "-1",
+        "log_frequency": "0",
+        "trace_file": EVIL,
+    },
+}
 
 #: a test may start a browser on a busy machine
 pytestmark = pytest.mark.timeout(180)
@@ -46,6 +57,9 @@ class Scene:
 
     answer: Callable[[], tuple[int, Any]] = lambda: (200, document())
     seen: list[str | None] = field(default_factory=list)
+    #: ends of other paths, and what they answer
+    others: dict[str, Any] = field(default_factory=dict)
+    posted: list[str] = field(default_factory=list)
     url: str = ""
 
 
@@ -64,7 +78,16 @@ class Handler(BaseHTTPRequestHandler):
             status, value = self.scene.answer()
             self._reply(status, json.dumps(value).encode(), (("Content-Type", "application/json"),))
         else:
-            self._reply(404, b"", ())
+            self._reply_other()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.scene.posted.append(self.path)
+        self._reply_other()
+
+    def _reply_other(self) -> None:
+        found = [value for end, value in self.scene.others.items() if self.path.endswith(end)]
+        self._reply(200 if found else 404, json.dumps(found[0] if found else {"error": EVIL}).encode(), ())
 
     def _reply(self, status: int, body: bytes, headers: tuple[tuple[str, str], ...]) -> None:
         self.send_response(status)
@@ -217,16 +240,65 @@ def test_charts_have_a_scale_and_tell_values(browser: Browser, scene: Scene) -> 
         page.wait_for(f"{chart}.innerText.startsWith('25 %, now')")
 
 
-def test_every_control_has_a_name(browser: Browser, scene: Scene) -> None:
+def test_a_model_page_takes_names_as_text_and_names_its_controls(browser: Browser, scene: Scene) -> None:
+    index = [IndexEntry(EVIL, "1", "READY")]
+    tensor = {"name": EVIL, "datatype": "INT32", "shape": [-1, 2]}
+    about = {"inputs": [tensor], "outputs": [tensor]}
+    config = {
+        "max_batch_size": 2,
+        "input": [],
+        "output": [{"name": EVIL, "label_filename": EVIL}],
+        "sequence_batching": {},
+    }
+    scene.answer = lambda: (200, document(index=index, models=[served(EVIL)]) | {"client": {"role": "admin"}})
+    scene.others = {"/config": config, "/versions/1": about, **SETTINGS}
     with opened(browser, scene.url) as page:
-        shows(page, "det")
-        nodes = page.ask("Accessibility.getFullAXTree")["nodes"]
-    controls = {"button", "link", "textbox", "checkbox", "combobox", "slider", "spinbutton"}
-    named = [
-        (one["role"]["value"], one["name"]["value"]) for one in nodes if one.get("role", {}).get("value") in controls
-    ]
-    assert len(named) > 5
-    assert all(name for _, name in named), named
+        shows(page, EVIL)
+        assert page.unnamed_controls() == []
+        page.evaluate("document.querySelector('.models .title').click()")
+        page.wait_for("!!document.querySelector('form.try')")
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        for language in ("curl", "python", "javascript"):
+            page.evaluate(f"document.querySelector('.snippet [value={language}]').click()")
+            assert "onerror" in page.evaluate("document.querySelector('.snippet code').textContent")
+        page.evaluate("document.querySelector('form.try').requestSubmit()")
+        shows(page, "The model is not there")
+        assert page.unnamed_controls() == []
+        assert page.evaluate("document.querySelectorAll('img, main script').length") == 0
+        page.evaluate("document.querySelector('.snippet .line button:not([aria-pressed])').click()")
+        page.wait_for("/Copied|Ctrl/.test(document.querySelector('.snippet .note').textContent)")
+        page.complaints[:] = [text for text in page.complaints if "404" not in text]  # the answer of this scene
+
+
+def test_safe_mode_is_left_after_a_question(browser: Browser, scene: Scene) -> None:
+    state = document(server=server(safe_mode="det crashed it twice")) | {"client": {"role": "admin"}}
+    scene.answer = lambda: (200, state)
+    scene.others = {"/safe-mode/leave": {"left_out": ["det"]}, **SETTINGS}
+    with opened(browser, scene.url) as page:
+        shows(page, "Load the models that were left out")
+        page.evaluate("document.querySelector('.banner button').click()")
+        page.wait_for("document.activeElement.textContent === 'Load them'")
+        page.press("Enter")
+        shows(page, "They are being loaded.")
+    assert "/edge-serve/safe-mode/leave" in scene.posted
+
+
+def test_a_file_can_be_dropped(browser: Browser, scene: Scene) -> None:
+    about = {"inputs": [{"name": "IN", "datatype": "BYTES", "shape": [1]}], "outputs": []}
+    scene.others = {"/config": {"max_batch_size": 0}, "/versions/1": about}
+    scene.answer = lambda: (200, document() | {"client": {"role": "infer"}})
+    drop = """{
+        const data = new DataTransfer(), file = new File(['some text'], 'a.bin');
+        data.items.add(file);
+        const box = document.querySelector('fieldset.input');
+        const event = { dataTransfer: data, bubbles: true };
+        for (const kind of ['dragover', 'drop']) box.dispatchEvent(new DragEvent(kind, event));
+    }"""
+    with opened(browser, scene.url) as page:
+        page.evaluate("location.hash = '#model/det'")
+        page.wait_for("!!document.querySelector('form.try')")
+        page.evaluate(drop)
+        shows(page, "a.bin, 9 bytes, sent as one string")
 
 
 def test_tensors_are_encoded_as_numpy_does(browser: Browser, scene: Scene) -> None:
@@ -346,10 +418,9 @@ def test_an_empty_server_is_no_empty_page(browser: Browser, scene: Scene) -> Non
 
 
 def test_what_models_say_is_never_markup(browser: Browser, scene: Scene) -> None:
-    evil = "<img src=x onerror=alert(1)><script>document.title='mine'</script>"
-    scene.answer = lambda: (200, document(index=[IndexEntry(evil, "1", "UNAVAILABLE", evil)], models=[served(evil)]))
+    scene.answer = lambda: (200, document(index=[IndexEntry(EVIL, "1", "UNAVAILABLE", EVIL)], models=[served(EVIL)]))
     with opened(browser, scene.url) as page:
-        shows(page, evil)
+        shows(page, EVIL)
         assert page.evaluate("document.querySelectorAll('img').length") == 0
 
 
