@@ -130,9 +130,10 @@ def test_a_command_outside_of_a_block_is_found() -> None:
     assert list(typed_outside_of_blocks("a\n\n    curl x\n```\n    curl y\n```\n    $ make z\n")) == [3, 7]
 
 
-@pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    with Terminal(tmp_path, ROOT / ".venv", {"8000": "8000", "8001": "8101", "8002": "8102"}, 5) as opened:
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    others = {"8000": "8000", "8001": "8101", "8002": "8102", "9090": "9190"}
+    with Terminal(tmp_path_factory.mktemp("terminal"), None, others, 5) as opened:
         yield opened
 
 
