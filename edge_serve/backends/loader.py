@@ -70,8 +70,8 @@ def _advice_on_name(name: str) -> str:
     """Return which names there are in place of one that no backend has."""
     names = sorted({"onnxruntime", "python", *(entry.name for entry in metadata.entry_points(group=GROUP))})
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-    like = f', did you mean backend: "{close[0]}"?' if close else ""
-    return f"The backends here are {', '.join(names)}{like or ', or a backend.py in the directory of the model'}"
+    like = f'Did you mean backend: "{close[0]}"? ' if close else ""
+    return f"{like}The backends here are {', '.join(names)}, or a backend.py in the directory of the model"
 
 
 def _made(name: str, found: ModuleType | type) -> Backend:

@@ -10,8 +10,7 @@ from edge_serve.errors import Internal, InvalidArgument, with_advice
 
 _KIND = pb.ModelInstanceGroup.Kind
 _NO_GPU = (
-    "write kind: KIND_AUTO in its instance_group, for a GPU where there is one and the CPU elsewhere, or kind: "
-    "KIND_CPU; and remove gpus: [...]"
+    "write kind: KIND_AUTO in its instance_group, for a GPU where there is one and the CPU elsewhere, or kind: KIND_CPU"
 )
 #: of one model. A slip of the finger must not fill the machine with processes, or the server with their descriptions
 MOST_INSTANCES = 1024
@@ -65,7 +64,7 @@ def _check_kind(group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | 
 def _check_gpus(group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | None, capability: float) -> None:
     if gpus is None:
         text = f"{where} has kind KIND_GPU but server does not support GPUs"
-        raise InvalidArgument(with_advice(text, _NO_GPU))
+        raise InvalidArgument(with_advice(text, f"{_NO_GPU}, and remove gpus: [...]" if group.gpus else _NO_GPU))
     if not group.gpus:
         lack = "specifies no GPUs" if gpus else "no GPUs are available"
         raise InvalidArgument(with_advice(f"{where} has kind KIND_GPU but {lack}", "" if gpus else _NO_GPU))

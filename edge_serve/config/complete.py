@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.errors import Internal, InvalidArgument, with_advice
 
 DEFAULT_MAX_BATCH_SIZE = 4
 _WHAT_BATCHES = "batching needs a variable first dimension in every input and output of the model"
@@ -176,7 +176,9 @@ def _check_named_and_typed(
 ) -> FoundTensor:
     name, data_type = entry["name"], entry["data_type"]
     if name not in found:
-        raise InvalidArgument(f"unexpected inference {side} '{name}', allowed {side}s are: {', '.join(sorted(found))}")
+        text = f"unexpected inference {side} '{name}', allowed {side}s are: {', '.join(sorted(found))}"
+        advice = f'write name: "{next(iter(found))}" in config.pbtxt' if len(found) == 1 else ""
+        raise InvalidArgument(with_advice(text, advice))
     tensor = found[name]
     if not tensor.data_type:
         raise Internal(_unsupported(data_type, side, tensor, config))

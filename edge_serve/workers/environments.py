@@ -227,7 +227,8 @@ class Environments:
             raise InvalidArgument(f"'{python}' does not run (status {status}): {text.strip()[-500:]}") from None
         if tuple(version) < OLDEST:
             raise InvalidArgument(
-                f"'{root}' has Python {version[0]}.{version[1]}, expected {OLDEST[0]}.{OLDEST[1]} or newer"
+                f"'{root}' has Python {version[0]}.{version[1]}, expected {OLDEST[0]}.{OLDEST[1]} or newer: make the "
+                "environment anew with such a Python (as with python3.11 -m venv)"
             )
         if not numpy:
             raise InvalidArgument(

@@ -169,7 +169,7 @@ FIRST = (
     Broken(
         "wrong_name",
         onnx_with(ONNX + IO.replace('"X"', '"INPUT"')),
-        ("unexpected inference input 'INPUT', allowed inputs are: X",),
+        ("unexpected inference input 'INPUT', allowed inputs are: X", 'write name: "X" in config.pbtxt'),
     ),
     Broken(
         "no_reshape",
@@ -305,7 +305,7 @@ MORE = (
     Broken(
         "onnx_backend",
         onnx_with('backend: "onnx"\n'),
-        ("unable to find backend library for backend 'onnx'", 'did you mean backend: "onnxruntime"'),
+        ("unable to find backend library for backend 'onnx'", 'Did you mean backend: "onnxruntime"'),
     ),
     Broken(
         "batch_in_dims",
