@@ -28,7 +28,7 @@ def curl(config: pb.ModelConfig) -> str:
         (name,) = kinds
         nbytes = math.prod(shapes[name]) * kinds[name].size
         header = "-H 'Inference-Header-Content-Length: 0'"
-        return f"head -c {nbytes} /dev/zero | curl -s {url} {header} --data-binary @-"
+        return f"head -c {nbytes} /dev/zero | curl -s {url} {header} --data-binary @- -o answer.bin"
     body = {"inputs": [_tensor(name, kinds[name], shape) for name, shape in shapes.items()]}
     if all(math.prod(shape) <= _MOST_WRITTEN for shape in shapes.values()):
         return f"curl -s {url} -d {shlex.quote(json.dumps(body, ensure_ascii=False))}"
