@@ -145,10 +145,11 @@ async def check_model(
     found: Found, repository: Repository, registry: Registry, workers: Workers, options: Options
 ) -> Verdict:
     """Load the model as a server would. If it is not to be asked it is unloaded; an ensemble's members stay loaded."""
-    note = advice_on_config(found.directory)
-    verdict = Verdict(found.name, notes=[note] if note else [])
+    verdict = Verdict(found.name)
     auto_complete = options.auto_complete
     try:
+        note = repository.read(found, lambda: advice_on_config(found.directory))
+        verdict.notes = [note] if note else []
         config = repository.read(found, lambda: load_model_config(found.directory, auto_complete=auto_complete))
         verdict.versions = choose(config.version_policy, repository.read(found, lambda: versions(found.directory)))
         for version in verdict.versions if config.backend else ():

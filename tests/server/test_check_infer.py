@@ -119,6 +119,16 @@ def test_wrong_outputs_are_reported_one_by_one(told: dict[str, Any]) -> None:
     assert "output MISSING is missing: config.pbtxt declares TYPE_FP32 [1, 2], the answer has " in said
 
 
+def test_the_page_names_every_member_of_the_document(told: dict[str, Any]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+    model = told["by_name"]["d_good"]
+    members = {*told.keys() - {"by_name"}, *model, *model["asked"][0], "what", "declared", "found", "line", "agrees"}
+
+    assert sorted(name for name in members if f"`{name}`" not in page and f"models[].{name}[]" not in page) == [
+        "models"
+    ]
+
+
 def test_a_repository_that_is_not_there_is_a_document_too(tmp_path: Path) -> None:
     document = check(tmp_path / "none")
 
