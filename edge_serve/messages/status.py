@@ -84,6 +84,7 @@ class ServerFacts:
         required: names of the models without which the server is not ready; none = all that were asked for.
         lacking: (name, why) of the required models that are not ready.
         safe_mode: why models were left out; "" = they were not.
+        unanswered: the models that have requests to answer, while the server stops; "" = none, or it does not stop.
         unreadable: why the model repositories could not be read; "" = they could.
         explicit: clients may load and unload models.
         versions: name -> version of edge-serve, Python and the libraries.
@@ -101,6 +102,7 @@ class ServerFacts:
     required: tuple[str, ...] = ()
     lacking: tuple[tuple[str, str], ...] = ()
     safe_mode: str = ""
+    unanswered: str = ""
     unreadable: str = ""
     explicit: bool = False
     versions: dict[str, str] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.metrics.source import ModelSeries
 from edge_serve.models.lineage import add_up
 from edge_serve.models.served import Served
 
@@ -29,6 +30,15 @@ class Departing:
         self.versions.discard(served)
         if not served.has_stand_in:
             self._closed = add_up([self._closed, served.statistics])
+
+    def add_to(self, series: ModelSeries, served: Served) -> ModelSeries:
+        """Add to the series of a version that serves what replaced loads of the same version still have to answer."""
+        for one in self.versions:
+            if (one.identity, one.version) == (served.identity, served.version):
+                series.in_flight += one.runner.in_flight()
+                oldest = one.runner.oldest_batch_seconds() or 0.0
+                series.oldest_batch_seconds = max(series.oldest_batch_seconds, oldest)
+        return series
 
     def counters(self, serving: Iterable[Served]) -> list[ModelStatistics]:
         """Return those of all versions since the start: one sum of the closed ones, and each of the others."""

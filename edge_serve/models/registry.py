@@ -195,7 +195,7 @@ class Registry:
 
     def series(self) -> Iterator[ModelSeries]:
         """What the metrics page shows of each served version."""
-        return (served.series() for served in self.served())
+        return (self.departing.add_to(served.series(), served) for served in self.served())
 
     def is_ready(self) -> bool:
         """Strict readiness: every version of every model that counts serves and is healthy, or was unloaded, and no

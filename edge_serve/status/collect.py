@@ -23,6 +23,7 @@ from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.status import ModelFacts, ServerFacts, WorkerFacts
 from edge_serve.metrics.source import StatisticsSource
+from edge_serve.models.busy import listed
 from edge_serve.models.lineage import add_up
 from edge_serve.models.registry import Registry
 from edge_serve.models.served import Served
@@ -177,6 +178,7 @@ class Collector:
             required=tuple(self._rooms.required),
             lacking=tuple((one.name, one.reason or one.word) for one in self._rooms.registry.lacking()),
             safe_mode=self._rooms.safe_mode(),
+            unanswered=listed(self._rooms.registry.busy()) if service.stopping else "",
             unreadable=self._rooms.registry.incidents.unreadable,
             explicit=service.options.explicit,
             doors=dict(self._rooms.doors),

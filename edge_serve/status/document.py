@@ -147,7 +147,8 @@ def troubles_of(required: Sequence[str], rows: Iterable[Document]) -> Troubles:
 def standing(server: ServerFacts, troubles: Troubles) -> tuple[str, str]:
     """The state of the whole server in a word, and why: starting, ready, not ready, safe mode, stopping."""
     if server.stopping:
-        return "stopping", "requests that were accepted are answered"
+        busy = f"waiting for {server.unanswered}" if server.unanswered else "requests that were accepted are answered"
+        return "stopping", busy
     if server.safe_mode:
         return "safe mode", f"{server.safe_mode}; 'edge-serve safe-mode --leave' loads what is left out"
     failed = [failed_line(troubles.failed, server.required, troubles.serving)] if troubles.failed else []

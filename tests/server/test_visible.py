@@ -118,6 +118,8 @@ def test_requests_that_are_wrong_are_counted_for_their_model(server: Running) ->
     before = row(status(server), name)["client_errors"]
     for path in ("infer", "generate", "versions/7/infer"):
         assert server.post(f"/v2/models/{name}/{path}", wrong)[0] in (400, 404)
+    large = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 40_000], "data": [1] * 40_000}]}
+    assert server.post(f"/v2/models/{name}/infer", large)[0] == 400  # a codec process reads it
     assert server.post("/v2/models/nothere/infer", wrong)[0] == 404
     assert server.get("/v2/models/good/versions/7")[0] == 404
     with triton.InferenceServerClient(server.wait_for_log(r"gRPC on (\S+)")[1]) as client:
@@ -132,10 +134,10 @@ def test_requests_that_are_wrong_are_counted_for_their_model(server: Running) ->
         client.stop_stream()
 
     assert [isinstance(answer, Exception) for answer in answers] == [True, False, True]
-    assert row(status(server), name)["client_errors"] == before + 7
+    assert row(status(server), name)["client_errors"] == before + 8
     assert row(status(server), name)["totals"]["failures"] == {"REJECTED": 0, "CANCELED": 0, "BACKEND": 0, "OTHER": 0}
     page = metrics(server)
-    assert page['edge_serve_client_errors_total{model="good",version="1"}'] == before + 7
+    assert page['edge_serve_client_errors_total{model="good",version="1"}'] == before + 8
     assert not any("nothere" in series for series in page)
 
 
@@ -181,6 +183,8 @@ def test_a_stop_names_the_model_that_it_waits_for_and_a_second_ctrl_c_ends_it(se
     assert int(told[1]) in (19, 20)
     expected = r"hang version 1 \(1 request, its batch has been running for \d+ s\); press Ctrl-C again to end at once"
     assert re.fullmatch(expected, told[2])
+
+    assert status(server)["server"]["reason"].startswith("waiting for hang version 1 (1 request, ")
 
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(5) == 1

@@ -109,6 +109,7 @@ BAD = {"bad": "Internal: no\nfile\n\nAt:\n  /models/bad/1/model.py(1): <module>\
     [
         ({}, Troubles(), ("ready", "")),
         ({"stopping": True, "safe_mode": "x"}, Troubles(), ("stopping", "requests that were accepted are answered")),
+        ({"stopping": True, "unanswered": "det version 1"}, Troubles(), ("stopping", "waiting for det version 1")),
         ({"safe_mode": "det crashed it"}, Troubles(), ("safe mode", f"det crashed it{LEAVE}")),
         ({"started": False, "ready": False}, Troubles(["a", "b"]), ("starting", "loading a, b")),
         ({"started": False, "ready": False}, Troubles(), ("starting", "looking for models")),
