@@ -19,6 +19,11 @@ MODULE = "c_python_backend_utils"
 _OWN = str(Path(__file__).parent / "python_")
 _RESUMED = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
+_NO_TERMINAL = (
+    "the model reached a breakpoint(), and a worker has no terminal: remove it, or debug with edge_serve.testing "
+    "(docs/testing_a_model.md)"
+)
+
 
 class ErrorCode(IntEnum):
     """TRITONSERVER_Error_Code."""
@@ -97,6 +102,8 @@ def describe(error: BaseException, caller: FrameType | None) -> str:
     if isinstance(error, Refusal):
         return str(error)
     text = f"{type(error).__name__}: {error}"
+    if type(error).__name__ == "BdbQuit":
+        text += _NO_TERMINAL
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -456,3 +456,10 @@ def test_inputs_are_views_of_the_requests_bytes(scene: PythonScene) -> None:
     body = "requests[0].inputs()[0].as_numpy()[:] = 7\nreturn [pb_utils.InferenceResponse([])]"
     scene.execute(body, request(wire))
     assert wire.array().tolist() == [[7, 7, 7], [7, 7, 7]]
+
+
+def test_a_breakpoint_in_a_worker_says_how_to_debug(scene: PythonScene) -> None:
+    (reply,) = scene.execute("import bdb\nraise bdb.BdbQuit")
+
+    assert reply.error is not None
+    assert "BdbQuit: the model reached a breakpoint(), and a worker has no terminal: remove it" in reply.error.message
