@@ -178,7 +178,8 @@ def _read(path: Path, may_be_missing: bool) -> pb.ModelConfig:
         if may_be_missing and not path.exists():
             return pb.ModelConfig()
     except OSError as error:
-        raise UnreadableEntry(f"failed to open text file for read {path}: {error.strerror}") from error
+        reason = refusal_of(error, path.parent.name)
+        raise UnreadableEntry(f"failed to open text file for read {path}: {reason}") from error
     # the model's and the file's name are enough to find it, and keep the reply free of the device's paths
     return parse_model_config(read_file(path, MOST_CONFIG_BYTES), f"{path.parent.name}/{path.name}")
 

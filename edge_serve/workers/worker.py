@@ -247,7 +247,9 @@ class Worker:
                 process.kill(f"was ended: the load of model '{name}' was called off")
             raise
         except ProcessLost as lost:
-            said = "; its last words: " + " | ".join(process.output.last) if process.output.last else ""
+            output = process.output
+            words = () if output.crash_place() else output.last  # a crash prints a long stack
+            said = "; its last words: " + " | ".join(words) if words else ""
             raise Internal(f"{lost.message} while it loaded model '{name}'{said}") from lost
         finally:
             self._turning.discard(name)

@@ -252,6 +252,11 @@ FIRST = (
         ("ZeroDivisionError", r"model.py\(2\): initialize"),
     ),
     Broken(
+        "crashes_at_load",
+        python_with(MODEL + "\n    def initialize(self, args):\n        __import__('ctypes').string_at(0)\n"),
+        (r"was ended by SIGSEGV in initialize, .*/crashes_at_load/1/model.py line 11 while it loaded model",),
+    ),
+    Broken(
         "no_class",
         python_with("class TritonModel:\n  def execute(self, requests): ...\n"),
         ("has no attribute 'TritonPythonModel'", "defines TritonModel, expected class TritonPythonModel"),
