@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from edge_serve.doctor.finding import Finding
@@ -85,6 +86,11 @@ def examine_gpu(root: Path = Path("/")) -> Iterator[Finding]:
     yield {"wsl": _wsl, "jetson": _of_jetson, "pc": _pc}[machine.kind](machine)
     if machine.driver and machine.kind == "pc":
         yield from _devices(root)
+        if find_spec("pynvml") is None:
+            text = "nvidia-ml-py is not installed: no metrics nv_gpu_* and no GPU in the status"
+            yield Finding(
+                "gpu", text, None, "pip install nvidia-ml-py (or edge-serve with the extra [nvml]), and restart"
+            )
 
 
 def _pc(machine: Machine) -> Finding:

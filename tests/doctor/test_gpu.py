@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from edge_serve.doctor import gpu
 from edge_serve.doctor.elf import needed
 from edge_serve.doctor.finding import Finding
 from edge_serve.doctor.gpu import driver_version, examine_gpu, find_machine
@@ -75,9 +76,19 @@ def test_the_driver_is_read_from_proc(text: str, version: str) -> None:
 def test_a_pc_with_a_driver(tmp_path: Path) -> None:
     root = root_with(tmp_path, proc__driver__nvidia__version=OPEN, dev__nvidia0="", dev__nvidiactl="")
 
-    driver, missing = examine_gpu(root)
+    driver, missing, metrics = examine_gpu(root)
     assert (driver.text, driver.good) == ("NVIDIA driver 570.86.15", True)
     assert (missing.text, missing.good) == ("/dev/nvidia-uvm is missing", False)
+    assert (metrics.good, "the extra [nvml]" in metrics.advice) == (None, True)
+
+
+def test_the_library_for_metrics_is_named_only_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = root_with(tmp_path, proc__driver__nvidia__version=OPEN)
+    monkeypatch.setattr(gpu, "find_spec", lambda name: object())
+
+    assert not any("nvidia-ml-py" in finding.text for finding in examine_gpu(root))
 
 
 def test_a_card_without_a_driver(tmp_path: Path) -> None:
