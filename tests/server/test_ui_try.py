@@ -298,6 +298,19 @@ def test_a_decoupled_model_streams(browser: Browser, server: Running, tmp_path: 
         paste_all(page, tmp_path, "one", "two", "three")
 
 
+def test_a_decoupled_model_without_grpc(browser: Browser, tmp_path: Path) -> None:
+    write_models(tmp_path / "models")
+    flags = ("--model-control-mode=explicit", "--load-model=stream")
+    with (
+        running(f"--model-repository={tmp_path / 'models'}", *flags) as server,
+        model_page(browser, server, "stream") as page,
+    ):
+        write(page, "TEXT", 'one "two"')
+        printed = run("python", program(page, "python"), tmp_path)
+        assert "'WORD': 'one'" in printed
+        assert "'WORD': '\"two\"'" in printed
+
+
 def test_a_sequence_goes_on(browser: Browser, server: Running, tmp_path: Path) -> None:
     with model_page(browser, server, "sums") as page:
         write(page, "INPUT", "20")

@@ -125,10 +125,10 @@ export class InputControl {
     const zeros = (type, amount) => Array(amount).fill(type === "BOOL" ? "false" : "0");
     const fills = make("div", "fills", fill("1 2 3 …", counting), fill("Zeros", zeros), fill("Random", random));
     this.values = make("div", "values", this.text, fills);
-    fills.hidden = datatype === "BYTES" && count(this.spec.shape) < 0;
+    const own = this.spec.shape.slice(this.batched ? 1 : 0);
+    fills.hidden = datatype === "BYTES" && (own.includes(-1) || count(own) < 2); // a text, of which no value is a guess
     const amount = count(this.spec.shape.map(dim => (dim < 0 ? 1 : dim)));
-    if (amount <= 64 && (datatype !== "BYTES" || !this.spec.shape.slice(this.batched ? 1 : 0).includes(-1)))
-      this.fill(counting);
+    if (amount <= 64 && !fills.hidden) this.fill(counting);
     return this.values;
   }
 

@@ -159,7 +159,9 @@ function pythonPicture(input, name) {
   return lines.join("\n");
 }
 
+/** `grpcPort` is null where the server has no gRPC: a stream then comes over HTTP, which tritonclient does not read. */
 export function pythonProgram(model, version, request, grpcPort) {
+  if (request.stream && grpcPort === null) return pythonEvents(model, version, request);
   const { stream } = request,
     kind = stream ? "grpc" : "http",
     { host, hostname, protocol, pathname } = new URL(base());
@@ -214,6 +216,23 @@ const asked = (model, sent, request) => [
   `result = client.infer(${JSON.stringify(model)}, inputs, ${sent.join(", ")})`,
   ...request.outputs.map(name => `print(${JSON.stringify(name)}, result.as_numpy(${JSON.stringify(name)}))`),
 ];
+
+function pythonEvents(model, version, request) {
+  const headers = ['"Content-Type": "application/json"'];
+  if (hasToken()) headers.push('"Authorization": "Bearer " + os.environ["EDGE_SERVE_TOKEN"]');
+  return [
+    `import json${hasToken() ? "\nimport os" : ""}`,
+    "import urllib.request",
+    "",
+    `url = ${JSON.stringify(base() + modelPath(model, version) + "/generate_stream")}`,
+    `body = ${JSON.stringify(streamBody(request))}`,
+    `request = urllib.request.Request(url, body.encode(), {${headers.join(", ")}})`,
+    "with urllib.request.urlopen(request) as events:",
+    "    for line in events:",
+    '        if line.startswith(b"data: "):',
+    "            print(json.loads(line[6:]))",
+  ].join("\n");
+}
 
 function streamed(model, sent) {
   const headers = sent.filter(text => text.startsWith("headers=")),

@@ -294,8 +294,6 @@ export class TryIt {
   program(request) {
     const { name, version } = this.model,
       { language } = this;
-    if (language === "python" && this.decoupled && this.grpcPort === null)
-      return "# a decoupled model answers over gRPC or generate_stream: start the server with --allow-grpc=true, or use curl";
     for (const input of request.stream ? [] : madeFiles(request, language)) {
       const file = tensorFile(input);
       this.needed.append(
