@@ -105,8 +105,8 @@ def _configure_log(config: ServerConfig) -> log.LogControl:
 def _check(arguments: Sequence[str]) -> int:
     from edge_serve.commands import check
 
-    log.configure("default", log.LevelFilter(info=False, warning=False, error=False))  # the report says it all
-    return check.run(arguments)
+    with log.silenced():
+        return check.run(arguments)
 
 
 def _check_config(arguments: Sequence[str]) -> int:
@@ -121,8 +121,8 @@ def _check_config(arguments: Sequence[str]) -> int:
 def _init(arguments: Sequence[str]) -> int:
     from edge_serve.init import command
 
-    log.configure("default", log.LevelFilter(info=False, warning=False, error=False))
-    return command.run(arguments)
+    with log.silenced():
+        return command.run(arguments)
 
 
 def _status(arguments: Sequence[str]) -> int:

@@ -7,11 +7,12 @@ takes the place of the text (journal/handler.py).
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
@@ -167,6 +168,18 @@ def configure(
     handler.addFilter(like)  # behind the levels: what they keep out does not count
     atexit.register(like.tick, all=True)
     return control
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Discard the log while a command runs whose report says everything."""
+    root = logging.getLogger("edge_serve")
+    before = root.handlers[:], root.propagate
+    root.handlers[:], root.propagate = [logging.NullHandler()], False
+    try:
+        yield
+    finally:
+        root.handlers[:], root.propagate = before
 
 
 def _standard_error() -> logging.Handler:

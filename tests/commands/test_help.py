@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -107,6 +108,15 @@ def test_a_directory_instead_of_an_option_is_answered_with_the_option(
     assert run(str(tmp_path)) == 2
 
     assert f"'edge-serve --model-repository {tmp_path}' serves its models" in capsys.readouterr().err
+
+
+def test_a_command_leaves_the_log_of_the_process_as_it_was(tmp_path: Path) -> None:
+    root = logging.getLogger("edge_serve")
+    before = root.handlers[:], root.propagate, root.level
+
+    assert run("check", "--help") == 0
+    assert run("init", "m", "--python", "--model-repository", str(tmp_path)) == 0
+    assert (root.handlers[:], root.propagate, root.level) == before
 
 
 def test_every_command_of_the_list_can_be_run() -> None:
