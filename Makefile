@@ -101,6 +101,9 @@ install-system:
 	install -d -m 700 '$(DESTDIR)/etc/edge-serve/credentials'
 	$(PYTHON) -m deploy.pages '$(DESTDIR)/usr/share/doc/edge-serve'
 	for name in edge-serve tritonserver; do ln -sf /opt/edge-serve/bin/edge-serve "$(DESTDIR)/usr/bin/$$name"; done
+	for name in edge-serve tritonserver; do \
+	  install -D -m 644 deploy/share/edge-serve.1 "$(DESTDIR)/usr/share/man/man1/$$name.1"; \
+	  install -D -m 644 deploy/share/edge-serve.bash "$(DESTDIR)/usr/share/bash-completion/completions/$$name"; done
 
 deb: .venv/serve  ## edge-serve_*.deb for this release of Debian or Ubuntu, into dist/ (DEB='--release trixie' for another)
 	$(BIN)/python -m deploy.debian $(DEB)

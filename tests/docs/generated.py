@@ -1,4 +1,4 @@
-"""The generated pages of docs/, and the pages with tables of benchmark results.
+"""The generated pages of docs/, the manual page, the completion, and the pages with tables of benchmark results.
 
 `make docs` writes them; tests/docs/test_docs.py fails when one is out of date.
 """
@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     "docs/metrics.md": "edge_serve.metrics.document",
     "docs/settings.md": "edge_serve.config.server_docs",
+    "deploy/share/edge-serve.1": "deploy.man_page",
+    "deploy/share/edge-serve.bash": "deploy.completion",
 }
 
 #: pages with tables between `<!-- figures: NAME -->` and `<!-- end of figures -->` (benchmarks/tables.py)

@@ -1,0 +1,44 @@
+"""The manual page and the completion for bash, as the package installs them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from edge_serve.commands.help import COMMANDS
+
+SHARE = Path(__file__).parents[2] / "deploy" / "share"
+
+
+def completed(*words: str) -> list[str]:
+    """Return what bash offers for the last word."""
+    line = " ".join(f"'{word}'" for word in words)
+    script = f"source {SHARE}/edge-serve.bash; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; "
+    script += f'_edge_serve {words[0]}; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_commands_options_and_values_are_completed() -> None:
+    assert completed("edge-serve", "") == list(COMMANDS)
+    assert completed("edge-serve", "che") == ["check", "check-config"]
+    assert completed("edge-serve", "check", "--inf") == ["--infer", "--infer-timeout"]
+    assert completed("edge-serve", "init", "m", "--o") == ["--onnx"]
+    assert completed("edge-serve", "--http-po") == ["--http-port"]
+    assert completed("tritonserver", "--model-sto") == ["--model-store"]
+    assert completed("edge-serve", "--model-control-mode", "e") == ["explicit"]
+    assert completed("edge-serve", "--model-control-mode", "=", "p") == ["poll"]
+    assert completed("edge-serve", "--allow-grpc", "=") == ["true", "false"]
+    assert completed("edge-serve", "check", f"{SHARE}/edge-serve.b") == [f"{SHARE}/edge-serve.bash"]
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="no groff here")
+def test_the_manual_page_is_sound() -> None:
+    command = ["groff", "-man", "-Tutf8", "-ww", "-z", f"{SHARE}/edge-serve.1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+
+    assert done.stderr == ""
