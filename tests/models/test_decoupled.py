@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,9 @@ class Model:
 
     def execute(self, instance: int, batch_id: int, requests: list[InferRequest], each: bool = False) -> None:
         self.batches.append(batch_id)
+
+    def running_since_ns(self) -> int | None:
+        return time.monotonic_ns()
 
     def cancel(self, instance: int, batch_id: int, position: int) -> None:
         self.told.append(("cancel", batch_id, position))
@@ -70,6 +74,21 @@ def play(story: Callable[[], None]) -> None:
         story()
 
     asyncio.run(work())
+
+
+def test_a_batch_runs_until_the_last_response_to_its_requests() -> None:
+    def story() -> None:
+        scene = Scene()
+        assert scene.driver.oldest_batch_seconds() is not None
+        scene.return_from_execute()
+        scene.respond()
+        age = scene.driver.oldest_batch_seconds()
+        assert age is not None
+        assert 0 < age < 10
+        scene.respond(final=True)
+        assert scene.driver.oldest_batch_seconds() is None
+
+    play(story)
 
 
 def test_a_stream_is_held_and_goes_on_each_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -39,6 +40,9 @@ class Model:
     def execute(self, instance: int, batch_id: int, requests: list[InferRequest], each: bool = False) -> None:
         self.batches.append((instance, batch_id, requests))
         self._scene.events.append("execute " + " ".join(request.id for request in requests))
+
+    def running_since_ns(self) -> int | None:
+        return time.monotonic_ns() - 12_000_000_000
 
     def cancel(self, instance: int, batch_id: int, position: int) -> None:
         self.cancelled.append((batch_id, position))
@@ -102,6 +106,19 @@ async def until(true: Callable[[], Any]) -> None:
 
 def batcher(rows: int = 4, **settings: Any) -> DynamicScheduler:
     return DynamicScheduler(DynamicBatching(rows, **settings), 1)
+
+
+def test_the_age_of_the_oldest_batch_is_that_of_one_that_runs() -> None:
+    async def story() -> None:
+        scene = Scene(batcher(1))
+        assert scene.driver.oldest_batch_seconds() is None
+        scene.submit("a")
+        await until(lambda: scene.model.batches)
+        assert scene.driver.oldest_batch_seconds() == pytest.approx(12, abs=5)
+        scene.reply()
+        assert scene.driver.oldest_batch_seconds() is None
+
+    play(story)
 
 
 def test_the_last_reply_of_a_dead_worker_brings_it_no_further_batch() -> None:

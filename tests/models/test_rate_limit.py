@@ -46,6 +46,9 @@ class Opened:
         assert instance not in self.running
         self.running[instance] = (batch_id, requests)
 
+    def running_since_ns(self) -> int | None:
+        return Ticks.now if self.running else None
+
     def cancel(self, instance: int, batch_id: int, index: int) -> None:
         self.told.append((batch_id, index))
 
@@ -110,7 +113,9 @@ def test_a_model_waits_while_another_has_what_it_needs(loop: asyncio.AbstractEve
         model.ask(model.driver.name)
 
     assert [model.opened.ids for model in (first, second, free)] == [["first"], [], ["free"]]
-    assert second.driver.statistics.pending == 1
+    assert (second.driver.statistics.pending, second.driver.in_flight()) == (1, 1)
+    assert first.driver.oldest_batch_seconds() is not None
+    assert second.driver.oldest_batch_seconds() is None, "it waits"
     first.opened.finish()
     assert second.opened.ids == ["second"]
     assert (second.driver.statistics.pending, second.driver.in_flight()) == (0, 1)
