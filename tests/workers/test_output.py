@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 
+import pytest
+
+from edge_serve.messages.about import RECURS
 from edge_serve.workers import output
 from edge_serve.workers.output import LONGEST_LINE, Output, Rate
 from tests.workers.harness import run
@@ -84,3 +88,22 @@ def test_the_place_of_a_crash_is_the_first_line_outside_of_libraries() -> None:
         return found
 
     assert run(places()) == ["", "", "", "in execute, /models/net/1/model.py line 12"]
+
+
+def test_what_a_restarted_worker_prints_at_first_is_marked(caplog: pytest.LogCaptureFixture) -> None:
+    async def collect(*, recurs: bool, later: float = 0.0) -> None:
+        loop = asyncio.get_running_loop()
+        reading, writing = os.pipe()
+        found = Output(loop, reading, "m", about={"model": "m"}, recurs=recurs)
+        found._recurs_until -= later
+        os.write(writing, b"line\n")
+        os.close(writing)
+        found.finish()
+
+    with caplog.at_level(logging.INFO, "edge_serve"):
+        run(collect(recurs=False))
+        run(collect(recurs=True))
+        run(collect(recurs=True, later=output.RECURS_SECONDS))
+
+    assert [hasattr(record, RECURS) for record in caplog.records] == [False, True, False]
+    assert {record.__dict__["model"] for record in caplog.records} == {"m"}
