@@ -22,6 +22,7 @@ from typing import Any
 
 from edge_serve import __version__
 from edge_serve.aio.tasks import repeat
+from edge_serve.aio.turns import gathered
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.layout import advice_on_repository
 from edge_serve.config.server import ServerConfig
@@ -191,7 +192,7 @@ class Server:
         self._background.append(asyncio.create_task(self._supervisor.run(), name="supervision"))
         failures = await self._load(started)
         if self._config.self_inference_interval_secs:
-            asking = SelfInference(self._registry.served, self._config.self_inference_interval_secs)
+            asking = SelfInference(self._registry.each_served, self._config.self_inference_interval_secs)
             self._background.append(asyncio.create_task(asking.run(), name="self-inference"))
         if self._poller is not None:
             self._background.append(asyncio.create_task(self._poller.run(), name="polling"))
@@ -297,17 +298,19 @@ class Server:
         return await self._registry.load_all(names)
 
     async def _log_table(self, started: float) -> None:
-        rows = [
-            (shown(entry.name), entry.version, entry.state, entry.reason)
-            for entry in self._registry.index(ready_only=False, found=await self._registry.scan())
-        ]
+        entries = self._registry.index(ready_only=False, found=await self._registry.scan())
+        rows = await gathered((shown(entry.name), entry.version, entry.state, entry.reason) for entry in entries)
         for root in () if rows else self._repository.roots:
             log.warning("%s", advice_on_repository(root) or f"there is no model in '{root}'")
         width = max([5, *(len(row[0]) for row in rows)])
         log.info("%-*s  %7s  %s", width, "MODEL", "VERSION", "STATE", extra={DISPLAY: True})
-        for name, version, state, reason in rows:
+
+        def write(row: tuple[str, str, str, str]) -> None:
+            name, version, state, reason = row
             text, extra = f": {reason}" if reason else "", {DISPLAY: True, **about(name, version)}
             log.info("%-*s  %7s  %s%s", width, name, version or "-", state or "-", text, extra=extra)
+
+        await gathered(map(write, rows))
         seconds = time.monotonic() - started
         log.info("edge-serve %s ready in %.2f s with %d models", __version__, seconds, len(self._registry.served()))
 

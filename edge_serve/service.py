@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from edge_serve.aio.turns import gathered
 from edge_serve.config.model_config_pb2 import ModelConfig
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
 from edge_serve.messages.infer import InferRequest, InferResponse, Room
@@ -182,7 +183,7 @@ class Service:
         """
         self._check_running()
         found = None if ready_only else await self.registry.scan()
-        return self.registry.index(ready_only=ready_only, found=found)
+        return await gathered(self.registry.index(ready_only=ready_only, found=found))
 
     def repository_index(self, ready_only: bool, done: OnIndex) -> None:
         """POST /v2/repository/index; `done` gets the entries, or the error of `index`."""

@@ -13,6 +13,14 @@ T = TypeVar("T")
 PIECE = 0.001
 
 
+async def gathered(items: Iterable[T]) -> list[T]:
+    """Return the items; other callbacks have their turn while they are made (`in_pieces`)."""
+    found: list[T] = []
+    async for made in in_pieces(items):
+        found += made
+    return found
+
+
 async def in_pieces(items: Iterable[T], seconds: float = PIECE) -> AsyncIterator[list[T]]:
     """Iterate over `items` and yield them in lists, each of what was made in `seconds`; the loop has a turn after each.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -158,22 +158,20 @@ def repository_index(
     faults: Mapping[str, str],
     *,
     ready_only: bool,
-) -> list[IndexEntry]:
-    """The lines of all models, by name.
+) -> Iterator[IndexEntry]:
+    """Yield the lines of all models, by name. Models may come and go meanwhile.
 
     Args:
         found: what lies on disk; models: what was asked for at least once.
         reasons: model -> why nothing of it could be tried.
         faults: entry of a repository that cannot be read -> why.
     """
-    entries: list[IndexEntry] = []
     for identity in sorted(found.keys() | models.keys() | faults.keys()):
         name = plain_name(identity)
         if identity in found and found[identity].ambiguous:
-            entries.append(IndexEntry(name, state="UNAVAILABLE", reason="model appears in two or more repositories"))
+            yield IndexEntry(name, state="UNAVAILABLE", reason="model appears in two or more repositories")
         elif identity in models and models[identity].versions:
-            entries += models[identity].index_entries(ready_only=ready_only)
+            yield from models[identity].index_entries(ready_only=ready_only)
         elif not ready_only:
             reason = faults.get(identity) or reasons.get(identity, "")
-            entries.append(IndexEntry(name, state="UNAVAILABLE" if reason else "", reason=reason))
-    return entries
+            yield IndexEntry(name, state="UNAVAILABLE" if reason else "", reason=reason)

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from edge_serve.aio.offload import offload
 from edge_serve.config import model_config_pb2 as pb
@@ -182,12 +183,12 @@ class Registry:
 
     def served(self) -> list[Served]:
         """Everything that serves, by name and version."""
-        return [
-            version.served
-            for _, record in sorted(self._models.items())
-            for version in record.ready()
-            if version.served is not None
-        ]
+        return list(self.each_served())
+
+    def each_served(self) -> Iterator[Served]:
+        """Yield what `served` returns. Models may come and go meanwhile."""
+        for _, record in sorted(self._models.items()):
+            yield from (version.served for version in record.ready() if version.served is not None)
 
     def busy(self) -> list[Busy]:
         """The versions that have requests to answer, those that drain included."""
@@ -195,7 +196,7 @@ class Registry:
 
     def series(self) -> Iterator[ModelSeries]:
         """What the metrics page shows of each served version."""
-        return (self.departing.add_to(served.series(), served) for served in self.served())
+        return (self.departing.add_to(served.series(), served) for served in self.each_served())
 
     def is_ready(self) -> bool:
         """Strict readiness: every version of every model that counts serves and is healthy, or was unloaded, and no
@@ -203,16 +204,15 @@ class Registry:
         its repositories."""
         if self.incidents.left_out or self.incidents.returning or self.incidents.unreadable:
             return False
+        if not self._required:
+            return all(map(attrgetter("settled"), self._models.values()))
         if not self._required.issubset(map(plain_name, self._turnover.highest)):
             return False
-        counted = (
-            record for name, record in self._models.items() if not self._required or plain_name(name) in self._required
-        )
-        return all(record.settled for record in counted)
+        return all(record.settled for name, record in self._models.items() if plain_name(name) in self._required)
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> Iterator[Standing]:
         """Every model that was asked for, in a word each."""
-        return [record.standing() for _, record in sorted(self._models.items())]
+        return (record.standing() for _, record in sorted(self._models.items()))
 
     def unread(self) -> dict[str, str]:
         """The models of which no version could be tried, and why: they have no standing."""
@@ -221,6 +221,8 @@ class Registry:
 
     def lacking(self) -> list[Standing]:
         """The required models that are not ready, and why."""
+        if not self._required:
+            return []
         return lacking(self._required, self.standings(), {**self._absent, **self.unread()})
 
     async def find_required(self) -> None:
@@ -234,7 +236,7 @@ class Registry:
         for name, reason in self._absent.items():
             log.warning("required model '%s' is %s (--required-model)", name, reason, extra=about(name))
 
-    def index(self, *, ready_only: bool, found: Mapping[str, Found] | None = None) -> list[IndexEntry]:
+    def index(self, *, ready_only: bool, found: Mapping[str, Found] | None = None) -> Iterator[IndexEntry]:
         """The repository index: what is on disk and what was loaded, by name.
 
         Args:
@@ -478,7 +480,7 @@ class Registry:
 
         A model that has not answered yet is not asked again, so that one that hangs delays nothing.
         """
-        for i, one in enumerate(self.served()):
+        for i, one in enumerate(self.each_served()):
             one.ask_health()
             if i % ASKED_AT_ONCE == ASKED_AT_ONCE - 1:
                 await asyncio.sleep(0.001)

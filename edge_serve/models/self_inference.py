@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_serve.aio.offload import offload
+from edge_serve.aio.turns import gathered
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
 from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse
@@ -71,17 +72,20 @@ class SelfInference:
 
     async def round(self) -> None:
         """Ask whoever has not answered anybody since the last round."""
-        now = list(self._served())
-        self._patients = {one: self._patients.get(one) or _Patient(_answers(one)) for one in now}
-        visits: list[asyncio.Task[None]] = []
+        known = self._patients
+        patients = await gathered((one, known.get(one) or _Patient(_answers(one))) for one in self._served())
+        self._patients = dict(patients)
+        visits: set[asyncio.Task[None]] = set()
         try:
-            for one, patient in list(self._patients.items()):
-                visits.append(asyncio.ensure_future(self._visit(one, patient)))
-                if len(visits) % AT_ONCE == 0:
+            for number, (one, patient) in enumerate(patients, 1):
+                visits.add(visit := asyncio.ensure_future(self._visit(one, patient)))
+                visit.add_done_callback(visits.discard)
+                if number % AT_ONCE == 0:
                     await asyncio.sleep(APART)
-            await asyncio.gather(*visits)
+            if visits:
+                await asyncio.wait(visits)
         finally:
-            for visit in visits:
+            for visit in list(visits):
                 visit.cancel()
 
     async def _visit(self, served: Served, patient: _Patient) -> None:

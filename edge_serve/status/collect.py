@@ -18,7 +18,7 @@ from itertools import accumulate
 
 from edge_serve.aio.callbacks import notify
 from edge_serve.aio.tasks import start_task
-from edge_serve.aio.turns import in_pieces
+from edge_serve.aio.turns import gathered, in_pieces
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.status import ModelFacts, ServerFacts, WorkerFacts
@@ -134,21 +134,25 @@ class Collector:
         """With what the machine said when it was last looked at. Facts of many models are gathered in pieces."""
         rooms = self._rooms
         counters = rooms.registry.departing.counters(rooms.registry.served())
+        await asyncio.sleep(0)
         models: list[ModelFacts] = []
-        async for made in in_pieces(map(model_facts, rooms.registry.served())):
+        async for made in in_pieces(map(model_facts, rooms.registry.each_served())):
             models += made
         models = with_draining(models, map(model_facts, rooms.registry.departing.versions))
-        index = rooms.registry.index(ready_only=False, found=self._readings.found or {})
+        await asyncio.sleep(0)
+        index = await gathered(rooms.registry.index(ready_only=False, found=self._readings.found or {}))
         await asyncio.sleep(0)
         rows: list[Document] = []
         async for some in in_pieces(model_rows(index, models)):
             rows += some
         workers = rooms.workers()
         await asyncio.sleep(0)
+        server = self._server()
+        await asyncio.sleep(0)
         facts = Facts(
             round(time.time() * 1000),
             self._clock.now_ns(),
-            self._server(),
+            server,
             index,
             models,
             await _sum(counters),

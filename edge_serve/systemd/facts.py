@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Iterator
 
+from edge_serve.aio.turns import gathered
 from edge_serve.models.caching import CachedRunner
 from edge_serve.models.driver import Driver
 from edge_serve.models.registry import Registry
@@ -23,11 +26,13 @@ class FactReader:
         self._stalls: Stalls[str] = Stalls()
         self._woken: set[str] = set()
 
-    def read(self, now_ns: int) -> Facts:
+    async def read(self, now_ns: int) -> Facts:
         """To be called about once a second."""
-        drivers = self._drivers()
-        markers = {name: marker for name, driver in drivers.items() if (marker := driver.standstill()) is not None}
+        waiting = [one for one in await gathered(self._drivers()) if one[2] is not None]
+        drivers = {name: driver for name, driver, _ in waiting}
+        markers = {name: marker for name, _, marker in waiting}
         ages = self._stalls.look(now_ns, markers)
+        await asyncio.sleep(0)
         self._woken &= ages.keys()
         for name, age in ages.items():
             if age > WAKE_SECONDS and name not in self._woken:
@@ -36,10 +41,9 @@ class FactReader:
                 drivers[name].wake()
         return Facts(ages, self._workers.watch(now_ns))
 
-    def _drivers(self) -> dict[str, Driver]:
-        found = {}
-        for served in self._registry.served():
+    def _drivers(self) -> Iterator[tuple[str, Driver, int | None]]:
+        """Yield the drivers by their models, and what they say of a standstill."""
+        for served in self._registry.each_served():
             runner = served.runner.runner if isinstance(served.runner, CachedRunner) else served.runner
             if isinstance(runner, Driver):
-                found[f"{served.name}:{served.version}"] = runner
-        return found
+                yield f"{served.name}:{served.version}", runner, runner.standstill()

@@ -41,11 +41,12 @@ def status_line(
         unread: models of the repository that could not be read, and why: they failed, too.
     """
     counted = [one for one in standings if one.word != "unloaded"]
-    serving = sum(one.word == "ready" or one.serves for one in counted)
+    troubled = [one for one in counted if one.word != "ready"]
+    serving = len(counted) - sum(not one.serves for one in troubled)
     required = {one.name: one.reason for one in lacking if phase.loaded and not phase.safe and one.reason}
-    failed = {one.name: one.reason for one in counted if one.word == "failed"}
+    failed = {one.name: one.reason for one in troubled if one.word == "failed"}
     failed |= {name: reason for name, reason in (unread or {}).items() if name not in failed}
-    groups = [_group(word, [one.name for one in counted if one.word == word]) for word in _MOVING]
+    groups = [_group(word, [one.name for one in troubled if one.word == word]) for word in _MOVING]
     if failed:
         head = failed_line(failed, required, serving)
     elif not phase.loaded and not counted:

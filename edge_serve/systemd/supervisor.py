@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from edge_serve.aio.tasks import start_task
+from edge_serve.aio.turns import gathered
 from edge_serve.clock import Clock
+from edge_serve.models.records import Standing
 from edge_serve.models.registry import Registry
 from edge_serve.service import Service
 from edge_serve.systemd import faults, notify
@@ -85,24 +88,27 @@ class Supervisor:
         """Look until cancelled."""
         while True:
             try:
-                self.look()
+                await self.look()
             except Exception:  # one bad look must not be the last
                 log.exception("looking after the service failed")
             pause = TICK if self._watched.service.started else TICK_LOADING
             await asyncio.sleep(min(pause, self._watchdog / FEEDS) if self._watchdog else pause)
 
-    def look(self) -> None:
-        """Tell what has changed."""
-        now = self._clock.now_ns()
+    async def look(self) -> None:
+        """Tell what has changed. What concerns each model is looked at in pieces."""
+        registry, now = self._watched.registry, self._clock.now_ns()
+        standings = await gathered(registry.standings())
+        await asyncio.sleep(0)
         if not self._stopping:
-            self._tell_standing()
+            self._tell_standing(self._line(standings))
+        await asyncio.sleep(0)
         if not self._started or self._reloading:
-            self._extend(now)
-        self._feed(now)
+            self._extend(now, standings)
+        await self._feed(now)
         if self._crashes is not None:
-            served = self._watched.registry.served()
-            busy = sorted({one.name for one in served if one.runner.in_flight()})
-            self._crashes.look(now, busy, started=self._watched.service.started)
+            await asyncio.sleep(0)
+            busy = await gathered(one.name if one.runner.in_flight() else "" for one in registry.each_served())
+            self._crashes.look(now, sorted({*busy} - {""}), started=self._watched.service.started)
 
     # ---- what happens to the server -----------------------------------------------------------------------------
 
@@ -118,7 +124,11 @@ class Supervisor:
         """What had changed is loaded, or failed to."""
         if self._reloading:
             self._reloading = False
-            self._notifier.tell(notify.ready(self._line(), os.getpid()))
+            start_task(self._tell_reloaded(), "end of a reload")
+
+    async def _tell_reloaded(self) -> None:
+        line = self._line(await gathered(self._watched.registry.standings()))
+        self._notifier.tell(notify.ready(line, os.getpid()))
 
     def stop_begins(self, seconds: float) -> None:
         """The server drains, for at most `seconds`."""
@@ -161,14 +171,13 @@ class Supervisor:
         incidents = self._watched.registry.incidents
         return Phase(self._watched.service.started, self.safe_mode, incidents.unreadable)
 
-    def _line(self) -> str:
+    def _line(self, standings: Sequence[Standing]) -> str:
         registry = self._watched.registry
-        return status_line(self._phase(), registry.standings(), registry.lacking(), registry.unread())
+        return status_line(self._phase(), standings, registry.lacking(), registry.unread())
 
-    def _tell_standing(self) -> None:
+    def _tell_standing(self, line: str) -> None:
         """READY=1 once the models of the start are loaded, or failed to: a start that waited for a required model which
         cannot load would be restarted for ever, and the other models with it."""
-        line = self._line()
         if not self._started and self._watched.service.started:
             self._started = True
             self._status = line
@@ -179,9 +188,9 @@ class Supervisor:
             self._status = line
             self._notifier.tell(notify.status(line))
 
-    def _feed(self, now: int) -> None:
+    async def _feed(self, now: int) -> None:
         """Look at workers and schedulers, also when nobody waits for the watchdog: one that hangs is ended inside."""
-        decision = decide(self._facts.read(now))
+        decision = decide(await self._facts.read(now))
         reason = decision.reason if isinstance(decision, Withhold) else ""
         if reason and reason != self._hungry:
             log.critical("the watchdog is not fed: %s", reason)
@@ -193,12 +202,12 @@ class Supervisor:
         elif decision.hopeless:
             self._notifier.tell(notify.trigger(reason))
 
-    def _extend(self, now: int) -> None:
+    def _extend(self, now: int, standings: Sequence[Standing]) -> None:
         """More time for loads that move: a model more is there, or a worker computes."""
         if now - self._extended_ns < EXTEND_EVERY * 1e9:
             return
         self._extended_ns = now
-        done = sum(one.word != "loading" for one in self._watched.registry.standings())
+        done = sum(one.word != "loading" for one in standings)
         progress = (done, self._watched.workers.workers(), round(self._watched.workers.cpu_seconds(), 1))
         if progress != self._progress:
             self._progress = progress

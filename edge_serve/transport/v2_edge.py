@@ -6,6 +6,7 @@ docs/status.md and docs/supervision.md tell users about them.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -13,12 +14,16 @@ from typing import Any, Protocol
 import orjson
 
 from edge_serve.access.roles import Role
+from edge_serve.aio.tasks import start_task
+from edge_serve.aio.turns import in_pieces
 from edge_serve.protocol.routes import PathNotFound, Route
 from edge_serve.transport.access import Gate
 from edge_serve.transport.exchange import Exchange
 from edge_serve.transport.page import Headers, PageFile, page_files
 from edge_serve.transport.strangers import for_strangers
 
+#: documents with more models are written in pieces
+MANY_MODELS = 32
 _NO_STORE: Headers = (("Cache-Control", "no-store"),)
 
 
@@ -34,6 +39,21 @@ def _json(document: dict[str, Any]) -> bytes:
         return orjson.dumps(document)
     except TypeError:  # lone surrogates: the name of a directory that is no UTF-8
         return json.dumps(document).encode()
+
+
+async def _reply_in_pieces(exchange: Exchange, document: dict[str, Any]) -> None:
+    """Write a document with many models. Other callbacks have their turn meanwhile."""
+    pieces = [b",".join(made) async for made in in_pieces(map(_json, document["models"])) if made]
+    rows = [part for piece in pieces for part in (b",", piece)][1:]
+    try:
+        rest = orjson.dumps({**document, "models": orjson.Fragment(b"[\0]")})  # JSON has no such byte
+    except TypeError:  # as in `_json`
+        await asyncio.sleep(0)
+        exchange.reply(200, (json.dumps(document).encode(),), headers=_NO_STORE)
+        return
+    head, _, tail = rest.partition(b"\0")
+    await asyncio.sleep(0)
+    exchange.reply(200, (head, *rows, tail), headers=_NO_STORE)
 
 
 class Edge:
@@ -55,8 +75,11 @@ class Edge:
         whole = gate is None or gate.may_read_log(field)
 
         def reply(document: dict[str, Any]) -> None:
-            shown = document if whole else for_strangers(document)
-            exchange.reply(200, (_json({**shown, "client": client}),), headers=_NO_STORE)
+            shown = {**(document if whole else for_strangers(document)), "client": client}
+            if len(shown["models"]) <= MANY_MODELS:
+                exchange.reply(200, (_json(shown),), headers=_NO_STORE)
+            else:
+                start_task(_reply_in_pieces(exchange, shown), "status document")
 
         self._service.status(reply)
 

@@ -131,7 +131,7 @@ class OpenedModel:
     @property
     def restarts(self) -> int:
         """How often its workers were started again since the model was opened."""
-        return sum(worker.restarts for worker in self._workers())
+        return sum([worker.restarts for worker in self._workers()])
 
     def trouble(self) -> str:
         """What has become of its workers lately; "" = nothing."""
@@ -156,6 +156,8 @@ class OpenedModel:
         return [worker.pid for worker in self._workers()]
 
     def _workers(self) -> list[Worker]:
+        if len(self._homes) == 1:
+            return [self._homes[0].worker]
         return list(dict.fromkeys(home.worker for home in self._homes))
 
     def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None:

@@ -82,6 +82,8 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._policy = RestartPolicy()
         self._parts: list[Part] = []
+        #: models among them; 0 = to be counted
+        self._shares = 0
         self._turning: set[str] = set()
         self._numbers = itertools.count(1)
         self._ending = False
@@ -139,7 +141,9 @@ class Worker:
 
     def shares(self) -> int:
         """How many models live in it."""
-        return max(1, len({part.link.arena for part in self._parts}))
+        if not self._shares:
+            self._shares = max(1, len({part.link.arena for part in self._parts}))
+        return self._shares
 
     def _new_process(self) -> Process:
         interpreter = self.environment.interpreter if self.environment is not None else None
@@ -187,6 +191,7 @@ class Worker:
         """
         await self._open(part)
         self._parts.append(part)
+        self._shares = 0
 
     async def _open(self, part: Part) -> None:
         process = self._process
@@ -277,6 +282,7 @@ class Worker:
         process = self._process
         if part in self._parts:
             self._parts.remove(part)
+            self._shares = 0
         desk = self._desk
         desk.hang_up(part.number)
         for channel in part.channels.values():

@@ -120,7 +120,7 @@ class House:
         return [(e.name, e.version, e.state, e.reason) for e in self.entries()]
 
     def entries(self) -> list[IndexEntry]:
-        return self.registry.index(ready_only=False, found=self.repository.scan())
+        return list(self.registry.index(ready_only=False, found=self.repository.scan()))
 
     def plans(self) -> dict[str, Plan | None]:
         return {name: record.plan for name, record in self.registry._models.items()}

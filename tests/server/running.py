@@ -163,15 +163,15 @@ def start(
 
 @contextlib.contextmanager
 def running(
-    *arguments: str, ready: bool = True, prefix: Sequence[str] = (), cwd: Path | None = None
+    *arguments: str, ready: bool = True, prefix: Sequence[str] = (), cwd: Path | None = None, limit: float = PATIENCE
 ) -> Iterator[Running]:
-    """A server that is ready (or whose doors are open), ended at the end."""
+    """A server that is ready within `limit` seconds (or whose doors are open), ended at the end."""
     server = start(*arguments, prefix=prefix, cwd=cwd)
     try:
         server.http = int(server.wait_for_log(r"HTTP on 127\.0\.0\.1:(\d+)")[1])
         server.metrics = int(server.wait_for_log(r"metrics on 127\.0\.0\.1:(\d+)")[1])
         if ready:
-            server.wait_for_log(r"edge-serve \S+ ready in")
+            server.wait_for_log(r"edge-serve \S+ ready in", limit)
         yield server
     finally:
         try:

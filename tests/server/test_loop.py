@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from google.protobuf.message import Message
 
-from edge_serve.protocol.grpc_service_pb2 import ModelInferRequest
-from tests.backends.onnx_models import identity
+from edge_serve.protocol.grpc_service_pb2 import ModelInferRequest, ModelStatisticsRequest, RepositoryIndexRequest
 from tests.server import watched
-from tests.server.running import Running, python_model, running
+from tests.server.many_models import small_models
+from tests.server.running import PATIENCE, Running, python_model, running
 
 grpc = pytest.importorskip("grpc")
 
@@ -99,9 +100,13 @@ class Scene:
 
     def grpc(self, message: ModelInferRequest, compression: object = None) -> None:
         """One request over gRPC."""
+        self.call("ModelInfer", message, compression)
+
+    def call(self, method: str, message: Message, compression: object = None) -> None:
+        """One call over gRPC."""
         options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
         with grpc.insecure_channel(f"127.0.0.1:{self._grpc}", options) as channel:
-            call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
             call(message.SerializeToString(), timeout=120, compression=compression)
 
 
@@ -123,11 +128,11 @@ def typed(count: int) -> ModelInferRequest:
 
 
 @contextmanager
-def scene(root: Path, *flags: str) -> Iterator[Scene]:
+def scene(root: Path, *flags: str, limit: float = PATIENCE) -> Iterator[Scene]:
     turns = root / "turns"
     prefix = [sys.executable, str(watched.__file__), str(turns)]
     flags = (f"--model-repository={root}/models", "--allow-grpc=true", "--grpc-port=0", *flags)
-    with running(*flags, prefix=prefix) as server:
+    with running(*flags, prefix=prefix, limit=limit) as server:
         yield Scene(server, turns)
 
 
@@ -202,19 +207,18 @@ def test_a_load_with_a_large_file(here: Scene) -> None:
 
 
 @pytest.mark.slow  # alone: the processor time of its many objects doubles beside another test process
-@pytest.mark.timeout(300)
-def test_questions_and_housekeeping_with_many_models(tmp_path: Path) -> None:
-    for i in range(150):
-        (tmp_path / f"models/m{i}/1").mkdir(parents=True)
-        identity(tmp_path / f"models/m{i}/1/model.onnx")
-        (tmp_path / f"models/m{i}/config.pbtxt").write_text('backend: "onnxruntime"')
+@pytest.mark.timeout(600)
+def test_questions_and_housekeeping_with_a_thousand_models(tmp_path: Path) -> None:
+    small_models(tmp_path / "models", onnx=1000)
     python_model(tmp_path / "models", "small", ECHO, CONFIG)
-    with scene(tmp_path, "--memory-admission=false", "--self-inference-interval-secs=1") as many:
+    with scene(tmp_path, "--memory-admission=false", "--self-inference-interval-secs=1", limit=300) as many:
         server = many.server
         for ask in (
             lambda: time.sleep(3),
             lambda: server.get("/metrics", server.metrics),
             lambda: server.get("/v2/models/stats"),
+            lambda: many.call("ModelStatistics", ModelStatisticsRequest()),
+            lambda: many.call("RepositoryIndex", RepositoryIndexRequest()),
             lambda: server.get("/edge-serve/status"),
             lambda: server.get("/v2/health/ready"),
             lambda: server.post("/v2/repository/index"),

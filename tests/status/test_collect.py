@@ -63,6 +63,8 @@ class FakeRegistry:
     def served(self) -> list[Any]:
         return []
 
+    each_served = served
+
     @property
     def departing(self) -> FakeRegistry:
         return self
