@@ -6,6 +6,8 @@ Layout: dlpack.h, `DLManagedTensor` of version 0.x (what `__dlpack__()` gives wi
 from __future__ import annotations
 
 import ctypes
+import sys
+from collections.abc import Callable
 from ctypes import pythonapi
 from typing import Any
 
@@ -70,17 +72,24 @@ _dying_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ch
 _exported: dict[int, tuple[_Managed, Any, Array]] = {}
 
 
-def _forget(managed: Any) -> None:
-    _exported.pop(ctypes.addressof(managed.contents), None)
+# A capsule may be freed after this module, when the interpreter ends: nothing of the module may be touched then
+# (`is_finalizing` is a default because globals are gone), and the C functions must still exist (`_keep_for_ever`).
+def _forget(managed: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    if not is_finalizing():
+        _exported.pop(ctypes.addressof(managed.contents), None)
 
 
-def _drop_unused(capsule: int) -> None:
+def _drop_unused(capsule: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     # A consumer renames the capsule that it has taken; only an untouched one is ours to free.
-    if _dying_is_valid(capsule, b"dltensor"):
+    if not is_finalizing() and _dying_is_valid(capsule, b"dltensor"):
         _exported.pop(_dying_pointer(capsule, b"dltensor"), None)
 
 
 _DELETER, _DESTRUCTOR = _Deleter(_forget), _Destructor(_drop_unused)
+_keep_for_ever = pythonapi.Py_IncRef
+_keep_for_ever.restype, _keep_for_ever.argtypes = None, (ctypes.py_object,)
+_keep_for_ever(_DELETER)
+_keep_for_ever(_DESTRUCTOR)
 
 
 def export(array: Array, datatype: DataType) -> object:

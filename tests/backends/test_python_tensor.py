@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -144,6 +146,25 @@ def test_a_capsule_that_nobody_takes_is_freed() -> None:
     capsule = Tensor("X", np.arange(4)).to_dlpack()
     del capsule
     assert not python_dlpack._exported
+
+
+def test_capsules_that_outlive_the_interpreter_do_no_harm() -> None:
+    program = """
+import sys
+import numpy as np
+from edge_serve.backends.python_tensor import Tensor
+
+class Exporter:
+    def __init__(self, capsule): self.capsule = capsule
+    def __dlpack__(self, **_): return self.capsule
+    def __dlpack_device__(self): return 1, 0
+
+sys.kept = [Tensor("X", np.arange(4)).to_dlpack(), np.from_dlpack(Exporter(Tensor("X", np.arange(4)).to_dlpack()))]
+sys.kept.append(sys.kept)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 class OnDevice:
