@@ -245,6 +245,16 @@ def test_every_type(browser: Browser, server: Running, tmp_path: Path) -> None:
             assert language != "python" or "-6.55e+04" in printed
 
 
+def test_large_answers_are_shortened(browser: Browser, server: Running, tmp_path: Path) -> None:
+    np.save(tmp_path / "map.npy", np.arange(2 * 40_000, dtype=np.float32).reshape(2, -1))
+    with model_page(browser, server, "everything") as page:
+        page.evaluate(f"{field('FP32')}.querySelector('.tick input').click()")
+        give(page, "FP32", tmp_path / "map.npy")
+        answer = send(page)
+        assert "[1]\t40000\t40001\t40002" in answer
+        assert "32 of 80,000 values. Least 0, highest 79999 (at 79,999), mean 39999.5." in answer
+
+
 def test_numpy_and_raw_files(browser: Browser, server: Running, tmp_path: Path) -> None:
     values = np.arange(16, dtype=np.int32)
     np.save(tmp_path / "a.npy", values)

@@ -1,7 +1,7 @@
 /** The answer of a model, drawn: numbers as tables, strings as text, and classes with their labels. */
 
 import { button, make, save } from "./draw.js";
-import { count, isFloat, textOf, writeNumpy } from "./tensors.js";
+import { isFloat, textOf, writeNumpy } from "./tensors.js";
 import { number, plural, shapeText } from "./text.js";
 
 const ROWS = 32,
@@ -112,15 +112,18 @@ function picture(values, shape, datatype) {
 /** A table whose columns are the last dimension, and the least, the highest, and the mean of many values. */
 function numbers(values, shape, datatype, mostRows) {
   const box = make("div", ""),
-    width = shape.length ? shape[shape.length - 1] : 1,
-    table = make("table", "numbers");
-  const columns = Math.min(width, COLUMNS),
-    rows = Math.min(values.length / width, mostRows),
+    table = make("table", "numbers"),
+    last = shape.length ? shape[shape.length - 1] : 1,
+    flat = values.length === last; // one long row is broken into several
+  const width = flat ? Math.min(last, COLUMNS) : last,
+    columns = Math.min(width, COLUMNS),
+    rows = Math.min(Math.ceil(values.length / width), mostRows),
     lead = shape.slice(0, -1);
   for (let r = 0; r < rows; r++) {
     const line = make("tr", "");
-    if (values.length > width) line.append(make("th", "", place(r, lead)));
-    for (let c = 0; c < columns; c++) line.append(make("td", "", show(values[r * width + c], datatype)));
+    if (values.length > width) line.append(make("th", "", flat ? `[${r * width}]` : place(r, lead)));
+    for (const value of values.slice(r * width, r * width + columns))
+      line.append(make("td", "", show(value, datatype)));
     if (columns < width) line.append(make("td", "", "…"));
     table.append(line);
   }
@@ -129,7 +132,7 @@ function numbers(values, shape, datatype, mostRows) {
   scroll.setAttribute("role", "region");
   scroll.setAttribute("aria-label", "values");
   box.append(scroll);
-  if (rows * columns < count(shape))
+  if (rows * columns < values.length)
     box.append(make("p", "note", `${number(rows * columns)} of ${plural(values.length, "value")}. ${summary(values)}`));
   return box;
 }
