@@ -21,6 +21,7 @@ from typing import TypeVar
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.checks_ensemble import NAMESPACE_END
 from edge_serve.config.layout import refusal_of
+from edge_serve.config.settings import nearest
 from edge_serve.errors import InvalidArgument, UnreadableEntry
 from edge_serve.models.faults import Faults, Stage
 from edge_serve.models.names import CONTROLS, has_controls, is_text
@@ -246,8 +247,18 @@ def _list(root: Path) -> tuple[Path, list[str], list[str]]:
             names = [entry.name for entry in shown if entry.is_dir(follow_symlinks=False)]
             return root.resolve(), names, [entry.name for entry in shown if entry.is_symlink()]
     except OSError as error:
-        hint = "give --model-repository an existing directory"
+        hint = "give --model-repository an existing directory" + _like(root)
         raise InvalidArgument(f"failed to read model repository '{root}': {error.strerror}; {hint}") from error
+
+
+def _like(root: Path) -> str:
+    """Return a hint for a mistyped repository: the directory beside it that has the most similar name."""
+    try:
+        with os.scandir(root.parent) as entries:
+            close = nearest(root.name, [entry.name for entry in entries if entry.is_dir()])
+    except OSError:
+        return ""
+    return f", did you mean '{root.parent / close}'?" if close and close != root.name else ""
 
 
 def _target(path: Path, root: Path) -> Path | None:

@@ -222,3 +222,12 @@ def test_names_and_namespaces_of_identities(tmp_path: Path) -> None:
     identity = next(iter(Repository([tmp_path / "root"], namespaced=True).scan()))
     assert (namespace_of(identity), plain_name(identity)) == (str(tmp_path / "root"), "a::b")
     assert (namespace_of("a::b"), plain_name("a::b")) == ("", "a::b")
+
+
+def test_a_mistyped_repository_is_answered_with_the_one_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "model_repository").mkdir()
+
+    with pytest.raises(InvalidArgument, match=f"did you mean '{tmp_path}/model_repository'"):
+        Repository([tmp_path / "model_repositry"]).scan()
+    with pytest.raises(InvalidArgument, match=r"an existing directory$"):
+        Repository([tmp_path / "other"]).scan()
