@@ -29,7 +29,7 @@ from edge_serve.models.version_policy import choose
 from edge_serve.service import Service
 from edge_serve.workers.arena import Budget
 from edge_serve.workers.environments import Environments
-from edge_serve.workers.pool import Hooks, Workers
+from edge_serve.workers.pool import Hooks, Limits, Workers
 from edge_serve.workers.sandbox import Sandbox
 
 #: tensor memory for warm-up requests
@@ -78,11 +78,13 @@ class Options:
     Attributes:
         names: the models to check; empty = all of the repositories.
         infer_seconds: how long a model may take to answer a request; 0 = it is not asked.
+        load_seconds: how long a model may take to load.
     """
 
     auto_complete: bool = True
     names: tuple[str, ...] = ()
     infer_seconds: float = 0.0
+    load_seconds: float = Limits().load
 
 
 async def check_repository(roots: Sequence[Path], options: Options | None = None) -> AsyncIterator[Verdict]:
@@ -95,7 +97,8 @@ async def check_repository(roots: Sequence[Path], options: Options | None = None
     clock = MonotonicClock()
     sandbox = Sandbox(tuple(roots))
     hooks = Hooks()
-    workers = Workers(hooks=hooks, environments=Environments(confine=sandbox.probe), sandbox=sandbox)
+    limits = Limits(load=options.load_seconds)
+    workers = Workers(limits, hooks=hooks, environments=Environments(confine=sandbox.probe), sandbox=sandbox)
     loader = Loader(workers, Budget(CHECK_BYTES), clock, LoaderOptions(auto_complete=options.auto_complete))
     repository = Repository(roots)
     registry = Registry(repository, loader)

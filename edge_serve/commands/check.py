@@ -37,6 +37,7 @@ def run(arguments: Sequence[str]) -> int:
         not options.disable_auto_complete_config,
         tuple(dict.fromkeys(options.model)),
         options.infer_timeout if options.infer else 0.0,
+        options.load_timeout,
     )
     try:
         return asyncio.run(_check(options.repository, wanted, as_json=options.json))
@@ -104,6 +105,7 @@ def _arguments(options: argparse.Namespace) -> list[str]:
     return [
         *(f"--{flag.replace('_', '-')}" for flag in arguments),
         f"--infer-timeout={options.infer_timeout}",
+        f"--load-timeout={options.load_timeout}",
         *(f"--model={name}" for name in options.model),
         "--",
         *(os.path.abspath(path) for path in options.repository),
@@ -126,6 +128,10 @@ def _parser() -> OptionParser:
     parser.add_argument(
         "--infer-timeout", metavar="S", type=seconds(0.1, 86_400.0), default=_INFER_SECONDS,
         help=f"seconds that a model may take to answer ({_INFER_SECONDS:g})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--load-timeout", metavar="S", type=seconds(0.1, 86_400.0), default=check.Options().load_seconds,
+        help=f"seconds that a model may take to load ({check.Options().load_seconds:g}, as in the server)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(

@@ -173,7 +173,9 @@ def test_another_user_checks_the_same_with_whole_paths(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(subprocess, "run", run)
     assert cli.main(["check", "models", "--as", "nobody", "--infer", "--model", "a", "--infer-timeout", "3"]) == 1
-    assert asked["command"][-6:] == ["check", "--infer", "--infer-timeout=3.0", "--model=a", "--", f"{tmp_path}/models"]
+    assert asked["command"][-7:] == [
+        "check", "--infer", "--infer-timeout=3.0", "--load-timeout=600.0", "--model=a", "--", f"{tmp_path}/models",
+    ]  # fmt: skip
     assert (asked["cwd"], asked["env"]["USER"]) == ("/", "nobody")
 
     assert cli.main(["check", "models", "--as", "root"]) == 1
@@ -210,6 +212,15 @@ class TritonPythonModel:
                 sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros((1, 2), np.float32))]))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
+NEVER_LOADS = """
+class TritonPythonModel:
+    def initialize(self, args):
+        while True:
+            pass
+
+    def execute(self, requests):
+        pass
+"""
 CALLER = ECHO.format(
     before='i = [pb_utils.get_input_tensor_by_name(request, "IN")]; '
     'r = pb_utils.InferenceRequest(model_name="echo", requested_output_names=["OUT"], inputs=i).exec(); '
@@ -238,17 +249,21 @@ def test_models_of_every_kind_are_asked_as_they_must_be(tmp_path: Path) -> None:
     python_model(tmp_path, "decoupled", DECOUPLED.format(times="range(3)"), CONFIG + policy)
     python_model(tmp_path, "echo", echo, CONFIG)
     python_model(tmp_path, "endless", DECOUPLED.format(times="iter(int, 1)"), CONFIG + policy)
+    python_model(tmp_path, "never_loads", NEVER_LOADS, CONFIG)
     python_model(tmp_path, "not_zeros", ECHO.format(before=ONLY_POSITIVE), CONFIG)
     python_model(tmp_path, "sequence", started, CONFIG + SEQUENCE)
     python_model(tmp_path, "silent", DECOUPLED.format(times="()"), CONFIG + policy)
     python_model(tmp_path, "warmed", ECHO.format(before=ONLY_POSITIVE), CONFIG + WARMUP)
 
-    document = check(tmp_path, "--infer", "--infer-timeout=3")
+    document = check(tmp_path, "--infer", "--infer-timeout=3", "--load-timeout=10")
 
-    assert {name for name, model in document["by_name"].items() if not model["ok"]} == {"endless", "not_zeros"}
+    assert {name for name, model in document["by_name"].items() if not model["ok"]} == {
+        "endless", "never_loads", "not_zeros",
+    }  # fmt: skip
+    assert "did not load within 10 s" in document["by_name"]["never_loads"]["error"]
     assert "responses came, but not the last one within 3 s" in problems(document, "endless")
     assert "only positive" in (said := problems(document, "not_zeros"))
     assert "give it a better one: a model_warmup in its config.pbtxt" in said
-    asked = {name: model["asked"][0] for name, model in document["by_name"].items()}
+    asked = {name: model["asked"][0] for name, model in document["by_name"].items() if model["asked"]}
     assert [asked[name]["responses"] for name in ("decoupled", "silent", "sequence")] == [3, 0, 1]
     assert asked["warmed"]["request"] == "model_warmup sample 'noise'"
