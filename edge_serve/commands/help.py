@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 from edge_serve import __version__
-from edge_serve.config.server import SETTINGS
+from edge_serve.config.server import SETTINGS, defaults
 from edge_serve.config.setting_kinds import shown
 from edge_serve.config.settings import flag_of, nearest
 
@@ -31,6 +31,8 @@ MOST_USED = (
     "metrics_port", "token_file", "log_verbose",
 )  # fmt: skip
 _WIDTH = 80
+#: groups of settings whose help does not say which port or address is meant
+_DOORS = {"HTTP": "HTTP", "GRPC": "gRPC", "Metrics": "metrics"}
 #: where the explanation of an option begins
 _COLUMN = 30
 
@@ -54,6 +56,7 @@ Exit status: 0 good, 1 there are problems, one a line.
 
 def overview() -> str:
     """Return the text of `edge-serve --help`."""
+    values = defaults()
     lines = [
         "usage: edge-serve --model-repository DIR [option...]",
         "       edge-serve COMMAND [option...]",
@@ -61,16 +64,19 @@ def overview() -> str:
         "Commands ('edge-serve COMMAND --help' explains one):",
         *(f"  {name:<14}{text}" for name, text in COMMANDS.items()),
         "",
-        f"The most used of the {len(SETTINGS)} options of the server:",
+        f"The most used of the {len(SETTINGS)} options of the server [default]:",
     ]
     for name in MOST_USED:
         setting = SETTINGS[name]
         head = f"  {flag_of(name)}" + (f" <{setting.kind.metavar}>" if setting.kind.metavar else "")
-        text = setting.help.partition(". ")[0].rstrip(".")
+        text = setting.help.partition(". ")[0].rstrip(".") + (f" [{values[name]}]" if values[name] else "")
+        if setting.group in _DOORS:
+            text = f"{_DOORS[setting.group]}: {text[0].lower()}{text[1:]}"
         if len(head) >= _COLUMN:
             lines.append(head)
             head = ""
-        lines += textwrap.wrap(text, _WIDTH, initial_indent=f"{head:<{_COLUMN}}", subsequent_indent=" " * _COLUMN)
+        wrapped = textwrap.wrap(text, _WIDTH - _COLUMN, break_on_hyphens=False)
+        lines += [f"{head:<{_COLUMN}}{wrapped[0]}", *(" " * _COLUMN + line for line in wrapped[1:])]
     return "\n".join([*lines, "", "All options: edge-serve serve --help", "Version: edge-serve --version"]) + "\n"
 
 
