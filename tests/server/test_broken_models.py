@@ -98,6 +98,12 @@ def test_the_client_of_a_load_reads_the_same(told: Told, name: str) -> None:
     assert missing(case, error) == [], error
 
 
+def test_a_failed_ensemble_keeps_its_reason_when_a_member_is_loaded_again(told: Told) -> None:
+    assert told.server.post("/v2/repository/models/good/load")[0] == 200
+    entries = json.loads(told.server.post("/v2/repository/index")[1])
+    assert {entry["name"]: entry.get("reason", "") for entry in entries}["member_dtype"] == told.reasons["member_dtype"]
+
+
 def test_a_model_that_is_not_ready_is_not_called_restarting(told: Told) -> None:
     """A worker that cannot start a thread, and a model that says itself that it is not ready."""
     rows = json.loads(told.server.get("/edge-serve/status")[1])["models"]
