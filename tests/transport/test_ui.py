@@ -206,6 +206,12 @@ def test_a_model_that_hangs_is_red_and_errors_of_clients_are_shown(browser: Brow
             "70 MiB",
         ]
         assert page.evaluate(cells.format(2))[10] == "–\nshared"
+        colour = page.evaluate("getComputedStyle(document.querySelector('.models .pill')).color")
+        assert colour == "rgb(198, 40, 40)", "red"
+        assert (
+            page.evaluate("getComputedStyle(document.querySelector('.models .row')).backgroundColor")
+            == "rgba(0, 0, 0, 0)"
+        )
         page.evaluate("location.hash = '#model/hangs/1'")
         shows(page, "A batch has been running for 32 s; requests in flight: 1. The model hangs, or is slow.")
         shows(page, "the oldest batch runs for 32 s")

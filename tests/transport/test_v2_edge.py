@@ -20,7 +20,8 @@ def test_the_status_is_a_json_document_that_nobody_keeps() -> None:
     exchange = Door().call("GET", "/edge-serve/status")
 
     assert (exchange.status, exchange.content_type) == (200, JSON)
-    assert exchange.json == {"server": {"state": "ready"}, "client": {"role": "admin", "admin_refusal": ""}}
+    client = {"role": "admin", "admin_refusal": ""}
+    assert exchange.json == {"server": {"state": "ready"}, "models": [], "client": client}
     assert exchange.headers["Cache-Control"] == "no-store"
 
 

@@ -99,7 +99,7 @@ class FakeService:
     trace_changes: list[tuple[str, TraceChanges]] = field(default_factory=list)
     regions: Regions = field(default_factory=Regions)
     allows_shm: bool = True
-    document: dict[str, Any] = field(default_factory=lambda: {"server": {"state": "ready"}})
+    document: dict[str, Any] = field(default_factory=lambda: {"server": {"state": "ready"}, "models": []})
 
     def check_shm(self) -> None:
         if not self.allows_shm:

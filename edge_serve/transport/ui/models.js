@@ -104,7 +104,7 @@ function modelRow() {
         [size, remark] = memoryText(doc, model),
         long = isLong(model);
       const idle = live && !model.totals.requests && !failures && !clientErrors(model) && !model.in_flight;
-      node.className = `row ${model.condition}${live ? " live" : ""}${idle ? " idle" : ""}`;
+      node.className = `row is-${model.condition}${live ? " live" : ""}${idle ? " idle" : ""}`;
       quiet.hidden = !idle;
       say(name, model.name);
       name.href = address(model);
@@ -119,8 +119,9 @@ function modelRow() {
           .join(" · "),
       );
       say(pill, ...pillOf(model));
-      say(why, model.reason.replaceAll(/\n\s*/g, "\n"));
-      why.hidden = !model.reason;
+      // without the traceback of a model; how long a busy one is busy stands above
+      say(why, isLong(model) ? "" : model.reason.split("\n\nAt:\n")[0].replaceAll(/\n\s*/g, "\n"));
+      why.hidden = !why.textContent;
       say(requests, live ? rate(now.requests) : "", now.requests ? "" : "zero");
       say(p50, live ? duration(recent.p50) : "", recent.p50 == null ? "zero" : "");
       say(p99, live ? duration(recent.p99) : "", recent.p99 == null ? "zero" : "");
