@@ -8,6 +8,7 @@ each other. What runs in a worker process imports the standard library and NumPy
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -57,9 +58,15 @@ def sources_of(root: Path, package: str) -> dict[str, str]:
     return sources
 
 
+@functools.cache
+def _import_nodes(source: str) -> list[ast.Import | ast.ImportFrom]:
+    """Parse each source once: the tests below walk over the whole package a dozen times."""
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
 def imports_of(module: str, source: str, sources: Sources) -> Iterator[str]:
     """Names of what a module imports anywhere in it, as module names where those exist in `sources`."""
-    for node in ast.walk(ast.parse(source)):
+    for node in _import_nodes(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

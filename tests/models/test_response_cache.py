@@ -93,7 +93,7 @@ def test_the_sizes_are_not_below_what_python_takes() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.randoms(use_true_random=False))
+@given(st.randoms(use_true_random=True))
 def test_a_walk_stays_within_its_bytes(rng: random.Random) -> None:
     cache = ResponseCache(rng.randint(FRAME, 20 * FRAME))
     for _ in range(200):

@@ -183,7 +183,7 @@ def test_idle_instances_stand_by_whether_they_could_run_and_by_executions() -> N
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.randoms(use_true_random=False))
+@given(st.randoms(use_true_random=True))
 def test_a_walk_never_exceeds_a_stock_and_starves_nobody(rng: random.Random) -> None:
     names = ["r", "s", "G"]
     claimants = [
