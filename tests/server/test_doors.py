@@ -208,12 +208,12 @@ def test_the_command_that_makes_tokens(tmp_path: Path) -> None:
     token = made.stdout.strip()
     assert token not in path.read_text()
     assert read_tokens(str(path)).role_of(token) is Role.INFER
-    for arguments, text in (
-        ([str(path)], "expected edge-serve token <file> <role> [<name>]"),
-        ([str(path), "boss"], "found role 'boss'"),
-        ([str(path), "read", "two words"], "found name 'two words'"),
-        ([str(tmp_path / "none" / "tokens"), "read"], "cannot write"),
+    for arguments, status, text in (
+        ([str(path)], 2, "the following arguments are required: ROLE; see 'edge-serve token --help'"),
+        ([str(path), "boss"], 1, "found role 'boss'"),
+        ([str(path), "read", "two words"], 1, "found name 'two words'"),
+        ([str(tmp_path / "none" / "tokens"), "read"], 1, "cannot write"),
     ):
         refused = command("token", *arguments)
-        assert refused.returncode == 1
+        assert refused.returncode == status
         assert text in refused.stderr

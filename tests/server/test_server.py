@@ -76,18 +76,18 @@ def test_a_broken_model_ends_the_start_by_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("arguments", "status", "text"),
     [
-        ((), "--model-repository must be specified"),
-        (("--model-repository=/no/such/place",), "failed to read model repository '/no/such/place'"),
-        (("--model-repository=.", "--model-control-mode=sometimes"), "sometimes"),
-        (("--model-repository=.", "--no-such-flag"), "--no-such-flag"),
+        ((), 2, "--model-repository must be specified"),
+        (("--model-repository=/no/such/place",), 1, "failed to read model repository '/no/such/place'"),
+        (("--model-repository=.", "--model-control-mode=sometimes"), 2, "sometimes"),
+        (("--model-repository=.", "--no-such-flag"), 2, "--no-such-flag"),
     ],
 )
-def test_a_bad_command_line_is_one_clear_line(arguments: tuple[str, ...], text: str) -> None:
+def test_a_bad_command_line_is_one_clear_line(arguments: tuple[str, ...], status: int, text: str) -> None:
     server = start(*arguments)
 
-    assert server.process.wait(PATIENCE) == 1
+    assert server.process.wait(PATIENCE) == status
     assert text in server.log()
     assert "Traceback" not in server.log()
 
