@@ -210,7 +210,7 @@ def test_the_command_that_makes_tokens(tmp_path: Path) -> None:
     assert read_tokens(str(path)).role_of(token) is Role.INFER
     for arguments, status, text in (
         ([str(path)], 2, "the following arguments are required: ROLE; see 'edge-serve token --help'"),
-        ([str(path), "boss"], 1, "found role 'boss'"),
+        ([str(path), "boss"], 2, "found role 'boss'"),
         ([str(path), "read", "two words"], 1, "found name 'two words'"),
         ([str(tmp_path / "none" / "tokens"), "read"], 1, "cannot write"),
     ):
