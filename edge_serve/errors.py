@@ -33,6 +33,10 @@ class Internal(EdgeServeError):
     """The server or the model failed."""
 
 
+class Unparsable(Internal):
+    """A request whose JSON is not the expected one: an error of the client, although Triton answers 500."""
+
+
 class UnreadableEntry(Internal):
     """Content of a repository that the server cannot read, or does not read because of its kind or size."""
 

@@ -14,7 +14,16 @@ from typing import Any
 
 from edge_serve.aio.turns import gathered
 from edge_serve.config.model_config_pb2 import ModelConfig
-from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
+from edge_serve.errors import (
+    Cancelled,
+    EdgeServeError,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+    Unparsable,
+    Unsupported,
+)
 from edge_serve.messages.infer import InferRequest, InferResponse, Room
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata, TensorMetadata
 from edge_serve.messages.settings import LogControl, LogSettings, TraceChanges, TraceSettings
@@ -405,7 +414,8 @@ class Service:
         One that names a version which does not serve counts for the model's highest. Models that do not serve, and
         names that are none, have no counter.
         """
-        if 400 <= error.http_status < 500 and not isinstance(error, Cancelled):
+        of_client = 400 <= error.http_status < 500 and not isinstance(error, Cancelled)
+        if of_client or isinstance(error, Unparsable):
             served = self.registry.serving(name, version) or self.registry.serving(name, "")
             if served is not None:
                 served.statistics.client_errors += 1

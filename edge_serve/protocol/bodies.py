@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.errors import InvalidArgument, Unparsable
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata, TensorMetadata
 from edge_serve.messages.shared_memory import RegionStatus
@@ -161,7 +161,7 @@ def read_load_request(body: Buffer) -> dict[str, Parameter | bytes]:
         elif name.startswith("file:"):
             read[name] = _decode_file(name, text)
         else:
-            raise Internal("unexpected error on creating Triton parameter")
+            raise Unparsable("unexpected error on creating Triton parameter")
     return read
 
 
@@ -187,5 +187,5 @@ def _parameters(body: Buffer) -> dict[str, Any]:
     if parameters is None:
         return {}
     if type(parameters) is not dict:
-        raise Internal("attempt to get members for non-object")
+        raise Unparsable("attempt to get members for non-object")
     return parameters

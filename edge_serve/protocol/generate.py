@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+from edge_serve.errors import EdgeServeError, InvalidArgument, Unparsable
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.protocol import infer_tensors, json_text
@@ -45,7 +45,7 @@ def read(
     check_json(len(body), signature, limits)
     document = json_text.parse(body)
     if type(document) is not dict:
-        raise Internal("attempt to get members for non-object")
+        raise Unparsable("attempt to get members for non-object")
     request = InferRequest(signature.model_name, version)
     if "id" in document:
         request.id = json_text.as_string(document["id"], "Unable to parse 'id': ")
@@ -115,7 +115,7 @@ class _Reader:
             raise InvalidArgument(f"Keyword '{_NESTED}' for nested schema also given as input tensor name")
         if type(members) is not dict:
             text = "attempt to access JSON non-object as object"
-            raise Internal(f"Expected JSON object for keyword: '{_NESTED}': {text}")
+            raise Unparsable(f"Expected JSON object for keyword: '{_NESTED}': {text}")
         with _converting():
             for name, value in members.items():
                 self.take(name, value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edge_serve.errors import Internal, InvalidArgument, NotFound, Unsupported
+from edge_serve.errors import InvalidArgument, NotFound, Unparsable, Unsupported
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Place, Regions
 from edge_serve.protocol import infer_tensors
@@ -113,7 +113,7 @@ def read_own(document: Any, request: InferRequest) -> None:
 
 def _read_parameters(parameters: Any, request: InferRequest) -> None:
     if type(parameters) is not dict:
-        raise Internal("failed to get request params.: attempt to get members for non-object")
+        raise Unparsable("failed to get request params.: attempt to get members for non-object")
     for name, value in parameters.items():
         match name:
             case "sequence_id":

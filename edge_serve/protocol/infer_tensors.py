@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unparsable
 from edge_serve.protocol import json_text
 from edge_serve.tensors import Buffer, DataType, Shape, element_count, join_bytes, split_bytes
 
@@ -52,16 +52,16 @@ def read(data: Any, datatype: DataType, shape: Shape, name: str) -> bytes:
     values, kinds = flatten(data)
     if datatype is DataType.BYTES:
         if kinds.count(str) != len(kinds):
-            raise Internal("Unable to parse JSON bytes array: attempt to access JSON non-string as string")
+            raise Unparsable("Unable to parse JSON bytes array: attempt to access JSON non-string as string")
         return join_bytes(values)
     expected = element_count(shape)
     if len(values) > expected:
         _check(kinds[:expected], datatype)
-        raise Internal("Unable to parse 'data': Shape does not match true shape of 'data' field")
+        raise Unparsable("Unable to parse 'data': Shape does not match true shape of 'data' field")
     _check(kinds, datatype)
     packed = _pack(values, datatype, name)
     if len(values) < expected:
-        raise Internal("Unable to parse 'data': Shape does not match true shape of 'data' field")
+        raise Unparsable("Unable to parse 'data': Shape does not match true shape of 'data' field")
     return packed
 
 
@@ -182,7 +182,7 @@ def _wrong_type(datatype: DataType) -> EdgeServeError:
         what = "non-unsigned-integer as unsigned-integer"
     else:
         what = "non-signed-integer as signed-integer"
-    return Internal(f"Unable to parse 'data': attempt to access JSON {what}")
+    return Unparsable(f"Unable to parse 'data': attempt to access JSON {what}")
 
 
 def write(data: Buffer, datatype: DataType, shape: Shape, name: str) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from edge_serve.errors import Internal
+from edge_serve.errors import Unparsable
 from edge_serve.tensors import Buffer
 
 INT64_MIN = -(2**63)
@@ -38,7 +38,7 @@ def parse(text: Buffer) -> Any:
                 return _parse_with_nan(raw)
             except (ValueError, RecursionError):
                 pass
-        raise Internal("failed to parse the request JSON buffer: " + _explain(raw, error)) from None
+        raise Unparsable("failed to parse the request JSON buffer: " + _explain(raw, error)) from None
 
 
 def _parse_with_nan(raw: bytes) -> Any:
@@ -222,33 +222,33 @@ def member(value: Any, name: str, prefix: str) -> Any:
         Internal: there is none.
     """
     if type(value) is not dict or name not in value:
-        raise Internal(f"{prefix}attempt to access non-existing object member '{name}'")
+        raise Unparsable(f"{prefix}attempt to access non-existing object member '{name}'")
     return value[name]
 
 
 def as_string(value: Any, prefix: str = "") -> str:
     """Raises: Internal: not a string."""
     if type(value) is not str:
-        raise Internal(prefix + "attempt to access JSON non-string as string")
+        raise Unparsable(prefix + "attempt to access JSON non-string as string")
     return value
 
 
 def as_bool(value: Any, prefix: str = "") -> bool:
     """Raises: Internal: neither true nor false."""
     if type(value) is not bool:
-        raise Internal(prefix + "attempt to access JSON non-boolean as boolean")
+        raise Unparsable(prefix + "attempt to access JSON non-boolean as boolean")
     return value
 
 
 def as_unsigned(value: Any, prefix: str = "") -> int:
     """Raises: Internal: not a 64-bit unsigned integer."""
     if type(value) is not int or not 0 <= value <= UINT64_MAX:
-        raise Internal(prefix + "attempt to access JSON non-unsigned-integer as unsigned-integer")
+        raise Unparsable(prefix + "attempt to access JSON non-unsigned-integer as unsigned-integer")
     return value
 
 
 def as_array(value: Any, prefix: str = "") -> list[Any]:
     """Raises: Internal: not an array."""
     if type(value) is not list:
-        raise Internal(prefix + "attempt to access JSON non-array as array")
+        raise Unparsable(prefix + "attempt to access JSON non-array as array")
     return value

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+from edge_serve.errors import EdgeServeError, InvalidArgument, Unparsable
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.protocol import generate
@@ -140,27 +140,27 @@ def test_integers_beyond_64_bits_become_doubles() -> None:
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        (b"", Internal, "failed to parse the request JSON buffer: The document is empty. at 0"),
-        (b"[]", Internal, "attempt to get members for non-object"),
-        (b'"text"', Internal, "attempt to get members for non-object"),
-        (b'{"text":5}', Internal, "Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
-        (b'{"text":null}', Internal, "Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
+        (b"", Unparsable, "failed to parse the request JSON buffer: The document is empty. at 0"),
+        (b"[]", Unparsable, "attempt to get members for non-object"),
+        (b'"text"', Unparsable, "attempt to get members for non-object"),
+        (b'{"text":5}', Unparsable, "Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
+        (b'{"text":null}', Unparsable, "Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
         (
             b'{"number":1.5}',
-            Internal,
+            Unparsable,
             "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer",
         ),
-        (b'{"flag":1}', Internal, "Unable to parse 'data': attempt to access JSON non-boolean as boolean"),
+        (b'{"flag":1}', Unparsable, "Unable to parse 'data': attempt to access JSON non-boolean as boolean"),
         (
             b'{"text":["a","b"]}',
             InvalidArgument,
             "The schema can not convert input 'text' to tensor with proper shape",
         ),
         (b'{"flag":[]}', InvalidArgument, "The schema can not convert input 'flag' to tensor with proper shape"),
-        (b'{"number":1,"id":5}', Internal, "Unable to parse 'id': attempt to access JSON non-string as string"),
+        (b'{"number":1,"id":5}', Unparsable, "Unable to parse 'id': attempt to access JSON non-string as string"),
         (
             b'{"number":1,"parameters":5}',
-            Internal,
+            Unparsable,
             "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object",
         ),
         (

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound
+from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unparsable
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, RequestedOutput
 from edge_serve.messages.shared_memory import NamedRegions, Place
 from edge_serve.protocol.infer_header import Tail, read
@@ -57,7 +57,7 @@ def of_input(**members: Any) -> dict[str, Any]:
 )  # fmt: skip
 def test_wrong_json_types_are_internal_errors_as_in_triton(document: Any, text: str) -> None:
     error = refusal(document)
-    assert (type(error), error.message) == (Internal, text)
+    assert (type(error), error.message) == (Unparsable, text)
 
 
 @pytest.mark.parametrize("datatype", ["int32", "TYPE_INT32", "NOPE", "", "STRING"])
@@ -230,4 +230,4 @@ def test_parts_of_regions() -> None:
 def test_parts_of_regions_that_cannot_be(member: str, value: Any, text: str) -> None:
     region = {"shared_memory_region": "r", f"shared_memory_{member}": value}
     error = refusal(of_input(data=..., parameters=region))
-    assert (type(error), error.message) == (Internal, f"Unable to parse 'shared_memory_{member}': {text}")
+    assert (type(error), error.message) == (Unparsable, f"Unable to parse 'shared_memory_{member}': {text}")

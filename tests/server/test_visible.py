@@ -120,6 +120,8 @@ def test_requests_that_are_wrong_are_counted_for_their_model(server: Running) ->
         assert server.post(f"/v2/models/{name}/{path}", wrong)[0] in (400, 404)
     large = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 40_000], "data": [1] * 40_000}]}
     assert server.post(f"/v2/models/{name}/infer", large)[0] == 400  # a codec process reads it
+    assert server.post(f"/v2/models/{name}/infer", {})[0] == 500  # as Triton
+    assert server.post(f"/v2/models/{name}/infer", {"inputs": [], "parameters": 7, "id": "x" * 40_000})[0] == 500
     assert server.post("/v2/models/nothere/infer", wrong)[0] == 404
     assert server.get("/v2/models/good/versions/7")[0] == 404
     with triton.InferenceServerClient(server.wait_for_log(r"gRPC on (\S+)")[1]) as client:
@@ -134,10 +136,10 @@ def test_requests_that_are_wrong_are_counted_for_their_model(server: Running) ->
         client.stop_stream()
 
     assert [isinstance(answer, Exception) for answer in answers] == [True, False, True]
-    assert row(status(server), name)["client_errors"] == before + 8
+    assert row(status(server), name)["client_errors"] == before + 10
     assert row(status(server), name)["totals"]["failures"] == {"REJECTED": 0, "CANCELED": 0, "BACKEND": 0, "OTHER": 0}
     page = metrics(server)
-    assert page['edge_serve_client_errors_total{model="good",version="1"}'] == before + 8
+    assert page['edge_serve_client_errors_total{model="good",version="1"}'] == before + 10
     assert not any("nothere" in series for series in page)
 
 
