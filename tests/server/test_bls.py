@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +20,62 @@ import tritonclient.http as triton
 from tests.server.bls_models import COUNT, DECOUPLED, DOUBLE, PATIENT, SELF, model
 from tests.server.running import PATIENCE, Running, running
 
+Asks = Callable[..., None]
 
-@pytest.fixture
-def signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where models leave signs of what happened to them."""
-    directory = tmp_path / "signs"
-    directory.mkdir()
-    monkeypatch.setenv("BLS_SIGNS", str(directory))
-    return directory
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bls")
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A repository with models to be called."""
-    directory = tmp_path / "models"
-    model(directory, "double", DOUBLE, output="Y")
-    model(directory, "count", COUNT, output="Y", more=DECOUPLED)
-    model(directory, "patient", PATIENT, output="Y")
+def signs(folder: Path) -> Path:
+    """Where models leave signs of what happened to them; empty at the begin of each test."""
+    directory = folder / "signs"
+    forget(directory)
     return directory
+
+
+def forget(signs: Path) -> None:
+    for sign in signs.iterdir():
+        sign.unlink()
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Running]:
+    """One server for all tests, with models to be called; it loads others on request."""
+    (folder / "signs").mkdir()
+    root = folder / "models"
+    model(root, "double", DOUBLE, output="Y")
+    model(root, "count", COUNT, output="Y", more=DECOUPLED)
+    model(root, "patient", PATIENT, output="Y")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BLS_SIGNS", str(folder / "signs"))
+        with running(f"--model-repository={root}", "--model-control-mode=explicit", "--load-model=double") as made:
+            yield made
+
+
+@pytest.fixture
+def asks(server: Running, folder: Path) -> Iterator[Asks]:
+    """Loads a model that calls others, "asks" if no name is given, until the end of the test."""
+    loaded = []
+
+    def load(code: str, *called: str, name: str = "asks", **more: Any) -> None:
+        """Load the model, and before it the models it calls."""
+        model(folder / "models", name, code, **more)
+        loaded.append(name)
+        for needed in (*called, name):
+            if needed == name or not is_ready(server, needed):
+                status, answer = server.post(f"/v2/repository/models/{needed}/load")
+                assert status == 200, answer
+
+    yield load
+    for name in loaded:
+        server.post(f"/v2/repository/models/{name}/unload")
+
+
+def is_ready(server: Running, name: str) -> bool:
+    return server.get(f"/v2/models/{name}/ready")[0] == 200
 
 
 def said(server: Running, name: str, x: int | list[int] = 1) -> Any:
@@ -57,12 +95,11 @@ def until(sign: Path) -> None:
         time.sleep(0.005)
 
 
-def tensor_memory(server: Running) -> float:
-    """Bytes of tensor memory in use."""
+def metric(server: Running, name: str) -> float:
+    """Value of a metric, whose name includes its labels; 0 where it is missing."""
     page = server.get("/metrics", server.metrics)[1].decode()
-    found = re.search(r"^edge_serve_tensor_memory_used_bytes (\S+)$", page, re.MULTILINE)
-    assert found, page
-    return float(found[1])
+    found = re.search(rf"^{re.escape(name)} (\S+)$", page, re.MULTILINE)
+    return float(found[1]) if found else 0
 
 
 ASKS = """
@@ -78,12 +115,12 @@ ASKS = """
 """
 
 
-def test_calls_are_answered_with_outputs_or_errors(root: Path) -> None:
-    model(root, "asks", ASKS)
-    with running(f"--model-repository={root}") as server:
-        good, bad, missing, version, plain, wrong = said(server, "asks", [3, 4])
-        again = said(server, "asks", [5])
-        page = server.get("/metrics", server.metrics)[1].decode()
+def test_calls_are_answered_with_outputs_or_errors(server: Running, asks: Asks) -> None:
+    asks(ASKS, "double", "count")
+    successes = 'nv_inference_request_success{model="double",version="1"}'
+    before = metric(server, successes)
+    good, bad, missing, version, plain, wrong = said(server, "asks", [3, 4])
+    again = said(server, "asks", [5])
     prefix = "Error when running inference:"
     assert good == [6, 8]
     assert again[0] == [10]
@@ -93,7 +130,7 @@ def test_calls_are_answered_with_outputs_or_errors(root: Path) -> None:
         assert found == [1, text]
     assert plain[1].startswith(f"Model count - {prefix} Model count is using the decoupled. ")
     assert wrong[1].startswith(f"Model double - {prefix} [request id: <id_unknown>] expected 1 inputs but got 0 inputs")
-    assert 'nv_inference_request_success{model="double",version="1"} 4\n' in page  # an error is an answer too
+    assert metric(server, successes) - before == 4  # an error is an answer too
 
 
 ASYNC = """
@@ -112,11 +149,10 @@ ASYNC = """
 """
 
 
-def test_async_calls_run_side_by_side_and_may_be_given_up(root: Path, signs: Path) -> None:
-    model(root, "asks", ASYNC)
-    with running(f"--model-repository={root}") as server:
-        assert said(server, "asks") == [[[2], [4], [6]], [[0], [1], [2]], "given up"]
-        until(signs / "cancelled")
+def test_async_calls_run_side_by_side_and_may_be_given_up(server: Running, asks: Asks, signs: Path) -> None:
+    asks(ASYNC, "double", "count", "patient")
+    assert said(server, "asks") == [[[2], [4], [6]], [[0], [1], [2]], "given up"]
+    until(signs / "cancelled")
 
 
 STREAMS = """
@@ -138,10 +174,10 @@ STREAMS = """
 """
 
 
-@pytest.mark.parametrize("how", ["cancel", "drop"])
-def test_a_decoupled_model_is_iterated(root: Path, signs: Path, how: str) -> None:
-    model(root, "asks", STREAMS)
-    with running(f"--model-repository={root}") as server:
+def test_a_decoupled_model_is_iterated(server: Running, asks: Asks, signs: Path) -> None:
+    asks(STREAMS, "double", "count")
+    for how in ("cancel", "drop"):
+        forget(signs)
         body = {"id": how, "inputs": [{"name": "X", "datatype": "INT32", "shape": [1], "data": [1]}]}
         status, answer = server.post("/v2/models/asks/infer", body)
         assert status == 200, answer
@@ -162,16 +198,17 @@ LARGE = """
 """
 
 
-def test_large_tensors_go_through_shared_memory_and_leave_none(root: Path) -> None:
-    model(root, "asks", LARGE, output="Y")
+def test_large_tensors_go_through_shared_memory_and_leave_none(server: Running, asks: Asks) -> None:
+    asks(LARGE, "double", output="Y")
     x = np.arange(25_000_000 // 4, dtype=np.int32)
-    with running(f"--model-repository={root}") as server, triton.InferenceServerClient(server.url) as client:
+    with triton.InferenceServerClient(server.url) as client:
         given = triton.InferInput("X", list(x.shape), "INT32")
         given.set_data_from_numpy(x)
         for _ in range(2):
             np.testing.assert_array_equal((x * 4 + 1) * 2, client.infer("asks", [given]).as_numpy("Y"))
+        assert "edge_serve_tensor_memory_used_bytes " in server.get("/metrics", server.metrics)[1].decode()
         end = time.monotonic() + PATIENCE
-        while tensor_memory(server):
+        while metric(server, "edge_serve_tensor_memory_used_bytes"):
             assert time.monotonic() < end, "tensor memory was never given back"
             time.sleep(0.02)
 
@@ -196,20 +233,18 @@ def numbers(server: Running, name: str, x: int) -> list[int]:
     return found
 
 
-def test_a_model_calls_itself_while_it_has_instances(root: Path) -> None:
-    model(root, "nested", NESTED, output="Y", instances=3)
-    with running(f"--model-repository={root}") as server:
-        for _ in range(20):
-            assert numbers(server, "nested", 2) == [3]
+def test_a_model_calls_itself_while_it_has_instances(server: Running, asks: Asks) -> None:
+    asks(NESTED, name="nested", output="Y", instances=3)
+    for _ in range(20):
+        assert numbers(server, "nested", 2) == [3]
 
 
-def test_a_circle_in_which_all_would_wait_is_refused(root: Path) -> None:
-    model(root, "nested", SELF, instances=2)
-    with running(f"--model-repository={root}") as server:
-        for _ in range(3):
-            found = said(server, "nested", 5)
-            assert found[0] == 1
-            assert found[1].startswith("Model nested - Error when running inference: every instance of 'nested' waits")
+def test_a_circle_in_which_all_would_wait_is_refused(server: Running, asks: Asks) -> None:
+    asks(SELF, name="nested", instances=2)
+    for _ in range(3):
+        found = said(server, "nested", 5)
+        assert found[0] == 1
+        assert found[1].startswith("Model nested - Error when running inference: every instance of 'nested' waits")
 
 
 CALLS_PATIENT = """
@@ -218,13 +253,12 @@ CALLS_PATIENT = """
 """
 
 
-def test_what_a_caller_asked_ends_with_its_client(root: Path, signs: Path) -> None:
-    model(root, "asks", CALLS_PATIENT)
-    with running(f"--model-repository={root}") as server:
-        with waiting(server, "asks", signs):
-            pass
-        until(signs / "cancelled")
-        assert numbers(server, "double", 2) == [4]
+def test_what_a_caller_asked_ends_with_its_client(server: Running, asks: Asks, signs: Path) -> None:
+    asks(CALLS_PATIENT, "patient", "double")
+    with waiting(server, "asks", signs):
+        pass
+    until(signs / "cancelled")
+    assert numbers(server, "double", 2) == [4]
 
 
 @contextlib.contextmanager
@@ -247,24 +281,14 @@ CALLS_AND_TELLS = (
 )
 
 
-def test_what_a_caller_asked_ends_with_its_death(root: Path, signs: Path) -> None:
-    model(root, "asks", CALLS_AND_TELLS)
-    with running(f"--model-repository={root}") as server:
-        with waiting(server, "asks", signs) as client:
-            os.kill(int((signs / "pid").read_text()), signal.SIGKILL)
-            answer = client.getresponse()
-            assert answer.status == 500
-            assert b"is not healthy" in answer.read()
-        until(signs / "cancelled")
-
-
-@pytest.fixture
-def explicit(root: Path) -> Iterator[Running]:
-    """A server whose models load on request."""
-    model(root, "asks", CONTROLS)
-    arguments = ("--model-control-mode=explicit", "--load-model=asks", "--load-model=double")
-    with running(f"--model-repository={root}", *arguments) as server:
-        yield server
+def test_what_a_caller_asked_ends_with_its_death(server: Running, asks: Asks, signs: Path) -> None:
+    asks(CALLS_AND_TELLS, "patient")
+    with waiting(server, "asks", signs) as client:
+        os.kill(int((signs / "pid").read_text()), signal.SIGKILL)
+        answer = client.getresponse()
+        assert answer.status == 500
+        assert b"is not healthy" in answer.read()
+    until(signs / "cancelled")
 
 
 CONTROLS = """
@@ -291,18 +315,18 @@ CONTROLS = """
 """
 
 
-def test_a_model_loads_unloads_and_asks(explicit: Running) -> None:
-    assert said(explicit, "asks", 1) == [False, True, True, False, False]
-    assert explicit.get("/v2/models/count/ready")[0] == 200
-    assert said(explicit, "asks", 2) == [False]
+def test_a_model_loads_unloads_and_asks(server: Running, asks: Asks) -> None:
+    asks(CONTROLS)
+    server.post("/v2/repository/models/count/unload")
+    assert said(server, "asks", 1) == [False, True, True, False, False]
+    assert is_ready(server, "count")
+    assert said(server, "asks", 2) == [False]
     triton = "Failed to load model: failed to load 'nobody', failed to poll from model repository"
-    assert said(explicit, "asks", 3)[0].startswith(f"{triton}: no directory 'nobody' in ")
-    assert said(explicit, "asks", 5)[0].startswith("Failed to check model readiness: failed to get model version")
-
-
-def test_a_model_may_unload_itself(explicit: Running) -> None:
-    assert said(explicit, "asks", 4) == [False, [4]]
-    assert explicit.get("/v2/models/asks/ready")[0] == 400
+    assert said(server, "asks", 3)[0].startswith(f"{triton}: no directory 'nobody' in ")
+    assert said(server, "asks", 5)[0].startswith("Failed to check model readiness: failed to get model version")
+    # it may unload itself
+    assert said(server, "asks", 4) == [False, [4]]
+    assert server.get("/v2/models/asks/ready")[0] == 400
 
 
 ITSELF = """
@@ -327,24 +351,22 @@ ITSELF = """
 """
 
 
-def test_a_model_that_loads_others_and_itself_does_not_hang(explicit: Running, root: Path) -> None:
-    model(root, "itself", ITSELF)
-    assert explicit.post("/v2/repository/models/itself/load")[0] == 200
+def test_a_model_that_loads_others_and_itself_does_not_hang(server: Running, asks: Asks) -> None:
+    server.post("/v2/repository/models/count/unload")
+    asks(ITSELF, name="itself")
     why = "model 'itself' cannot be loaded or unloaded by itself while it loads or unloads"
-    assert said(explicit, "itself") == [f"Failed to load model: {why}", f"Failed to unload model: {why}"]
-    assert explicit.get("/v2/models/count/ready")[0] == 200
-    assert explicit.post("/v2/repository/models/itself/unload")[0] == 200
-    explicit.wait_for_log(f"finalize: Failed to unload model: {why}")
-    assert explicit.get("/v2/models/count/ready")[0] == 400
+    assert said(server, "itself") == [f"Failed to load model: {why}", f"Failed to unload model: {why}"]
+    assert is_ready(server, "count")
+    assert server.post("/v2/repository/models/itself/unload")[0] == 200
+    server.wait_for_log(f"finalize: Failed to unload model: {why}")
+    assert server.get("/v2/models/count/ready")[0] == 400
 
 
-def test_the_called_model_is_unloaded_meanwhile(root: Path, signs: Path) -> None:
-    model(root, "asks", CALLS_PATIENT)
-    arguments = ("--model-control-mode=explicit", "--load-model=asks", "--load-model=patient")
-    with running(f"--model-repository={root}", *arguments) as server:
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.http, timeout=PATIENCE)) as unloading:
-            with waiting(server, "asks", signs):
-                unloading.request("POST", "/v2/repository/models/patient/unload")
-            assert unloading.getresponse().read() == b""
-        assert (signs / "cancelled").exists(), "it was closed while a call was in it"
-        assert server.get("/v2/models/asks/ready")[0] == 200
+def test_the_called_model_is_unloaded_meanwhile(server: Running, asks: Asks, signs: Path) -> None:
+    asks(CALLS_PATIENT, "patient")
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.http, timeout=PATIENCE)) as unloading:
+        with waiting(server, "asks", signs):
+            unloading.request("POST", "/v2/repository/models/patient/unload")
+        assert unloading.getresponse().read() == b""
+    assert (signs / "cancelled").exists(), "it was closed while a call was in it"
+    assert is_ready(server, "asks")

@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ import pytest
 import tritonclient.http as triton
 
 from tests.server.bls_models import COUNT, DECOUPLED, DOUBLE, PATIENT, model
-from tests.server.running import running
-from tests.server.test_bls import said, tensor_memory, until
+from tests.server.running import Running, running
+from tests.server.test_bls import metric, said, until
 
 SLOWLY = """
     def execute(self, requests):
@@ -53,11 +54,8 @@ QUEUE = """dynamic_batching {
 }"""
 
 
-def test_a_call_times_out_in_the_queue(tmp_path: Path) -> None:
-    model(tmp_path, "slow", SLOW, output="Y", more=QUEUE)
-    model(tmp_path, "asks", TIMEOUTS)
-    with running(f"--model-repository={tmp_path}") as server:
-        (found,) = said(server, "asks")
+def test_a_call_times_out_in_the_queue(server: Running) -> None:
+    (found,) = said(server, "times_out")
     assert (found[0], found[2]) == ([0], [0])
     assert found[1][1].endswith("Request timeout expired")
 
@@ -88,11 +86,8 @@ SEQUENCES = """
 """
 
 
-def test_calls_make_sequences(tmp_path: Path) -> None:
-    model(tmp_path, "adds", ADDS, output="Y", instances=2, more="sequence_batching { }")
-    model(tmp_path, "asks", SEQUENCES)
-    with running(f"--model-repository={tmp_path}") as server:
-        found, lost = said(server, "asks")
+def test_calls_make_sequences(server: Running) -> None:
+    found, lost = said(server, "makes_sequences")
     assert found == [[17], [18], [29], [31], [37], [40]]
     assert lost[0] == 1
     assert "must specify the START flag on the first request of the sequence" in lost[1]
@@ -116,18 +111,14 @@ PASSES = """
 
 
 @pytest.mark.parametrize("count", [3, 500_000])
-def test_an_ensemble_is_called(tmp_path: Path, count: int) -> None:
-    model(tmp_path, "double", DOUBLE, output="Y")
-    model(tmp_path, "asks", PASSES, output="Y")
-    (tmp_path / "both" / "1").mkdir(parents=True)
-    (tmp_path / "both" / "config.pbtxt").write_text(ENSEMBLE)
+def test_an_ensemble_is_called(server: Running, count: int) -> None:
     x = np.arange(count, dtype=np.int32)
-    with running(f"--model-repository={tmp_path}") as server, triton.InferenceServerClient(server.url) as client:
+    with triton.InferenceServerClient(server.url) as client:
         given = triton.InferInput("X", [count], "INT32")
         given.set_data_from_numpy(x)
-        np.testing.assert_array_equal(x * 4, client.infer("asks", [given]).as_numpy("Y"))
+        np.testing.assert_array_equal(x * 4, client.infer("passes", [given]).as_numpy("Y"))
         end = time.monotonic() + 10
-        while tensor_memory(server):
+        while metric(server, "edge_serve_tensor_memory_used_bytes"):
             assert time.monotonic() < end, "tensor memory was never given back"
             time.sleep(0.02)
 
@@ -150,11 +141,8 @@ THREADS = """
 """
 
 
-def test_threads_of_a_model_call_at_once(tmp_path: Path) -> None:
-    model(tmp_path, "double", DOUBLE, output="Y", instances=2)
-    model(tmp_path, "asks", THREADS)
-    with running(f"--model-repository={tmp_path}") as server:
-        assert said(server, "asks") == [[True] * 8]
+def test_threads_of_a_model_call_at_once(server: Running) -> None:
+    assert said(server, "threads") == [[True] * 8]
 
 
 BACKGROUND = """
@@ -172,20 +160,12 @@ BACKGROUND = """
 """
 
 
-def test_a_model_that_is_unloaded_is_answered_what_it_still_waits_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BLS_SIGNS", str(tmp_path))
-    root = tmp_path / "models"
-    model(root, "patient", PATIENT, output="Y")
-    model(root, "asks", BACKGROUND)
-    arguments = ("--model-control-mode=explicit", "--load-model=asks", "--load-model=patient")
-    with running(f"--model-repository={root}", *arguments) as server:
-        said(server, "asks")
-        until(tmp_path / "started")
-        assert server.post("/v2/repository/models/asks/unload")[0] == 200
-        server.wait_for_log(r"CANCELLED: 7>, 'the model that called has been closed'\]\]")
-        until(tmp_path / "cancelled")
+def test_a_model_that_is_unloaded_is_answered_what_it_still_waits_for(server: Running, signs: Path) -> None:
+    said(server, "background")
+    until(signs / "started")
+    assert server.post("/v2/repository/models/background/unload")[0] == 200
+    server.wait_for_log(r"CANCELLED: 7>, 'the model that called has been closed'\]\]")
+    until(signs / "cancelled")
 
 
 STREAMS = """
@@ -202,12 +182,36 @@ STREAMS = """
 """
 
 
-def test_a_decoupled_model_passes_on_what_another_streams(tmp_path: Path) -> None:
-    model(tmp_path, "double", DOUBLE, output="Y")
-    model(tmp_path, "count", COUNT, output="Y", more=DECOUPLED)
-    model(tmp_path, "asks", STREAMS, more=DECOUPLED)
-    with running(f"--model-repository={tmp_path}") as server:
-        for _ in range(3):
-            status, body = server.post("/v2/models/asks/generate_stream", {"X": [1]})
-            assert status == 200, body
-            assert re.findall(rb'"TEXT":"(.*?)"', body) == [b"0", b"2", b"4"]
+def test_a_decoupled_model_passes_on_what_another_streams(server: Running) -> None:
+    for _ in range(3):
+        status, body = server.post("/v2/models/streams/generate_stream", {"X": [1]})
+        assert status == 200, body
+        assert re.findall(rb'"TEXT":"(.*?)"', body) == [b"0", b"2", b"4"]
+
+
+@pytest.fixture(scope="module")
+def signs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("signs")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, signs: Path) -> Iterator[Running]:
+    """One server for all tests but that of the shutdown."""
+    root = tmp_path_factory.mktemp("models")
+    model(root, "double", DOUBLE, output="Y", instances=2)
+    model(root, "count", COUNT, output="Y", more=DECOUPLED)
+    model(root, "patient", PATIENT, output="Y")
+    model(root, "slow", SLOW, output="Y", more=QUEUE)
+    model(root, "adds", ADDS, output="Y", instances=2, more="sequence_batching { }")
+    (root / "both" / "1").mkdir(parents=True)
+    (root / "both" / "config.pbtxt").write_text(ENSEMBLE)
+    model(root, "times_out", TIMEOUTS)
+    model(root, "makes_sequences", SEQUENCES)
+    model(root, "passes", PASSES, output="Y")
+    model(root, "threads", THREADS)
+    model(root, "background", BACKGROUND)
+    model(root, "streams", STREAMS, more=DECOUPLED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BLS_SIGNS", str(signs))
+        with running(f"--model-repository={root}", "--model-control-mode=explicit", "--load-model=*") as made:
+            yield made
