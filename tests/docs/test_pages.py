@@ -20,14 +20,12 @@ from tests.docs.pages import (
 )
 from tests.docs.terminal import Terminal, copy_checkout, ports
 
-#: run by `make test`, with the packages of the tests; the others are slow
-QUICK = ("docs/security.md",)
 #: begins with a clone alone, and makes its own environment
 FRESH = ("README.md",)
 WITH_COMMANDS = [page for page in pages() if any(step.kind == "command" for step in steps(page))]
 
 
-def run_page(page: str, folder: Path, base: Path | None, seconds: float = 60) -> None:
+def run_page(page: str, folder: Path, base: Path | None, seconds: float) -> None:
     """Do all steps of a page.
 
     Raises:
@@ -36,11 +34,6 @@ def run_page(page: str, folder: Path, base: Path | None, seconds: float = 60) ->
     with ports() as free, Terminal(folder, base, free, seconds) as terminal:
         for step in steps(page):
             terminal.do(step)
-
-
-@pytest.mark.parametrize("page", QUICK)
-def test_quick_page(page: str, tmp_path: Path) -> None:
-    run_page(page, tmp_path, ROOT / ".venv")
 
 
 @pytest.fixture(scope="module")
