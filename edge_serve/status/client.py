@@ -119,8 +119,8 @@ def _ask(target: Target, method: str, path: str, timeout: float) -> tuple[int, b
                 answer.begin()
                 body = _read(answer)
     except PermissionError:
-        text = f"you may not use {target.name}: be root or in its group, or ask another door with --url"
-        raise Unreachable(text, UNKNOWN) from None
+        hint = "run it as root (sudo) or as a member of its group, or name another address with --url"
+        raise Unreachable(f"you may not use {target.name}: {hint}", UNKNOWN) from None
     except ssl.SSLError as error:
         text = f"no trust in the server at {target.name}: {error.reason or error}; --ca-cert names what to trust"
         raise Unreachable(text, UNKNOWN) from error

@@ -230,7 +230,7 @@ def test_a_socket_that_is_not_for_everybody(tmp_path: Path) -> None:
     path = str(tmp_path / "admin.sock")
     with serving(path=path) as (_, target):
         os.chmod(path, 0)
-        with pytest.raises(Unreachable, match="be root or in its group") as refused:
+        with pytest.raises(Unreachable, match=r"run it as root \(sudo\) or as a member of its group") as refused:
             fetch(target)
     assert refused.value.status == UNKNOWN
 
@@ -240,7 +240,7 @@ def test_no_permission_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) 
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(client, "_reach_unix", refuse)
-    with pytest.raises(Unreachable, match="you may not use /run/x: be root or in its group"):
+    with pytest.raises(Unreachable, match=r"you may not use /run/x: run it as root \(sudo\)"):
         fetch(Target(socket="/run/x"))
 
 

@@ -194,7 +194,7 @@ def test_a_crash_loop_ends_in_a_mode_that_says_what_is_wrong_and_that_can_be_lef
     for order in ("edge-serve safe-mode", "edge-serve safe-mode --leave"):
         done = fresh.machine.try_run(f"runuser -u nobody -- {order}")
         assert (done.status, "Traceback" in done.output) == (1, False)
-        assert "be root" in done.output
+        assert "run it as root (sudo)" in done.output
     assert fresh.status_of("GET", "/v2/health/ready") == 400
 
     before = fresh.main_pid()
