@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError
+from edge_serve.messages.about import OUTPUT
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.models.dependencies import members_of
@@ -69,8 +71,10 @@ async def _ask(served: Served, registry: Registry, seconds: float) -> Asked:
             return asked
         request = await offload(_request, served)
         started = time.monotonic()
-        error = await _Conversation(served, request, asked).run(seconds)
+        with _heard(served) as warnings:
+            error = await _Conversation(served, request, asked).run(seconds)
         asked.seconds = time.monotonic() - started
+        asked.problems += warnings if asked.problems else []
     except EdgeServeError as refused:  # the request cannot be made, or does not fit
         asked.problems += [refused.message, _HINT]
         return asked
@@ -139,6 +143,34 @@ def _request(served: Served) -> InferRequest:
         request.flags = SEQUENCE_START | SEQUENCE_END
     validate(request, signature)
     return request
+
+
+class _Undeclared(logging.Handler):
+    """Collects what the log is told of outputs that a model returns and its configuration does not declare.
+
+    Clients do not receive them, so the response does not show them. Often one is the missing output, misspelt.
+    """
+
+    def __init__(self, served: Served) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+        self._declared = served.signature.outputs
+        self._prefix = f"model '{served.name}' version {served.version}: "
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if getattr(record, OUTPUT, None) not in (None, *self._declared) and text.startswith(self._prefix):
+            self.texts.append(text[len(self._prefix) :])
+
+
+@contextlib.contextmanager
+def _heard(served: Served) -> Iterator[list[str]]:
+    handler, logger = _Undeclared(served), logging.getLogger("edge_serve")
+    logger.addHandler(handler)
+    try:
+        yield handler.texts
+    finally:
+        logger.removeHandler(handler)
 
 
 class _Conversation:

@@ -14,6 +14,9 @@ DISPLAY = "display"
 #: marks lines that come again with each restart of a worker, and slow down as errors do (journal/limit.py)
 RECURS = "recurs"
 
+#: the output that a warning about a model's answer concerns
+OUTPUT = "output"
+
 #: loggers whose lines are the models' own words
 CHATTER = frozenset(("edge_serve.model", "edge_serve.workers.output"))
 

@@ -14,7 +14,7 @@ from edge_serve.aio.tasks import start_task
 from edge_serve.backends.base import ModelSpec
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.messages.about import RECURS, about
+from edge_serve.messages.about import OUTPUT, RECURS, about
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.cgroups import Group
 from edge_serve.workers.channel import Channel
@@ -466,5 +466,5 @@ class Worker:
         if part is None or key in part.link.warned or len(part.link.warned) >= MOST_REPORTED:
             return
         part.link.warned.add(key)
-        extra = about(part.spec.name, part.spec.version)
+        extra = {**about(part.spec.name, part.spec.version), OUTPUT: key}
         log.warning("%s", str(value.get("text"))[:LOG_CHARACTERS], extra=extra)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,7 @@ def test_wrong_outputs_are_reported_one_by_one(told: dict[str, Any]) -> None:
     assert "output OUT is TYPE_FP32 [3], config.pbtxt declares TYPE_FP32 [1, 2]" in said
     assert "output TYPE is TYPE_FP64 [1, 2], config.pbtxt declares TYPE_FP32 [1, 2]" in said
     assert "output MISSING is missing: config.pbtxt declares TYPE_FP32 [1, 2], the answer has " in said
+    assert re.search(r"^the model returned an output 'MISSPELT' \(model.py line \d+\), but ", said, re.MULTILINE)
 
 
 def test_the_page_names_every_member_of_the_document(told: dict[str, Any]) -> None:
