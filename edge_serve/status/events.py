@@ -13,8 +13,9 @@ from edge_serve.messages.about import CHATTER, DISPLAY, FIELDS
 
 #: how many are kept of each
 MOST_EVENTS, MOST_ERRORS = 60, 30
-#: of one text
-LONGEST_TEXT = 500
+#: of one text, and how much of that is its end, which says what to do
+LONGEST_TEXT, _END = 500, 250
+_GAP = " ... "
 
 
 @dataclass(slots=True)
@@ -85,7 +86,14 @@ def _event(record: logging.LogRecord) -> Event:
     level = "error" if record.levelno >= logging.ERROR else "warning" if record.levelno >= logging.WARNING else "info"
     model, version, request_id = (str(getattr(record, name, "")) for name in FIELDS)
     time_ms = round(record.created * 1000)
-    return Event(time_ms, level, record.module, text[:LONGEST_TEXT], model, version, request_id)
+    return Event(time_ms, level, record.module, _shortened(text), model, version, request_id)
+
+
+def _shortened(text: str) -> str:
+    """Return a long text without its middle: a traceback ends in the fix."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    return text[: LONGEST_TEXT - len(_GAP) - _END] + _GAP + text[-_END:]
 
 
 def _remember(ring: deque[Event], event: Event) -> None:

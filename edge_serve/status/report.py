@@ -59,7 +59,7 @@ def _head(document: Document, paint: Paint) -> list[str]:
     name = paint(" ".join(filter(None, ("edge-serve", version))), "title")
     up = span(server["uptime_seconds"])
     line = f"{name} on {_clean(server['host'])}: {state}, up {up}, process {server['pid']}"
-    return [line, f"  {_clean(server['reason'])}"] if server["reason"] else [line]
+    return [line, f"  {_sentence(server['reason'])}"] if server["reason"] else [line]
 
 
 def _figures(document: Document, rates: Rates, *, measured: bool) -> list[str]:
@@ -103,7 +103,7 @@ def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Pa
             cells += [f"{row['pending']:,}", age(row.get("oldest_batch_seconds")), f"{failed:,}"]
             cells += [f"{row.get('client_errors', 0):,}", size(row["memory_bytes"])]
         rows.append(cells)
-        notes.append(_clean(row["reason"]) if row["condition"] != "unloaded" else "")
+        notes.append(_sentence(row["reason"]) if row["condition"] != "unloaded" else "")
         style = "" if row["condition"] == "unloaded" else _OF_STATE.get(row["condition"], "bad")
         late = (row.get("oldest_batch_seconds") or 0.0) > BUSY_SECONDS
         styles.append({_STATE: style, _BUSY: "bad" if late else ""})
@@ -137,7 +137,7 @@ def _events(events: Iterable[Mapping[str, Any]], paint: Paint) -> list[str]:
         when = time.strftime("%m-%d %H:%M:%S", time.localtime(event["time_ms"] / 1000))
         level = paint(f"{event['level']:<7}", _OF_LEVEL.get(event["level"], ""))
         again = f" (x {event['count']})" if event["count"] > 1 else ""
-        lines.append(f"{when}  {level}  {_clean(event['text'])}{again}")
+        lines.append(f"{when}  {level}  {_sentence(event['text'])}{again}")
     return lines
 
 
@@ -165,6 +165,11 @@ def table(
 def _clean(text: str) -> str:
     """What comes from models and clients must not steer the terminal."""
     return one_line(text)
+
+
+def _sentence(text: str) -> str:
+    """A text of several lines, such as a traceback, on one."""
+    return _clean(" ".join(text.split()))
 
 
 def rate(value: float) -> str:

@@ -71,6 +71,16 @@ def test_memory_is_bounded() -> None:
     assert len(made.newest()[0].text) == LONGEST_TEXT
 
 
+def test_a_long_text_keeps_its_end_which_says_what_to_do() -> None:
+    made, logger = ring()
+    logger.error("no module 'a'%s pip install a", "\n  frame" * 200)
+
+    text = made.newest()[0].text
+    assert text.startswith("no module 'a'\n  frame")
+    assert " ... " in text
+    assert text.endswith("frame pip install a")
+
+
 def test_an_exception_is_named() -> None:
     made, logger = ring()
     try:

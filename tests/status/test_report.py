@@ -140,3 +140,10 @@ def test_a_row_may_end_early() -> None:
 )
 def test_figures_are_short(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_a_reason_of_several_lines_is_one_line() -> None:
+    found = document()
+    found["models"][0].update(condition="failed", reason="no module\n\nAt:\n  model.py(6)\nInstall it")
+
+    assert any(line.endswith("no module At: model.py(6) Install it") for line in report(None, found))
