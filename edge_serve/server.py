@@ -55,6 +55,7 @@ from edge_serve.systemd.activation import inherit
 from edge_serve.systemd.safe_mode import CrashWatch
 from edge_serve.systemd.supervisor import Supervisor, Watched
 from edge_serve.tracing.tracing import Tracing
+from edge_serve.transport.listeners import advice_on_listening
 from edge_serve.workers.arena import Budget
 from edge_serve.workers.awake import Awake
 from edge_serve.workers.codec import Codec
@@ -281,7 +282,9 @@ class Server:
         self.service.started = True
         await self._entrance.let_in()
         if not self._registry.incidents.unreadable:
-            await self._log_table(started)
+            await self._log_table()
+            if not (failures and config.exit_on_error) or self._supervisor.safe_mode:
+                self._log_ready(time.monotonic() - started)
         return failures
 
     async def _load_models(self, names: list[str] | None) -> list[str]:
@@ -297,7 +300,7 @@ class Server:
             await self._registry.find_required()
         return await self._registry.load_all(names)
 
-    async def _log_table(self, started: float) -> None:
+    async def _log_table(self) -> None:
         entries = self._registry.index(ready_only=False, found=await self._registry.scan())
         rows = await gathered((shown(entry.name), entry.version, entry.state, entry.reason) for entry in entries)
         for root in () if rows else self._repository.roots:
@@ -311,8 +314,12 @@ class Server:
             log.info("%-*s  %7s  %s%s", width, name, version or "-", state or "-", text, extra=extra)
 
         await gathered(map(write, rows))
-        seconds = time.monotonic() - started
-        log.info("edge-serve %s ready in %.2f s with %d models", __version__, seconds, len(self._registry.served()))
+
+    def _log_ready(self, seconds: float) -> None:
+        served, failed = len(self._registry.served()), len(self._registry.incidents.failed)
+        models = f"{served} {'model' if served == 1 else 'models'}"
+        left = f"; {failed} failed: see the table" if failed else ""
+        log.info("edge-serve %s ready in %.2f s with %s%s", __version__, seconds, models, left)
 
     # ---- while it runs ------------------------------------------------------------------------------------------
 
@@ -434,7 +441,7 @@ def serve(config: ServerConfig, log_control: LogControl | None = None) -> int:
         except EdgeServeError as error:
             log.error("%s", error.message)
         except OSError as error:
-            log.error("%s; stop what uses it, or choose another address or port", error.strerror or error)
+            log.error("%s; %s", error.strerror or error, advice_on_listening(error))
         return FAILED
 
     make_loop = partial(asyncio.SelectorEventLoop, AwakeSelector(awake))

@@ -7,6 +7,7 @@ variable is a warning, because an older program that reads a newer configuration
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -193,7 +194,9 @@ def _split(argument: str, table: Table, aliases: Mapping[str, Alias]) -> tuple[s
     flag, equals, text = argument.partition("=")
     flag = _whole(flag, table, aliases)
     if not flag.startswith("--") or flag == "--":
-        raise BadSetting(f"Unexpected argument: {shown(argument)}", show_usage=True)
+        is_directory = "model_repository" in table and os.path.isdir(argument)
+        hint = f"; it is a directory: did you mean '--model-repository={shown(argument)}'?" if is_directory else ""
+        raise BadSetting(f"Unexpected argument: {shown(argument)}{hint}", show_usage=True)
     name = aliases[flag].name if flag in aliases else flag[2:].replace("-", "_")
     if name not in table or "_" in flag:
         close = nearest(flag, map(flag_of, table))

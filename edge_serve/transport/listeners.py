@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import socket
@@ -82,6 +83,17 @@ def listen_tcp(host: str, port: int, *, reuse_port: bool = False, backlog: int =
             listener.close()
         raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
     return listeners
+
+
+def advice_on_listening(error: OSError) -> str:
+    """Return what to do about an error of `listen_tcp` or `listen_unix`."""
+    if error.errno == errno.EADDRINUSE:
+        return "stop what uses it ('edge-serve doctor' names it), or choose another port"
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error.__cause__, socket.gaierror):
+        return "give an address of this machine: 127.0.0.1 for clients on it, 0.0.0.0 for all clients"
+    if error.errno == errno.EACCES:
+        return "choose a port above 1023 and a directory that this user may write to, or run as root"
+    return "choose another address or port"
 
 
 def listen_unix(path: str, *, mode: int = 0o660, group: str = "", backlog: int = _BACKLOG) -> Listener:

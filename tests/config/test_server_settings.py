@@ -291,6 +291,7 @@ def test_bad_environment_names_its_variable() -> None:
         (["--zzz"], "unrecognized option '--zzz'"),
         (["-v"], "Unexpected argument: -v"),
         (["models"], "Unexpected argument: models"),
+        (["/"], "Unexpected argument: /; it is a directory: did you mean '--model-repository=/'?"),
         (["--"], "Unexpected argument: --"),
         (["--http-port"], "option '--http-port' requires an argument"),
         (["--strict-model-config"], "option '--strict-model-config' requires an argument"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.transport.listeners import Listener, adopt, listen_tcp, listen_unix, peer_of
+from edge_serve.transport.listeners import Listener, adopt, advice_on_listening, listen_tcp, listen_unix, peer_of
 
 
 def has_ipv6() -> bool:
@@ -36,9 +37,23 @@ def test_tcp(host: str) -> None:
 def test_a_port_that_is_taken() -> None:
     (listener,) = listen_tcp("127.0.0.1", 0)
     port = listener.sock.getsockname()[1]
-    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: "):
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: ") as caught:
         listen_tcp("127.0.0.1", port)
     listener.close()
+
+    assert advice_on_listening(caught.value).startswith("stop what uses it")
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "999.1.2.3"])  # the first is for documentation: no machine has it
+def test_an_address_that_is_not_of_this_machine(host: str) -> None:
+    with pytest.raises(OSError, match=f"cannot listen on {host}:0: ") as caught:
+        listen_tcp(host, 0)
+
+    assert advice_on_listening(caught.value).startswith("give an address of this machine")
+
+
+def test_a_socket_in_a_directory_of_somebody_else() -> None:
+    assert "this user may write to" in advice_on_listening(PermissionError(errno.EACCES, "Permission denied"))
 
 
 def test_a_port_that_is_shared() -> None:
