@@ -101,6 +101,13 @@ def _on_implementation(match: re.Match[str], path: Path, version: str) -> str:
     )
 
 
+def _on_zipmap(match: re.Match[str], path: Path, version: str) -> str:
+    return (
+        "the last step makes dictionaries (scikit-learn's ZipMap), and of FP32 only: export with "
+        "options={'zipmap': False}, which gives a tensor"
+    )
+
+
 _BY_TEXT: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], Path, str], str]], ...] = (
     (re.compile(r"Unsupported model IR version: \d+, max supported IR version: (\d+)"), _on_format),
     (re.compile(r"support for domain (\S+) is till opset (\d+)"), _on_opset),
@@ -109,5 +116,6 @@ _BY_TEXT: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], Path, str], str]
     (re.compile(r"(\S+?)(?:\(-?\d+\))? is not a registered function/op"), _on_operator),
     (re.compile(r"No Op registered for (\S+) with domain_version"), _on_operator),
     (re.compile(r"Could not find an implementation for (\w+)"), _on_implementation),
+    (re.compile(r"of operator \(ZipMap\)"), _on_zipmap),
     (re.compile(r"Protobuf parsing failed|ModelProto does not have a graph|No graph was found"), _on_content),
 )

@@ -22,7 +22,7 @@ from pathlib import Path
 import edge_serve
 from edge_serve.backends.base import ModelSpec
 from edge_serve.backends.privacy import private
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, with_advice
 
 PARAMETER = "EXECUTION_ENV_PATH"
 MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
@@ -138,8 +138,18 @@ def path_of(spec: ModelSpec) -> Path | None:
         return None
     path = Path(text.replace(MODEL_DIRECTORY, str(spec.model_directory)))
     if not path.exists():
-        raise InvalidArgument(f"'{path}' does not exist; expected a directory or an archive of an environment")
+        text = f"'{path}' does not exist; expected a directory or an archive of an environment"
+        raise InvalidArgument(with_advice(text, _advice_on_missing(path, spec.model_directory)))
     return path
+
+
+def _advice_on_missing(path: Path, model_directory: Path) -> str:
+    variable = MODEL_DIRECTORY.strip("$")
+    if variable in str(path):
+        return f"write {MODEL_DIRECTORY} with two dollar signs, in a shell's here-document after <<'END' in quotes"
+    if not path.is_absolute() and (model_directory / path).exists():
+        return f"for the one in the model's directory write {MODEL_DIRECTORY}/{path}"
+    return ""
 
 
 class Environments:

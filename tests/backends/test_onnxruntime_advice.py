@@ -44,6 +44,10 @@ def test_the_kind_of_a_file_that_is_no_model(tmp_path: Path, content: bytes, sai
         ('open file "/r/m/1/net.data" failed: No such file or directory', "put 'net.data' into m/1/"),
         ("Fatal error: com.acme:Blur(-1) is not a registered function/op", "has no operator com.acme:Blur: name"),
         ("Could not find an implementation for Resize(19) node with name ''", "has Resize for other data types only"),
+        (
+            "Type 'tensor(double)' of input parameter (probabilities) of operator (ZipMap) in node () is invalid.",
+            "export with options={'zipmap': False}",
+        ),
         ("anything else", ""),
     ],
 )

@@ -18,7 +18,7 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
 from edge_serve.tensors import DataType, Tensor
 from edge_serve.workers.arena import Arena, Budget
-from edge_serve.workers.environments import Environments, default_cache
+from edge_serve.workers.environments import Environments, default_cache, path_of
 from edge_serve.workers.pool import OpenedModel, Workers
 from tests.workers.harness import Recorder, run
 from tests.workers.venvs import make_environment, pack
@@ -181,6 +181,26 @@ def crashing(path: Path) -> str:
     (path / "bin/python").write_text("#!/bin/sh\necho libfoo.so not found >&2\nexit 127\n")
     (path / "bin/python").chmod(0o755)
     return str(path)
+
+
+@pytest.mark.parametrize(
+    ("written", "advice"),
+    [
+        ("environment", "for the one in the model's directory write $$TRITON_MODEL_DIRECTORY/environment"),
+        ("$TRITON_MODEL_DIRECTORY/environment", "write $$TRITON_MODEL_DIRECTORY with two dollar signs"),
+        ("4711TRITON_MODEL_DIRECTORY/environment", "write $$TRITON_MODEL_DIRECTORY with two dollar signs"),
+        ("enviroment", ""),
+    ],
+)
+def test_a_path_that_is_not_there_says_how_it_is_written(tmp_path: Path, written: str, advice: str) -> None:
+    (tmp_path / "m/environment").mkdir(parents=True)
+
+    with pytest.raises(EdgeServeError) as caught:
+        path_of(model(tmp_path / "m", written))
+
+    told = str(caught.value).partition("archive of an environment")[2]
+    assert advice in told
+    assert bool(advice) == bool(told)
 
 
 def empty(path: Path) -> str:
