@@ -247,7 +247,8 @@ def test_a_server_that_stops_waits_for_the_client_only_so_long(tmp_path: Path, m
 
 
 def test_a_server_that_stops_sends_what_was_accepted(tmp_path: Path) -> None:
-    with running(models(tmp_path)) as server, streaming(server, "threads", 5000) as client:
+    arguments = ("--model-control-mode=explicit", "--load-model=threads")
+    with running(models(tmp_path), *arguments) as server, streaming(server, "threads", 5000) as client:
         until_waiting(server)
         stopping = threading.Thread(target=server.stop, args=(signal.SIGTERM,))
         stopping.start()

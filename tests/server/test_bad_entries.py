@@ -54,6 +54,14 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A repository with a good model."""
+    root = tmp_path / "models"
+    python_model(root, "good")
+    return root
+
+
 def index(server: Running) -> dict[str, dict[str, Any]]:
     status, answer = server.post("/v2/repository/index")
     assert status == 200, answer
@@ -82,16 +90,12 @@ def finds_what_is_new(server: Running, root: Path) -> None:
     server.wait_for_log("model new version 1 unloaded")
 
 
-def test_names_that_do_not_fit_cannot_be_loaded(root: Path) -> None:
-    with running(f"--model-repository={root}", *ALL["explicit"]) as server:
+def test_names_that_do_not_fit_and_long_configurations_cannot_be_loaded(small: Path) -> None:
+    with running(f"--model-repository={small}", *ALL["explicit"]) as server:
         body = {"parameters": {"config": json.dumps({"backend": "python"}), "file:1/model.py": "eA=="}}
         for path in (".", "%2e", "a%0Ab", "%E2%80%AEm"):
             status, answer = server.post(f"/v2/repository/models/{path}/load", body)
             assert (status, "must not contain" in answer.decode()) == (400, True), answer
-
-
-def test_a_long_configuration_of_a_load_request_is_refused(root: Path) -> None:
-    with running(f"--model-repository={root}", *ALL["explicit"]) as server:
         body = {"parameters": {"config": json.dumps({"backend": "x" * (1 << 20)})}}
         status, answer = server.post("/v2/repository/models/good/load", body)
         assert (status, "expected at most 1048576" in answer.decode()) == (400, True), answer
@@ -114,7 +118,7 @@ def stops(server: Running) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize("mode", ALL)
+@pytest.mark.parametrize("mode", [pytest.param(mode, marks=[] if mode == "poll" else pytest.mark.slow) for mode in ALL])
 def test_a_server_starts_polls_and_stops_with_bad_entries(root: Path, tmp_path: Path, mode: str) -> None:
     bad = {**bad_links(root), **bad_kinds(root), **unreadable(root, tmp_path / "elsewhere")}
     with running(f"--model-repository={root}", *ALL[mode], prefix=WITHOUT_OVERRIDE) as server:
@@ -125,33 +129,33 @@ def test_a_server_starts_polls_and_stops_with_bad_entries(root: Path, tmp_path: 
         stops(server)
 
 
-def test_an_entry_that_becomes_readable_is_loaded(root: Path) -> None:
-    (root / "later").symlink_to("later")
-    with running(f"--model-repository={root}", *ALL["poll"]) as server:
+def test_an_entry_that_becomes_readable_is_loaded(small: Path) -> None:
+    (small / "later").symlink_to("later")
+    with running(f"--model-repository={small}", *ALL["poll"]) as server:
         assert index(server)["later"]["state"] == "UNAVAILABLE"
-        (root / "later").unlink()
-        python_model(root, "later")
+        (small / "later").unlink()
+        python_model(small, "later")
         server.wait_for_log("model later version 1 ready")
         assert index(server)["later"]["state"] == "READY"
 
 
 @needs_root
-def test_a_file_that_becomes_readable_is_a_change(root: Path) -> None:
-    (root / "good/config.pbtxt").chmod(0)
-    with running(f"--model-repository={root}", *ALL["poll"], prefix=WITHOUT_OVERRIDE) as server:
+def test_a_file_that_becomes_readable_is_a_change(small: Path) -> None:
+    (small / "good/config.pbtxt").chmod(0)
+    with running(f"--model-repository={small}", *ALL["poll"], prefix=WITHOUT_OVERRIDE) as server:
         assert "Permission denied" in index(server)["good"]["reason"]
-        (root / "good/config.pbtxt").chmod(0o644)
+        (small / "good/config.pbtxt").chmod(0o644)
         server.wait_for_log("model good version 1 ready")
 
 
 @needs_root
-def test_a_model_that_cannot_be_read_for_a_while_goes_on_serving(root: Path) -> None:
-    with running(f"--model-repository={root}", *ALL["poll"], prefix=WITHOUT_OVERRIDE) as server:
-        (root / "good").chmod(0)
+def test_a_model_that_cannot_be_read_for_a_while_goes_on_serving(small: Path) -> None:
+    with running(f"--model-repository={small}", *ALL["poll"], prefix=WITHOUT_OVERRIDE) as server:
+        (small / "good").chmod(0)
         server.wait_for_log("model good is left out: cannot be read: Permission denied")
         time.sleep(2.5)
         assert server.add_sub("good")[0] == 200
-        (root / "good").chmod(0o755)
+        (small / "good").chmod(0o755)
         server.wait_for_log("model good can be read again")
         assert server.add_sub("good")[0] == 200
         assert "model good is gone" not in server.log()
