@@ -99,12 +99,11 @@ READ = {
     "--grpc-root-cert": "--allow-grpc=true --grpc-port=0 " + TLS.replace("{0}", "grpc"),
 }
 EMPTY_IS_GOOD = {"--token-file", "--certificate-role-file"}
+#: what the server writes or makes, and serves all the same whatever their state
+OPTIONAL = ("--trace-config=triton,file", "--state-directory", "--execution-env-directory")
 #: what the server writes or makes, and the states in which it serves all the same
 WRITTEN = {
     "--log-file": {"missing", "empty"},
-    "--trace-config=triton,file": set(STATES),
-    "--state-directory": set(STATES),
-    "--execution-env-directory": set(STATES),
     "--admin-socket": {"missing"},
     "--http-unix-socket": {"missing"},
 }
@@ -165,13 +164,25 @@ def test_a_place_to_write_that_is_none_hangs_nothing(option: str, state: str, tm
     STATES[state](path)
     if option == "--log-file" and state in WRITTEN[option]:
         pytest.skip("tests/server/test_log_file.py starts with a good one")
-    ended = start(tmp_path, f"{option}{',' if '=' in option else '='}{path}".replace("file,", "file="))
+    ended = start(tmp_path, f"{option}={path}")
 
     assert "Traceback" not in ended.output
     if state in WRITTEN[option]:
         assert (ended.status, ended.served) == (0, True), ended.output
     else:
         refusal(ended, path)
+
+
+@pytest.mark.parametrize("state", ["missing", "unreadable", "empty", "a directory", "a FIFO"])
+def test_places_that_are_optional_cost_no_start(state: str, tmp_path: Path) -> None:
+    options = []
+    for number, option in enumerate(OPTIONAL):
+        STATES[state](tmp_path / f"place{number}")
+        options.append(f"{option}={tmp_path / f'place{number}'}")
+    ended = start(tmp_path, *options)
+
+    assert "Traceback" not in ended.output
+    assert (ended.status, ended.served) == (0, True), ended.output
 
 
 @pytest.mark.parametrize("state", ["unreadable", "empty", "a directory", "a FIFO"])
