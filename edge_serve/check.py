@@ -19,6 +19,7 @@ from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.json_form import model_config_from_json, model_config_to_json
 from edge_serve.config.layout import CONFIG_FILE, advice_on_config, advice_on_repository
 from edge_serve.config.model import load_model_config
+from edge_serve.config.notes import notes_on
 from edge_serve.config.settings import nearest
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.models.calls import Calls
@@ -159,6 +160,7 @@ async def check_model(
             model = await _described(found, config, version, workers)
             verdict.lines = _compare(found, config, model)
         await registry.load(found.name, own_worker=False)
+        verdict.notes += notes_on(registry.lookup(found.name, "").config)
         if verdict.lines and not verdict.lines[0].line:
             config.max_batch_size = registry.lookup(found.name, "").config.max_batch_size
             verdict.lines = _compare(found, config, model)

@@ -84,6 +84,8 @@ async def _ask(served: Served, registry: Registry, seconds: float) -> Asked:
     busy = await _kill_busy(registry, error)
     if busy and busy != [served.name]:
         asked.problems.append(f"still computing: {', '.join(busy)}")
+    elif busy:
+        asked.problems.append("the model was still computing: it hangs, or it needs a longer --infer-timeout")
     elif not busy:
         asked.problems.append(f"asked with {asked.request}; {_HINT}")
     return asked

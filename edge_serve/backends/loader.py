@@ -29,7 +29,7 @@ PLATFORMS = {
     "tensorflow_savedmodel": "tensorflow",
 }
 _IN_PYTHON = "load it in a model.py with backend 'python'"
-#: what to do instead, by backends that Triton has and this installation has not
+#: what to do instead, by backends that Triton or another server has and this installation has not
 HINTS = {
     "onnxruntime": f"{sys.executable} -m pip install onnxruntime",
     "tensorrt": "there is no TensorRT backend yet: serve the ONNX model with backend 'onnxruntime'",
@@ -40,6 +40,12 @@ HINTS = {
     "tflite": f"convert the model to ONNX (tf2onnx --tflite) for backend 'onnxruntime', or {_IN_PYTHON}",
     "vllm": "run the language model in a decoupled model.py with backend 'python' (docs/generative.md has one)",
     "tensorrtllm": "run the language model in a decoupled model.py with backend 'python' (docs/generative.md has one)",
+    "sklearn": f"convert the model to ONNX (package skl2onnx) for backend 'onnxruntime', or {_IN_PYTHON}",
+    "xgboost": f"convert the trees to ONNX (package onnxmltools) for backend 'onnxruntime', or {_IN_PYTHON}",
+    "lightgbm": f"convert the trees to ONNX (package onnxmltools) for backend 'onnxruntime', or {_IN_PYTHON}",
+    "keras": f"convert the model to ONNX (package tf2onnx) for backend 'onnxruntime', or {_IN_PYTHON}",
+    "mlflow": _IN_PYTHON,
+    "huggingface": _IN_PYTHON,
     "dali": "write the preparation of inputs as a model.py (NumPy, Pillow, OpenCV), and join the two in an ensemble",
 }
 #: files of this package that are no backends

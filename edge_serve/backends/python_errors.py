@@ -11,7 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import ClassVar
 
-from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, triton_code
+from edge_serve.backends.python_advice import advice_on
+from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, triton_code, with_advice
 
 #: The module that Triton's classes say they come from; it shows in `type(x)` and in error texts.
 MODULE = "c_python_backend_utils"
@@ -102,7 +103,7 @@ ErrorCode.__module__, ErrorCode.__qualname__ = MODULE, "TritonError.__ErrorCode"
 
 
 def describe(error: BaseException, caller: FrameType | None) -> str:
-    """`Type: text`, then under `At:` the calls that led there, innermost first, up to but without `caller`.
+    """`Type: text`, under `At:` the calls that led there, innermost first, up to but without `caller`, then advice.
 
     The frames are followed through their callers, as pybind11 does, so an import error shows the file that imports.
     """
@@ -126,7 +127,8 @@ def describe(error: BaseException, caller: FrameType | None) -> str:
         # A coroutine or generator that has ended has no caller any more; Python 3.13 still tells the one it had.
         frame = None if frame.f_code.co_flags & _RESUMED else frame.f_back
         line = frame.f_lineno if frame is not None else 0
-    return f"{text}\n\nAt:\n{''.join(lines)}" if lines else text
+    advice = advice_on(error, in_call=not lines)
+    return with_advice(f"{text}\n\nAt:\n{''.join(lines)}" if lines else text, advice)
 
 
 def as_text(name: str, value: str | bytes) -> str:

@@ -16,25 +16,13 @@ from types import ModuleType
 from typing import Any
 
 from edge_serve.backends.base import ModelSpec
+from edge_serve.backends.python_advice import set_model_dir
 from edge_serve.backends.python_errors import describe
 from edge_serve.config.layout import advice_on_file
 from edge_serve.errors import Internal, with_advice
 
 #: holds triton_python_backend_utils.py
 UTILS_DIRECTORY = Path(__file__).parent / "python_path"
-
-#: modules whose packages have other names
-_PACKAGES = {
-    "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python-headless", "dateutil": "python-dateutil",
-    "google": "protobuf", "serial": "pyserial", "skimage": "scikit-image", "sklearn": "scikit-learn", "yaml": "pyyaml",
-}  # fmt: skip
-
-_model_directory = ""
-
-
-def get_model_dir() -> str:
-    """The directory of the model's file."""
-    return _model_directory
 
 
 def find(spec: ModelSpec) -> Path:
@@ -60,18 +48,6 @@ def _provide_utils() -> None:
         sys.modules[module.__name__.rpartition(".")[2]] = module
 
 
-def _advice_on_module(error: ModuleNotFoundError) -> str:
-    """Return how to get a module that a model imports."""
-    top = (error.name or "").partition(".")[0]
-    if not top or top in sys.stdlib_module_names:
-        return ""
-    package = _PACKAGES.get(top, top)
-    return (
-        f"install it for the Python that runs the model: {sys.executable} -m pip install {package}; or name an "
-        "environment that has it in the parameter EXECUTION_ENV_PATH"
-    )
-
-
 class PythonModel:
     """An imported model file, until `forget`.
 
@@ -85,11 +61,10 @@ class PythonModel:
         Raises:
             Internal: no such file, its code fails, or it has no class `TritonPythonModel` with a method `execute`.
         """
-        global _model_directory
         path = find(spec)
         self._package = str(spec.version)
         self._paths = [str(path.parent), str(path.parent.parent), str(UTILS_DIRECTORY)]
-        _model_directory = str(path.parent)
+        set_model_dir(str(path.parent))
         sys.path.extend(self._paths)
         _provide_utils()
         self._remove_modules()  # a test may have another model open
@@ -108,8 +83,7 @@ class PythonModel:
             __import__(name)
         # A model may leave by sys.exit() too: that is a failed load, not the end of the worker.
         except BaseException as error:
-            advice = _advice_on_module(error) if isinstance(error, ModuleNotFoundError) else ""
-            raise Internal(with_advice(describe(error, sys._getframe()), advice)) from error
+            raise Internal(describe(error, sys._getframe())) from error
         module = sys.modules[name]
         model_class = getattr(module, "TritonPythonModel", None)
         if not isinstance(model_class, type):

@@ -20,6 +20,7 @@ from edge_serve.config.checks_io import check_inputs_and_outputs
 from edge_serve.config.json_form import model_config_to_json
 from edge_serve.config.layout import advice_on_config, advice_on_versions
 from edge_serve.config.model import check_files, load_model_config, merge_completed, settle_instances
+from edge_serve.config.notes import notes_on
 from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.about import about
@@ -260,6 +261,8 @@ class Loader:
             document = await self._workers.describe(spec, config.backend, own_worker=own)
             config = settle_instances(merge_completed(config, document))
             spec = self._spec(plan, config, version)
+        for note in notes_on(config):
+            log.warning("model %s: %s", plan.name, note, extra=about(plan.name))
         labels = await offload(read_labels, config, plan.directory)
         signature = signature_of(config, config.name, version, labels)
         limited = self._gate.admit(placed(config)) if self._gate is not None else None

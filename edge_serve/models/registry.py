@@ -50,6 +50,8 @@ from edge_serve.models.turnover import Turnover, settled
 
 log = logging.getLogger(__name__)
 
+_FAILED_TO_LOAD = "it failed to load: edge-serve status and the log of the server say why"
+
 #: models whose health is asked for before the loop has a turn
 ASKED_AT_ONCE = 16
 
@@ -132,6 +134,11 @@ class Registry:
             return served
         return self.elders.find(served.identity, version, correlation_id, flags, served) or served
 
+    def _unknown(self, name: str, lack: str) -> NotFound:
+        """Return the error for a model without a version to serve. A client reads that its load failed, not why."""
+        advice = _FAILED_TO_LOAD if name in self.incidents.reasons else ""
+        return NotFound(with_advice(f"Request for unknown model: '{name}' {lack}", advice))
+
     def _serving(self, name: str, version: str) -> Served:
         if self._repository.namespaced:
             name = self._identity(name)
@@ -141,9 +148,9 @@ class Registry:
                 return served
         record = self._models.get(name)
         if record is None or not (record.versions or record.barren):
-            raise NotFound(f"Request for unknown model: '{name}' is not found")
+            raise self._unknown(name, "is not found")
         if not version:
-            raise NotFound(f"Request for unknown model: '{name}' has no available versions")
+            raise self._unknown(name, "has no available versions")
         known = record.versions.get(parse_version(version))
         if known is None:
             raise NotFound(f"Request for unknown model: '{name}' version {int(version)} is not found")

@@ -58,9 +58,15 @@ def test_known_names_say_what_to_do(spec: ModelSpec, name: str) -> None:
         ("vllm", "docs/generative.md"),
         ("tensorrtllm", "docs/generative.md"),
         ("dali", "ensemble"),
+        ("sklearn", "skl2onnx"),
+        ("xgboost", "onnxmltools"),
+        ("lightgbm", "onnxmltools"),
+        ("keras", "tf2onnx"),
+        ("mlflow", "model.py"),
+        ("huggingface", "model.py"),
     ],
 )
-def test_backends_of_triton_that_are_not_here_say_what_to_do_instead(spec: ModelSpec, name: str, advice: str) -> None:
+def test_backends_of_other_servers_say_what_to_do_instead(spec: ModelSpec, name: str, advice: str) -> None:
     with pytest.raises(Unavailable, match=f"backend '{name}' of model 'm' is not available: .*{advice}"):
         loader.load(name, spec)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -471,3 +472,64 @@ def test_a_breakpoint_in_a_worker_says_how_to_debug(scene: PythonScene) -> None:
 
     assert reply.error is not None
     assert "BdbQuit: the model reached a breakpoint(), and a worker has no terminal: remove it" in reply.error.message
+
+
+@pytest.mark.parametrize(
+    ("body", "advice"),
+    [
+        (
+            "pb_utils.get_input_tensor_by_name(requests[0], 'IMAGE').as_numpy()",
+            "The request has no input 'IMAGE' (get_input_tensor_by_name returned None): its inputs are INPUT0; use "
+            "one of these names in model.py",
+        ),
+        ("import sklearn", "Install it for the Python that runs the model: "),
+        (
+            "open('labels.txt')",
+            "A relative path starts at the working directory, {cwd}, not at model.py: put the file beside model.py "
+            "and open os.path.join(pb_utils.get_model_dir(), 'labels.txt')",
+        ),
+        (
+            "open('weights.npy')",
+            "A relative path starts at the working directory, {cwd}, but the file is {model}/1/weights.npy: open "
+            "os.path.join(pb_utils.get_model_dir(), 'weights.npy')",
+        ),
+        (
+            "open('names.txt')",
+            "A relative path starts at the working directory, {cwd}, but the file is {model}/names.txt: open "
+            "os.path.join(pb_utils.get_model_dir(), '..', 'names.txt')",
+        ),
+        ("open('/labels.txt')", ""),
+        ("None.strip()", ""),
+        ("np.zeros(1).as_numpy()", ""),
+    ],
+)
+def test_an_exception_that_does_not_name_the_fix_has_advice(scene: PythonScene, body: str, advice: str) -> None:
+    for name in ("1/weights.npy", "names.txt"):
+        (scene.directory / "m" / name).parent.mkdir(parents=True, exist_ok=True)
+        (scene.directory / "m" / name).touch()
+    (reply,) = scene.execute(body)
+    tail = error_of(reply).partition(": execute\n")[2]
+
+    assert bool(tail) == bool(advice)
+    assert tail.startswith(advice.format(cwd=Path.cwd(), model=scene.directory / "m")), tail
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "advice"),
+    [
+        ("execute(requests)", "return []", "; write it as def execute(self, requests)"),
+        ("execute(self, requests)", "return self.helper()", ": execute\n"),
+    ],
+)
+def test_a_method_without_the_parameters_of_the_server(scene: PythonScene, method: str, body: str, advice: str) -> None:
+    source = f"""
+    class TritonPythonModel:
+        def {method}:
+            {body}
+
+        def helper():
+            return []
+    """
+    (reply,) = run(scene.open(source))
+    assert "takes " in error_of(reply)
+    assert error_of(reply).endswith(advice)

@@ -403,8 +403,14 @@ def test_a_model_without_a_version_is_not_ready(tmp_path: Path) -> None:
         house.put("bare")
         await house.registry.load_all()
         assert not house.registry.is_ready()
-        with pytest.raises(NotFound, match="Request for unknown model: 'bare' has no available versions"):
+        with pytest.raises(NotFound) as caught:
             house.registry.lookup("bare", "")
+        assert caught.value.message == (
+            "Request for unknown model: 'bare' has no available versions; it failed to load: edge-serve status and the "
+            "log of the server say why"
+        )
+        with pytest.raises(NotFound, match=r"^Request for unknown model: 'nowhere' is not found$"):
+            house.registry.lookup("nowhere", "")
 
         await house.registry.unload("bare")
         assert house.registry.is_ready()  # nobody wants it any more

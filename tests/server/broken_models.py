@@ -252,6 +252,20 @@ FIRST = (
         ("ZeroDivisionError", r"model.py\(2\): initialize"),
     ),
     Broken(
+        "relative_path",
+        python_with(MODEL + "\n    def initialize(self, args):\n        open('labels.txt')\n"),
+        (
+            "No such file or directory: 'labels.txt'",
+            "A relative path starts at the working directory",
+            r"os.path.join\(pb_utils.get_model_dir\(\), 'labels.txt'\)",
+        ),
+    ),
+    Broken(
+        "sklearn",
+        paths({"1/model.joblib": "", "config.pbtxt": 'backend: "sklearn"\n' + IO}),
+        ("backend 'sklearn' .* is not available", "package skl2onnx", "or load it in a model.py"),
+    ),
+    Broken(
         "crashes_at_load",
         python_with(MODEL + "\n    def initialize(self, args):\n        __import__('ctypes').string_at(0)\n"),
         (r"was ended by SIGSEGV in initialize, .*/crashes_at_load/1/model.py line 11 while it loaded model",),
@@ -372,7 +386,7 @@ MORE = (
             MODEL,
             PYTHON + ENVIRONMENT % "$$TRITON_MODEL_DIRECTORY/env.tar.gz",
         ),
-        ("EXECUTION_ENV_PATH", "does not exist; expected"),
+        ("EXECUTION_ENV_PATH", "does not exist; expected", "put it there, or remove the parameter"),
     ),
     Broken(
         "circle",

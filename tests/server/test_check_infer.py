@@ -107,7 +107,10 @@ def test_a_model_that_dies_is_reported(told: dict[str, Any]) -> None:
 
 
 def test_a_model_that_hangs_is_reported_and_named_where_an_ensemble_needs_it(told: dict[str, Any]) -> None:
-    assert "no answer within 0.5 s (--infer-timeout)" in problems(told, "b_hangs")
+    assert problems(told, "b_hangs").splitlines() == [
+        "no answer within 0.5 s (--infer-timeout)",
+        "the model was still computing: it hangs, or it needs a longer --infer-timeout",
+    ]
     assert "no answer within 0.5 s" in problems(told, "c_chain")
     assert "still computing: b_hangs" in problems(told, "c_chain")
 

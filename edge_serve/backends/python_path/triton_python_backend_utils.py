@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge_serve.backends.python_advice import get_model_dir as get_model_dir
+from edge_serve.backends.python_advice import note_missing as _note_missing
 from edge_serve.backends.python_config import ModelConfig as ModelConfig
 from edge_serve.backends.python_errors import TritonError as TritonError
 from edge_serve.backends.python_errors import TritonModelException as TritonModelException
 from edge_serve.backends.python_logger import Logger as Logger
 from edge_serve.backends.python_metrics import MetricFamily as MetricFamily
-from edge_serve.backends.python_model import get_model_dir as get_model_dir
 from edge_serve.backends.python_repository import is_model_ready as is_model_ready
 from edge_serve.backends.python_repository import load_model as load_model
 from edge_serve.backends.python_repository import unload_model as unload_model
@@ -91,6 +92,7 @@ def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> 
     for tensor in inference_request.inputs():
         if tensor._name == name:
             return tensor
+    _note_missing("input", name, [tensor._name for tensor in inference_request.inputs()])
     return None
 
 
@@ -99,6 +101,7 @@ def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) 
     for tensor in inference_response.output_tensors():
         if tensor._name == name:
             return tensor
+    _note_missing("output", name, [tensor._name for tensor in inference_response.output_tensors()])
     return None
 
 
