@@ -6,8 +6,10 @@ the model's own file tells. With `--infer` all models are loaded together, and e
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +38,8 @@ from edge_serve.workers.sandbox import Sandbox
 #: tensor memory for warm-up requests
 CHECK_BYTES = 1 << 30
 CLOSE_SECONDS = 10.0
+#: between two looks for workers that hang
+WATCH_SECONDS = 1.0
 
 NAMELESS = "found a directory whose name is not UTF-8: no client could ask for such a model; rename it"
 
@@ -106,6 +110,7 @@ async def check_repository(roots: Sequence[Path], options: Options | None = None
     if options.infer_seconds:
         calls = Calls(registry.lookup, Service(registry, started=True))
         hooks.infer, hooks.control, hooks.rests = calls.infer, calls.control, calls.rests
+    watch = asyncio.create_task(_watch(workers))
     try:
         models = _chosen(repository.scan(), repository, options.names)
         faults = [name for name in sorted(repository.faults) if name in (options.names or repository.faults)]
@@ -126,8 +131,16 @@ async def check_repository(roots: Sequence[Path], options: Options | None = None
         if not models and not faults and (advice := advice_on_repository(roots[0])):
             raise InvalidArgument(advice)
     finally:
+        watch.cancel()
         await registry.close(CLOSE_SECONDS)
         await workers.stop()
+
+
+async def _watch(workers: Workers) -> None:
+    """Kill the workers that hang, as the server does: the limit of a load covers its warm-up by this alone."""
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        workers.watch(time.monotonic_ns())
 
 
 def _chosen(models: dict[str, Found], repository: Repository, names: Sequence[str]) -> dict[str, Found]:

@@ -258,14 +258,16 @@ def test_models_of_every_kind_are_asked_as_they_must_be(tmp_path: Path) -> None:
     python_model(tmp_path, "not_zeros", ECHO.format(before=ONLY_POSITIVE), CONFIG)
     python_model(tmp_path, "sequence", started, CONFIG + SEQUENCE)
     python_model(tmp_path, "silent", DECOUPLED.format(times="()"), CONFIG + policy)
+    python_model(tmp_path, "warm_hangs", ECHO.format(before="import time; time.sleep(600)"), CONFIG + WARMUP)
     python_model(tmp_path, "warmed", ECHO.format(before=ONLY_POSITIVE), CONFIG + WARMUP)
 
     document = check(tmp_path, "--infer", "--infer-timeout=3", "--load-timeout=10")
 
     assert {name for name, model in document["by_name"].items() if not model["ok"]} == {
-        "endless", "never_loads", "not_zeros",
+        "endless", "never_loads", "not_zeros", "warm_hangs",
     }  # fmt: skip
     assert "did not load within 10 s" in document["by_name"]["never_loads"]["error"]
+    assert "failed to run warmup sample 'noise'" in document["by_name"]["warm_hangs"]["error"]
     assert "responses came, but not the last one within 3 s" in problems(document, "endless")
     assert "only positive" in (said := problems(document, "not_zeros"))
     assert "give it a better one: a model_warmup in its config.pbtxt" in said
