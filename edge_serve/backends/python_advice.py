@@ -16,6 +16,7 @@ _PACKAGES = {
 _OF_TENSOR = frozenset({"as_numpy", "is_cpu", "name", "shape", "to_dlpack", "triton_dtype"})
 #: the call of a method itself failed: its parameters are not those that the server passes
 _CALL = re.compile(r"\b(execute|initialize|auto_complete_config)\(\) (?:takes|missing) ")
+_NO_ARRAY = re.compile(r"incompatible constructor arguments\..* c_python_backend_utils\.Tensor\(", re.DOTALL)
 _SIGNATURES = {
     "execute": "def execute(self, requests)",
     "initialize": "def initialize(self, args)",
@@ -63,6 +64,8 @@ def advice_on(error: BaseException, *, in_call: bool) -> str:
             return _missing_tensor
         case TypeError() if in_call and (found := _CALL.search(str(error))):
             return f"write it as {_SIGNATURES[found[1]]}"
+        case TypeError() if _NO_ARRAY.search(str(error)):
+            return "pb_utils.Tensor takes a NumPy array: np.asarray(value), or of PyTorch value.numpy(force=True)"
     return ""
 
 

@@ -6,6 +6,7 @@ Contract and texts: triton-inference-server/python_backend src/pb_stub.cc, Proce
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import sys
 import threading
@@ -113,7 +114,7 @@ class PythonInstance:
         timing.input_end_ns = time.monotonic_ns()
         try:
             result = self.model.execute(requests)
-            if type(result) is not list and asyncio.iscoroutine(result):
+            if type(result) is not list and inspect.iscoroutine(result):
                 result = self._loop.run(result, alone=True)
             timing.output_start_ns = time.monotonic_ns()
             replies, complete = self._check(batch, requests, result)

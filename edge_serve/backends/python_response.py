@@ -83,7 +83,11 @@ def _refuse_tensor(tensor: object) -> None:
 
 
 def _no_list(found: object) -> TypeError:
-    return TypeError(f"InferenceResponse(output_tensors=...) must be a list of Tensor, found {type(found).__name__}")
+    kind = type(found)
+    text = f"InferenceResponse(output_tensors=...) must be a list of Tensor, found {kind.__name__}"
+    if kind is Tensor:
+        return TypeError(f"{text} without a list: write [tensor]")
+    return TypeError(f"{text} of the module {kind.__module__}: write pb_utils.Tensor(NAME, array)")
 
 
 def check_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:

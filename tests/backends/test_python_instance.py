@@ -53,6 +53,7 @@ def test_outputs_that_were_not_asked_for_are_left_out(scene: PythonScene) -> Non
             "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
             "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:2\n",
         ),
+        ("(text for text in 'ab')", "Expected a list in the execute return, found type '<class 'generator'>'."),
         (
             "['text']",
             "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'str'>'.",
@@ -62,6 +63,18 @@ def test_outputs_that_were_not_asked_for_are_left_out(scene: PythonScene) -> Non
 def test_a_wrong_return_value_fails_the_batch_in_tritons_words(scene: PythonScene, returned: str, text: str) -> None:
     (reply,) = scene.execute(f"return {returned}")
     assert error_of(reply) == FAILED + text
+
+
+@pytest.mark.parametrize(
+    ("outputs", "text"),
+    [
+        ("pb_utils.Tensor('Y', np.ones(1))", "found Tensor without a list: write [tensor]"),
+        ("[np.ones(1)]", "found ndarray of the module numpy: write pb_utils.Tensor(NAME, array)"),
+    ],
+)
+def test_a_response_without_tensors_says_how_to_write_it(scene: PythonScene, outputs: str, text: str) -> None:
+    (reply,) = scene.execute(f"return [pb_utils.InferenceResponse({outputs})]")
+    assert f"must be a list of Tensor, {text}" in error_of(reply)
 
 
 @pytest.mark.parametrize("returned", ["None", "[None]"])
@@ -497,6 +510,10 @@ def test_a_breakpoint_in_a_worker_says_how_to_debug(scene: PythonScene) -> None:
             "open('names.txt')",
             "A relative path starts at the working directory, {cwd}, but the file is {model}/names.txt: open "
             "os.path.join(pb_utils.get_model_dir(), '..', 'names.txt')",
+        ),
+        (
+            "pb_utils.Tensor('OUTPUT0', [1.0])",
+            "pb_utils.Tensor takes a NumPy array: np.asarray(value), or of PyTorch value.numpy(force=True)",
         ),
         ("open('/labels.txt')", ""),
         ("None.strip()", ""),
