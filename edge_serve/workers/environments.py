@@ -149,7 +149,7 @@ def _advice_on_missing(path: Path, model_directory: Path) -> str:
         return f"write {MODEL_DIRECTORY} with two dollar signs, in a shell's here-document after <<'END' in quotes"
     if not path.is_absolute() and (model_directory / path).exists():
         return f"for the one in the model's directory write {MODEL_DIRECTORY}/{path}"
-    return ""
+    return "put it there, or remove the parameter: the model then runs with the Python of the server"
 
 
 class Environments:

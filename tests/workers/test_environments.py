@@ -189,7 +189,7 @@ def crashing(path: Path) -> str:
         ("environment", "for the one in the model's directory write $$TRITON_MODEL_DIRECTORY/environment"),
         ("$TRITON_MODEL_DIRECTORY/environment", "write $$TRITON_MODEL_DIRECTORY with two dollar signs"),
         ("4711TRITON_MODEL_DIRECTORY/environment", "write $$TRITON_MODEL_DIRECTORY with two dollar signs"),
-        ("enviroment", ""),
+        ("enviroment", "; put it there, or remove the parameter"),
     ],
 )
 def test_a_path_that_is_not_there_says_how_it_is_written(tmp_path: Path, written: str, advice: str) -> None:
