@@ -104,7 +104,11 @@ def until(condition: Callable[[], bool], server: Running) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("batcher", ["", "dynamic_batching { max_queue_delay_microseconds: 500 }\n"])
+@pytest.mark.parametrize(
+    "batcher",
+    [pytest.param("", marks=pytest.mark.slow), "dynamic_batching { max_queue_delay_microseconds: 500 }\n"],
+    ids=["no batcher", "dynamic batcher"],
+)
 def test_instances_come_and_go_under_load_and_no_request_fails(server: Running, root: Path, batcher: str) -> None:
     base = ADD_SUB_CONFIG + batcher
     load_python(server, root, SAYS, of_count(2, base))
@@ -294,7 +298,7 @@ def test_a_model_with_a_response_cache_and_one_in_poll_mode_change_too(tmp_path:
         assert said(server, "hello") == ["m_0_0", "m_0_1"]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [pytest.param("direct", marks=pytest.mark.slow), "oldest"])
 def test_no_step_of_a_sequence_is_lost_while_instances_come_and_go(server: Running, root: Path, strategy: str) -> None:
     config = STRATEGIES[strategy]
     load_python(server, root, ADDS_UP, of_count(2, config))

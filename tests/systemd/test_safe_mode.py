@@ -180,7 +180,7 @@ def is_ready(server: Running) -> bool:
     return server.get("/v2/health/ready")[0] == 200
 
 
-@pytest.mark.parametrize("way", ["socket", "directory", "file"])
+@pytest.mark.parametrize("way", ["socket", "directory", pytest.param("file", marks=pytest.mark.slow)])
 def test_safe_mode_is_left_while_the_server_runs_and_stays_left_after_a_restart(tmp_path: Path, way: str) -> None:
     names = ("one", "two") if way == "directory" else ("one",)
     for name in names:
