@@ -45,7 +45,7 @@ def note_missing(kind: str, name: str, there: Iterable[str]) -> None:
     owner = "request" if kind == "input" else "response"
     _missing_tensor = (
         f"the {owner} has no {kind} '{name}' (get_{kind}_tensor_by_name returned None): its {kind}s are {names}; use "
-        "one of these names in model.py"
+        "one of these names in model.py (an optional input that the client left out is None, too)"
     )
 
 

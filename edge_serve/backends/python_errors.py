@@ -25,13 +25,6 @@ _NO_TERMINAL = (
     "(docs/testing_a_model.md)"
 )
 
-#: a tensor that is None was not found, and these are what models ask of one first
-_NO_TENSOR = tuple(f"'NoneType' object has no attribute '{name}'" for name in ("as_numpy", "to_dlpack"))
-_MISSED = (
-    "; get_input_tensor_by_name() and get_output_tensor_by_name() give None where no tensor has that name: compare it "
-    "with the names in config.pbtxt (an optional input that the client left out is None, too)"
-)
-
 
 class ErrorCode(IntEnum):
     """TRITONSERVER_Error_Code."""
@@ -112,8 +105,6 @@ def describe(error: BaseException, caller: FrameType | None) -> str:
     text = f"{type(error).__name__}: {error}"
     if type(error).__name__ == "BdbQuit":
         text += _NO_TERMINAL
-    elif isinstance(error, AttributeError) and str(error).startswith(_NO_TENSOR):
-        text += _MISSED
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
