@@ -54,6 +54,7 @@ class Wheel:
 
 def densenet(weights: bytes) -> bytes:
     """The ONNX file of `densenet_onnx`, of PyTorch's weights."""
+    sys.dont_write_bytecode = True  # a __pycache__ here would be a model that does not load
     from make_densenet import build  # beside this script; the other models do without NumPy
     from torch_weights import read_weights
 
