@@ -50,7 +50,8 @@ def test_an_idle_model_costs_the_front_end_50_kilobytes_at_most(tmp_path: Path) 
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("mib", [100, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mib", [100, 500])
 def test_three_seconds_after_five_large_requests_the_memory_is_back(tmp_path: Path, mib: int) -> None:
     python_model(tmp_path / "models", "echo", ECHO, CONFIG)
     flags = (f"--model-repository={tmp_path}/models", "--allow-grpc=true", "--grpc-port=0")
