@@ -42,7 +42,7 @@ check: .venv/test  ## ruff, mypy --strict, the layers, the generated docs, the i
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_layers.py tests/docs
+	$(BIN)/python -m pytest -q -m "not slow" tests/test_layers.py tests/docs
 	$(BIN)/python -m pytest -q -m slow tests/test_sizes.py
 
 conformance: .venv/test  ## replay the transcripts recorded from Triton (KIT=... says where the kit is)
