@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
+from edge_serve.errors import Cancelled, EdgeServeError, Unavailable, Unparsable
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.messages.signature import Signature
 from edge_serve.tensors import Buffer
@@ -136,7 +136,10 @@ class CodecJob:
         if self._cancelled:
             return Refused(Cancelled(""))
         if isinstance(error, dict):
-            return Refused(error_of(error), answer.get("before") is True)
+            found = error_of(error)
+            if error.get("unparsable") is True:
+                found = Unparsable(found.message)
+            return Refused(found, answer.get("before") is True)
         if self.arena.fd < 0:
             return Refused(Unavailable("the model was unloaded"))
         return self.result(answer)

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable, triton_code
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable, Unparsable, triton_code
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.shared_memory import NamedRegions
 from edge_serve.protocol import compression, generate
@@ -232,7 +232,8 @@ def _request_answer(request: InferRequest, described: list[list[Any]], slot: Slo
 
 
 def _error_value(error: EdgeServeError) -> dict[str, Any]:
-    return {"error": {"code": triton_code(error), "text": error.message}}
+    unparsable = isinstance(error, Unparsable)  # has no code of its own
+    return {"error": {"code": triton_code(error), "text": error.message, "unparsable": unparsable}}
 
 
 def _tidy_up() -> None:
