@@ -6,8 +6,10 @@ import contextlib
 import ctypes
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import pytest
 
 from tests.server.running import python_model
 
@@ -39,6 +41,19 @@ def silent_file_system(directory: Path) -> Iterator[None]:
     finally:
         if device >= 0:
             os.close(device)
+
+
+@contextlib.contextmanager
+def silent_file_systems(directories: Sequence[Path]) -> Iterator[None]:
+    """Make the directories, and mount one of these in each; the test is skipped where none can be mounted."""
+    with contextlib.ExitStack() as stack:
+        for directory in directories:
+            directory.mkdir()
+            try:
+                stack.enter_context(silent_file_system(directory))
+            except OSError as error:
+                pytest.skip(f"no FUSE here: {error}")
+        yield
 
 
 def bad_links(root: Path) -> dict[str, str]:

@@ -26,6 +26,7 @@ from tests.server.bad_entries import (
     bad_links,
     many_files,
     silent_file_system,
+    silent_file_systems,
     unreadable,
 )
 from tests.server.running import PATIENCE, Running, python_model, running
@@ -193,16 +194,9 @@ def test_safe_mode_reads_entries_that_do_not_answer_beside_each_other(root: Path
     record = Record(boot, Phase.ENDED, left_out={"linked": "another fingerprint"}, reasons={"linked": "it died"})
     (tmp_path / FILE).write_text(as_text(record))
     mounts = [root / f"mounted{number}" for number in range(4)]
-    with contextlib.ExitStack() as stack:
-        for mount in mounts:
-            mount.mkdir()
-            try:
-                stack.enter_context(silent_file_system(mount))
-            except OSError as error:
-                pytest.skip(f"no FUSE here: {error}")
-        began = time.monotonic()
-        flags = (f"--model-repository={root}", f"--state-directory={tmp_path}", *ALL["poll"])
-        server = stack.enter_context(running(*flags, ready=False))
+    flags = (f"--model-repository={root}", f"--state-directory={tmp_path}", *ALL["poll"])
+    began = time.monotonic()
+    with silent_file_systems(mounts), running(*flags, ready=False) as server:
         assert server.get("/v2/health/live")[0] == 200
         assert time.monotonic() - began < 10  # the doors are open meanwhile
         server.wait_for_log(r"edge-serve \S+ ready in", 2 * PATIENCE)
@@ -216,13 +210,7 @@ def test_safe_mode_reads_entries_that_do_not_answer_beside_each_other(root: Path
 @pytest.mark.timeout(100)
 def test_check_names_the_entries_that_do_not_answer(root: Path) -> None:
     mounts = [root / f"mounted{number}" for number in range(3)]
-    with contextlib.ExitStack() as stack:
-        for mount in mounts:
-            mount.mkdir()
-            try:
-                stack.enter_context(silent_file_system(mount))
-            except OSError as error:
-                pytest.skip(f"no FUSE here: {error}")
+    with silent_file_systems(mounts):
         (root / "linked_dead").symlink_to(mounts[0] / "model")
         command = [sys.executable, "-m", "edge_serve", "check", str(root)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=90)

@@ -12,7 +12,8 @@ import pytest
 from tests.docs.pages import Step, pages, steps
 from tests.system.service import Service
 
-CLONE = "/root/edge-serve"
+#: on the booted machine
+CLONE = "/srv/edge-serve"
 
 
 def with_systemd(page: str) -> list[Step]:

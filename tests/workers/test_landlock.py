@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.workers import landlock
-from tests.server.bad_entries import silent_file_system
+from tests.server.bad_entries import silent_file_systems
 
 #: a right that an entry has when it is not closed, and the one that what is readable has
 _ALL, _READ = landlock._RIGHTS, landlock._READ_FILE
@@ -141,13 +140,7 @@ def test_a_process_that_has_ended_counts_as_marked() -> None:
 def test_file_systems_that_do_not_answer_hold_no_worker_up(tree: Path) -> None:
     """Mounted beside a closed file, in the repository, and behind links of other models."""
     dead = [tree / "keys/dead disk", tree / "models/mounted"]
-    with contextlib.ExitStack() as stack:
-        for place in dead:
-            place.mkdir()
-            try:
-                stack.enter_context(silent_file_system(place))
-            except OSError as error:
-                pytest.skip(f"no FUSE here: {error}")
+    with silent_file_systems(dead):
         (tree / "models/linked").symlink_to(dead[0] / "model")
         (tree / "models/b/config.pbtxt").symlink_to(dead[0] / "config.pbtxt")
         rules = {

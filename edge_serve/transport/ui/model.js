@@ -3,10 +3,20 @@
 import { button, choice, copy, forgetChildren, keep, make, say, tile } from "./draw.js";
 import { LATENCY_WINDOW, RATE_WINDOW, STAGES, clientErrors, keyOf, sum } from "./history.js";
 import { LoadButtons, mayInfer } from "./manage.js";
-import { address, failureChart, isLong, latencyChart, memoryText, pillOf, requestChart, workersOf } from "./models.js";
+import {
+  address,
+  drawRequestTiles,
+  failureChart,
+  isLong,
+  latencyChart,
+  memoryText,
+  pillOf,
+  requestChart,
+  workersOf,
+} from "./models.js";
 import { drawEvents, drawWorkers } from "./overview.js";
 import { failure, modelPath, read } from "./server.js";
-import { capital, duration, plural, rate, shapeText, short, span, time } from "./text.js";
+import { capital, duration, plural, shapeText, short, span } from "./text.js";
 import { TryIt } from "./try.js";
 
 const STAGE_NAMES = ["queue", "compute input", "compute infer", "compute output"];
@@ -197,28 +207,10 @@ export class ModelPage {
       points = past.points(key),
       now = past.figures(key, RATE_WINDOW) || {},
       recent = past.figures(key, LATENCY_WINDOW) || {};
-    const [fast, unit] = time(recent.p50),
-      failures = sum(model.totals.failures),
-      errors = clientErrors(model),
-      [memory, remark] = memoryText(doc, model);
-    tiles.requests.show(
-      rate(now.requests),
-      "per second",
-      `${short(model.totals.requests)} in all` + (model.pending ? `, ${short(model.pending)} queued` : ""),
-      points,
-    );
-    tiles.latency.show(
-      fast,
-      unit && unit + " median",
-      recent.p99 == null ? "no requests" : `99 %: ${duration(recent.p99)}`,
-      points,
-    );
-    tiles.failures.show(
-      rate(now.failures),
-      "per second",
-      `${short(failures)} in all, ${plural(errors, "client error")}`,
-      points,
-    );
+    const failed = [sum(model.totals.failures), clientErrors(model)],
+      [memory, remark] = memoryText(doc, model),
+      queued = model.pending ? `, ${short(model.pending)} queued` : "";
+    drawRequestTiles(tiles, { now, recent }, `${short(model.totals.requests)} in all${queued}`, failed, points);
     const oldest = model.oldest_batch_seconds;
     tiles.busy.show(
       short(model.in_flight || 0),

@@ -2,7 +2,7 @@
 
 import { $, chart, header, keep, make, row, say } from "./draw.js";
 import { LATENCY_WINDOW, RATE_WINDOW, clientErrors, keyOf, sum } from "./history.js";
-import { NONE, age, bytes, capital, duration, plural, rate, short, span } from "./text.js";
+import { NONE, age, bytes, capital, duration, plural, rate, short, span, time } from "./text.js";
 
 const perSecond = value => rate(value) + "/s";
 
@@ -26,6 +26,18 @@ export const failureChart = () =>
     ],
     { format: perSecond },
   );
+
+/** Draw the three tiles of requests, of the server or of one model. `past` = its figures over both windows. */
+export function drawRequestTiles(tiles, past, counted, failed, points) {
+  const { now, recent } = past,
+    [fast, unit] = time(recent.p50),
+    slow = recent.p99 == null ? "no requests" : `99 %: ${duration(recent.p99)}`;
+  tiles.requests.show(rate(now.requests), "per second", counted, points);
+  tiles.latency.show(fast, unit && unit + " median", slow, points);
+  const [failures, errors] = failed;
+  const remark = `${short(failures)} in all, ${plural(errors, "client error")}`;
+  tiles.failures.show(rate(now.failures), "per second", remark, points);
+}
 
 /** How much the processes of workers take, shared memory divided among those who share it. */
 export const memoryOf = worker => worker.pss_bytes ?? worker.rss_bytes;

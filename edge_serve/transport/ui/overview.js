@@ -2,8 +2,8 @@
 
 import { $, chart, forgetChildren, header, keep, make, meter, row, say, tile } from "./draw.js";
 import { LATENCY_WINDOW, RATE_WINDOW, countersOf } from "./history.js";
-import { drawModels, failureChart, latencyChart, memoryOf, requestChart } from "./models.js";
-import { NONE, bytes, clock, duration, number, part, percent, plural, rate, short, span, time } from "./text.js";
+import { drawModels, drawRequestTiles, failureChart, latencyChart, memoryOf, requestChart } from "./models.js";
+import { NONE, bytes, clock, number, part, percent, plural, short, span } from "./text.js";
 
 const BRIEF = 12;
 
@@ -47,27 +47,14 @@ function drawTiles(doc, past) {
     all = countersOf(doc, "");
   const live = doc.models.filter(model => model.totals),
     of = name => live.reduce((n, model) => n + (model[name] || 0), 0);
-  const [fast, unit] = time(recent.p50),
-    pending = of("pending"),
+  const pending = of("pending"),
     busy = of("in_flight");
   const more = [
     `${short(all.requests)} in all`,
     busy && `${short(busy)} in flight`,
     pending && `${short(pending)} queued`,
   ];
-  tiles.requests.show(rate(now.requests), "per second", more.filter(Boolean).join(", "), points);
-  tiles.latency.show(
-    fast,
-    unit && unit + " median",
-    recent.p99 == null ? "no requests" : `99 %: ${duration(recent.p99)}`,
-    points,
-  );
-  tiles.failures.show(
-    rate(now.failures),
-    "per second",
-    `${short(all.failures)} in all, ${plural(all.clientErrors, "client error")}`,
-    points,
-  );
+  drawRequestTiles(tiles, { now, recent }, more.filter(Boolean).join(", "), [all.failures, all.clientErrors], points);
   tiles.cpu.show(
     percent(device.cpu_utilization),
     "",
