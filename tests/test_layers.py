@@ -165,6 +165,42 @@ def test_ota_imports_nothing_of_edge_serve() -> None:
     assert not [name for name in imported if name.split(".")[0] == PACKAGE]
 
 
+#: room of ota/ -> layer; the rooms of a layer in OTA_FREE may know each other
+OTA_LAYERS = {
+    "errors": 0, "strict_json": 0, "clock": 0, "files": 0, "settings": 0,
+    "documents": 1,
+    "decide": 2,
+    "trust": 3, "fetch": 3, "store": 3, "server": 3,
+    "agent": 4, "publish": 4,
+    "commands": 5, "cli": 6, "conformance": 6, "__main__": 6,
+}  # fmt: skip
+OTA_FREE = {0}
+
+
+def ota_breaches(sources: Sources) -> list[str]:
+    """Imports of ota/ that go up or sideways, and rooms that are not in its map."""
+    found = []
+    for module, source in sources.items():
+        room = room_of(module)
+        if room and room not in OTA_LAYERS:
+            found.append(f"{module}: the room '{room}' is not in the map")
+            continue
+        for name in imports_of(module, source, sources):
+            other = room_of(name)
+            if name.split(".")[0] != "ota" or not room or other in ("", room):
+                continue
+            here, there = OTA_LAYERS[room], OTA_LAYERS[other]
+            if there > here or (there == here and here not in OTA_FREE):
+                found.append(f"{module} (layer {here}) imports {name} (layer {there})")
+    return found
+
+
+def test_rooms_of_ota_import_downwards_only() -> None:
+    assert ota_breaches(sources_of(ROOT, "ota")) == []
+    assert ota_breaches({"ota.documents.bad": "import ota.agent.line"}) != []
+    assert ota_breaches({"ota.trust.bad": "from ota.fetch import http"}) != []
+
+
 @pytest.mark.parametrize(
     ("module", "source", "complaint"),
     [

@@ -1,0 +1,152 @@
+"""The rollout document of a fleet: a TUF target, listed by `rollout`. OTA.md 4.4."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from ota.documents.names import name
+from ota.errors import Unsuitable, Untrusted
+from ota.strict_json import Members, parse
+
+SCHEMA = 1
+MOST_BYTES = 1024 * 1024
+MOST_MODELS = 256
+MOST_STEPS = 32
+MOST_PINS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A ring, and which share of its devices may have the release."""
+
+    ring: str
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a fleet shall have of a bundle.
+
+    Attributes:
+        want: the release; previous: the release of devices that are not reached yet (0 = whatever they have).
+        salt: what devices are hashed with; a new one for each release, so that not always the same are first.
+        not_before: seconds since the epoch; 0 = at once.
+        window: when a device may switch, `02:00-05:00` in its local time; "" = at any time.
+        deny: releases that no device may run.
+        pin: device -> the release that it shall have, whatever the steps say.
+    """
+
+    bundle: str
+    family: str
+    want: int
+    previous: int = 0
+    paused: bool = False
+    salt: str = ""
+    steps: tuple[Step, ...] = ()
+    not_before: float = 0.0
+    window: str = ""
+    deny: frozenset[int] = frozenset()
+    pin: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """The whole document.
+
+    Attributes:
+        serial: rises with each change; a device never goes back.
+        spread_seconds: devices start at a time of their own within so many seconds.
+    """
+
+    fleet: str
+    serial: int
+    models: Mapping[str, Wish] = field(default_factory=dict)
+    spread_seconds: int = 0
+    report_url: str = ""
+
+
+def read_rollout(data: bytes, fleet: str) -> Rollout:
+    """Return the rollout document of a fleet.
+
+    Raises:
+        Untrusted: it is malformed, or another fleet's.
+        Unsuitable: its schema is newer than this agent.
+    """
+    what = f"the rollout document of {fleet}"
+    members = Members(parse(data, what, MOST_BYTES), what)
+    schema = members.integer("schema")
+    if schema != SCHEMA:
+        raise Unsuitable(f"{what} has schema {schema}, and this edge-ota reads {SCHEMA}: update edge-ota first")
+    named = name(members.text("fleet"), f"{what}: fleet")
+    if named != fleet:
+        raise Untrusted(f"{what} is that of {named}: the repository has it under a wrong name")
+    rollout = Rollout(
+        fleet=named,
+        serial=members.integer("serial", least=1),
+        models={bundle: _wish(name(bundle, what), one) for bundle, one in members.tables("models", most=MOST_MODELS)},
+        spread_seconds=members.integer("spread_seconds", 0, most=7 * 86400),
+        report_url=members.text("report_url", ""),
+    )
+    members.end()
+    return rollout
+
+
+def _wish(bundle: str, members: Members) -> Wish:
+    wish = Wish(
+        bundle=bundle,
+        family=name(members.text("family"), f"{bundle}: family"),
+        want=members.integer("want", least=1),
+        previous=members.integer("previous", 0),
+        paused=members.boolean("paused", False),
+        salt=members.text("salt", ""),
+        steps=tuple(_step(one) for one in members.objects("steps", [], most=MOST_STEPS)),
+        not_before=_time(members, "not_before"),
+        window=_window(members),
+        deny=frozenset(_releases(members)),
+        pin=_pins(members),
+    )
+    members.end()
+    return wish
+
+
+def _step(members: Members) -> Step:
+    step = Step(name(members.text("ring"), "a ring"), members.number("percent", most=100.0))
+    members.end()
+    return step
+
+
+def _time(members: Members, member: str) -> float:
+    found = members.text(member, "")
+    if not found:
+        return 0.0
+    try:
+        when = datetime.strptime(found, "%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        members.refuse(member, found, "expected a time in UTC such as 2026-11-22T02:00:00Z")
+    return when.replace(tzinfo=timezone.utc).timestamp()
+
+
+def _window(members: Members) -> str:
+    found = members.text("window", "")
+    if found and not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d", found):
+        members.refuse("window", found, "expected local times such as 02:00-05:00")
+    return found
+
+
+def _releases(members: Members) -> list[int]:
+    found = members.array("deny", [], most=4096)
+    if any(isinstance(one, bool) or not isinstance(one, int) for one in found):
+        members.refuse("deny", found, "expected release numbers")
+    return found
+
+
+def _pins(members: Members) -> dict[str, int]:
+    found = members.table("pin", {}, most=MOST_PINS)
+    for device, release in found.items():
+        name(device, "a pinned device")
+        if isinstance(release, bool) or not isinstance(release, int) or release < 1:
+            members.refuse(f"pin.{device}", release, "expected a release number")
+    return found

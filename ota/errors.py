@@ -1,0 +1,99 @@
+"""The tree of errors. Each class has a stable reason word, for status, metrics, and reports, and an exit status."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class OtaError(Exception):
+    """Base class. The message says what was found, what was expected, and what to do.
+
+    Attributes:
+        reason: one word in snake_case; stable, because fleets count by it.
+        exit_status: of `edge-ota` when this error ends a command.
+        permanent: the same release fails again on this device, so that it is not tried again.
+    """
+
+    reason: ClassVar[str] = "failed"
+    exit_status: ClassVar[int] = 1
+    permanent: ClassVar[bool] = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class UsageError(OtaError):
+    """The command line or a setting is wrong."""
+
+    reason = "usage"
+    exit_status = 2
+
+
+class FetchError(OtaError):
+    """The repository, a mirror, or a stick did not deliver; a later try may succeed."""
+
+    reason = "fetch"
+    exit_status = 3
+
+
+class Untrusted(OtaError):
+    """Metadata or content is not what the trusted keys signed."""
+
+    reason = "untrusted"
+    exit_status = 4
+
+
+class Expired(Untrusted):
+    """Metadata is too old to rely on; updates stop, serving goes on."""
+
+    reason = "expired"
+
+
+class RolledBack(Untrusted):
+    """Metadata or a release is older than what this device has seen."""
+
+    reason = "rolled_back"
+
+
+class StoreError(OtaError):
+    """The disk of the device could not be read or written."""
+
+    reason = "disk"
+    exit_status = 5
+
+
+class NoSpace(StoreError):
+    """The disk or the quota is full. No further try until space grew."""
+
+    reason = "no_space"
+
+
+class Unsuitable(OtaError):
+    """The release is genuine, and this device cannot run it: no variant fits, or a newer agent or server is needed."""
+
+    reason = "unsuitable"
+    exit_status = 6
+    permanent = True
+
+
+class TrialFailed(OtaError):
+    """The release was tried on this device and did not pass: golden test, budget, probation."""
+
+    reason = "trial"
+    exit_status = 7
+    permanent = True
+
+
+class ServerError(OtaError):
+    """edge-serve cannot be reached, or did not do what it was asked."""
+
+    reason = "server"
+    exit_status = 8
+
+
+class Busy(OtaError):
+    """Another edge-ota works on the same state directory."""
+
+    reason = "busy"
+    exit_status = 9

@@ -1,0 +1,222 @@
+"""Every operation on disk of the agent.
+
+Each goes through `point`, so that tests can record it, fail it, or end the process there. A file that must survive a
+power cut is written by `write_durably`: to a temporary name, fsync, rename, fsync of the directory. A directory tree is
+staged, synced, and renamed into place by the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from ota.errors import NoSpace, StoreError
+
+#: no document of ours is longer
+MOST_DOCUMENT = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One change of the disk.
+
+    Attributes:
+        kind: create, write, fsync, rename, link, symlink, unlink, mkdir, rmdir, chmod, truncate.
+        path: what is changed; target: where it goes (rename, link), or what a link names (symlink).
+        data: what is written, at `offset`.
+    """
+
+    kind: str
+    path: str
+    target: str = ""
+    data: bytes = b""
+    offset: int = 0
+
+
+def _nothing(operation: Operation) -> None:
+    """Let the operation happen."""
+
+
+#: called before each operation; tests put their own here
+point: Callable[[Operation], None] = _nothing
+
+
+def read(path: Path, most: int = MOST_DOCUMENT) -> bytes | None:
+    """Return a regular file's bytes; None = there is no such file.
+
+    Raises:
+        StoreError: it cannot be read, is longer than `most`, or is no regular file.
+    """
+    with _told(path):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise StoreError(f"{path} is no regular file")
+            data = file.read(most + 1)
+    if len(data) > most:
+        raise StoreError(f"{path} has more than {most} bytes")
+    return data
+
+
+def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Replace a file by one with `data`, so that after a power cut the old one or the new one is there, whole.
+
+    Raises:
+        StoreError: the disk does not take it (NoSpace: it is full).
+    """
+    fresh = path.with_name(f".{path.name}.new")
+    with _told(path):
+        with create(fresh, mode) as file:
+            write(file, fresh, data)
+            fsync(file, fresh)
+        rename(fresh, path)
+        sync_directory(path.parent)
+
+
+def create(path: Path, mode: int = 0o644) -> BinaryIO:
+    """Open a new, empty file for reading and writing; one that is there is emptied."""
+    point(Operation("create", str(path)))
+    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    return open(os.open(path, flags, mode), "r+b", buffering=0)
+
+
+def reopen(path: Path) -> BinaryIO:
+    """Open a file that is there for reading and writing, at its end."""
+    file = open(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), "r+b", buffering=0)  # noqa: SIM115 (the caller closes it)
+    file.seek(0, os.SEEK_END)
+    return file
+
+
+def write(file: BinaryIO, path: Path, data: bytes) -> None:
+    """Write all of `data` where the file stands."""
+    point(Operation("write", str(path), data=data, offset=file.tell()))
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def truncate(file: BinaryIO, path: Path, size: int) -> None:
+    """Cut a file, and go to its end."""
+    point(Operation("truncate", str(path), offset=size))
+    file.truncate(size)
+    file.seek(size)
+
+
+def fsync(file: BinaryIO, path: Path) -> None:
+    """Make what was written durable."""
+    point(Operation("fsync", str(path)))
+    os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Make the entries of a directory durable."""
+    point(Operation("fsync", str(path)))
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def rename(path: Path, target: Path) -> None:
+    """Rename over `target`."""
+    point(Operation("rename", str(path), str(target)))
+    os.rename(path, target)
+
+
+def link(path: Path, target: Path) -> None:
+    """Give a file a second name; a copy where the file system has no hard links."""
+    point(Operation("link", str(path), str(target)))
+    try:
+        os.link(path, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP):
+            raise
+        shutil.copyfile(path, target, follow_symlinks=False)
+        with reopen(target) as file:
+            os.fsync(file.fileno())
+
+
+def symlink(path: Path, target: str) -> None:
+    """Make a symbolic link at `path` that names `target`."""
+    point(Operation("symlink", str(path), target))
+    os.symlink(target, path)
+
+
+def replace_symlink(path: Path, target: str) -> None:
+    """Point a symbolic link elsewhere at once, durably."""
+    fresh = path.with_name(f".{path.name}.new")
+    with _told(path):
+        with contextlib.suppress(FileNotFoundError):
+            unlink(fresh)
+        symlink(fresh, target)
+        rename(fresh, path)
+        sync_directory(path.parent)
+
+
+def unlink(path: Path) -> None:
+    """Remove a file or a link."""
+    point(Operation("unlink", str(path)))
+    os.unlink(path)
+
+
+def make_directory(path: Path, mode: int = 0o755) -> None:
+    """Make a directory and those above it, durably; one that is there stays."""
+    with _told(path):
+        missing = []
+        while not path.is_dir():
+            missing.append(path)
+            path = path.parent
+        for one in reversed(missing):
+            point(Operation("mkdir", str(one)))
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(one, mode)
+            sync_directory(one.parent)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with everything in it; links are removed, not followed."""
+    with _told(path):
+        for folder, names, files in os.walk(path, topdown=False, followlinks=False):
+            for name in files:
+                unlink(Path(folder, name))
+            for name in names:
+                inner = Path(folder, name)
+                if inner.is_symlink():
+                    unlink(inner)
+                else:
+                    _remove_directory(inner)
+        with contextlib.suppress(FileNotFoundError):
+            _remove_directory(path)
+
+
+def _remove_directory(path: Path) -> None:
+    point(Operation("rmdir", str(path)))
+    os.rmdir(path)
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turn errors of the system into ours, with the path."""
+    try:
+        yield
+    except OSError as error:
+        raise told(error, path) from error
+
+
+def told(error: OSError, path: Path) -> StoreError:
+    """Return our error for one of the system."""
+    text = f"{error.filename or path}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(f"{text}; free space on that disk, or lower what is kept ('edge-ota gc')")
+    return StoreError(text)

@@ -1,0 +1,163 @@
+"""The agent's settings: one table, from which the file, the environment, the flags, `--help`, and the docs come.
+
+Precedence: flag, environment (`EDGE_OTA_URL`), the file (`URL=...` lines in /etc/edge-ota/edge-ota.conf), default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from ota.errors import UsageError
+
+FILE = Path("/etc/edge-ota/edge-ota.conf")
+PREFIX = "EDGE_OTA_"
+
+
+@dataclass(frozen=True, slots=True)
+class Doc:
+    """The help text of a setting, and the word for its value in `--help`."""
+
+    text: str
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an operator can set. `state_dir` is the flag --state-dir, EDGE_OTA_STATE_DIR, and the line STATE_DIR=..."""
+
+    url: Annotated[
+        tuple[str, ...], Doc("where the repository is: one or several mirrors, tried in order", "URL ...")
+    ] = ()
+    root: Annotated[Path, Doc("the trusted root metadata; without it nothing runs")] = Path("/etc/edge-ota/root.json")
+    device_file: Annotated[Path, Doc("this device's document, where it came as a file")] = Path(
+        "/etc/edge-ota/device.json"
+    )
+    device: Annotated[str, Doc("this device's name; empty = from its key")] = ""
+    state_dir: Annotated[Path, Doc("metadata, blobs, releases, journal, reports")] = Path("/var/lib/edge-ota")
+    floor_copy: Annotated[Path, Doc("the second place of the version floors: another partition")] = Path(
+        "/etc/edge-ota/floors.json"
+    )
+    model_repository: Annotated[Path, Doc("where edge-serve finds models; links go here")] = Path(
+        "/var/lib/edge-serve/models"
+    )
+    admin_socket: Annotated[str, Doc("edge-serve's socket for administration, or its http:// address")] = (
+        "/run/edge-serve/admin.sock"
+    )
+    edge_serve: Annotated[str, Doc("the program that trials and builds run")] = "/opt/edge-serve/bin/edge-serve"
+    trial_socket: Annotated[str, Doc("the socket of the unit for trials; empty = as a child process")] = (
+        "/run/edge-ota/trial.sock"
+    )
+    build_socket: Annotated[str, Doc("the socket of the unit for builds; empty = as a child process")] = (
+        "/run/edge-ota/build.sock"
+    )
+    pkcs11_module: Annotated[str, Doc("the library of a token that holds the device's key; empty = a file")] = ""
+    ca_cert: Annotated[str, Doc("PEM file with the CA certificates of the repository; empty = the system's")] = ""
+    client_cert: Annotated[str, Doc("PEM file with this device's certificate for TLS")] = ""
+    client_key: Annotated[str, Doc("PEM file with the key of that certificate")] = ""
+    proxy: Annotated[str, Doc("http:// address of a proxy; empty = none, and the environment is not asked")] = ""
+    rate_limit: Annotated[int, Doc("most bytes per second of a download; 0 = no limit", "BYTES")] = 0
+    download_hours: Annotated[
+        str, Doc("local hours in which blobs are fetched, such as 22:00-06:00; empty = always")
+    ] = ""
+    metered: Annotated[bool, Doc("the link costs money: metadata only, until 'edge-ota apply'")] = False
+    timeout: Annotated[float, Doc("how long the network may be silent", "SECONDS")] = 30.0
+    most_minutes: Annotated[float, Doc("how long one run may fetch; the next run resumes", "MINUTES")] = 360.0
+    quota: Annotated[int, Doc("most bytes of blobs and releases; 0 = the disk's size", "BYTES")] = 0
+    reserve: Annotated[int, Doc("bytes of the disk that stay free", "BYTES")] = 256 * 1024 * 1024
+    report_url: Annotated[str, Doc("where reports are PUT; empty = as the rollout document says, '-' = nowhere")] = ""
+    trial_timeout: Annotated[float, Doc("how long a trial may take", "SECONDS")] = 900.0
+    probation_seconds: Annotated[float, Doc("how long a new release is watched", "SECONDS")] = 600.0
+    probation_requests: Annotated[
+        int, Doc("after so many requests it may become good; without traffic, golden tests count")
+    ] = 500
+    most_failures: Annotated[
+        float, Doc("share of requests that may fail more than with the release before", "SHARE")
+    ] = 0.02
+    most_slower: Annotated[
+        float, Doc("how many times slower the 99th percentile may be than with the release before")
+    ] = 1.5
+    tries: Annotated[
+        int, Doc("starts of the service that a release in probation survives before it is rolled back")
+    ] = 3
+    allow_expired_days: Annotated[
+        float, Doc("for 'import' at the device: accept metadata that expired so long ago", "DAYS")
+    ] = 0.0
+
+
+def read_settings(
+    flags: Mapping[str, str], environ: Mapping[str, str] | None = None, file: Path | None = None
+) -> Settings:
+    """Return the settings in force.
+
+    Args:
+        flags: name of a setting -> the text of its flag.
+        file: the settings file; None = `EDGE_OTA_CONFIG`, else the packaged one. One that is not there is empty.
+
+    Raises:
+        UsageError: an unknown name, or a value of the wrong kind; the message names the place.
+    """
+    environ = os.environ if environ is None else environ
+    path = file or Path(environ.get(f"{PREFIX}CONFIG", FILE))
+    found = {name: (text, f"{path}, line {line}") for name, (text, line) in _read_file(path).items()}
+    found |= {
+        name[len(PREFIX) :].lower(): (text, name)
+        for name, text in environ.items()
+        if name.startswith(PREFIX) and name != f"{PREFIX}CONFIG"
+    }
+    found |= {name: (text, "--" + name.replace("_", "-")) for name, text in flags.items()}
+    known = {one.name: one for one in fields(Settings)}
+    values = {}
+    for name, (text, place) in found.items():
+        if name not in known:
+            raise UsageError(f"{place}: unknown setting {name.upper()}{_nearest(name, list(known))}")
+        values[name] = _value(known[name].default, text, place)
+    return Settings(**values)
+
+
+def _read_file(path: Path) -> dict[str, tuple[str, int]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    found = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith(("#", ";")):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or not re.fullmatch("[A-Z][A-Z0-9_]*", name.strip()):
+            raise UsageError(
+                f"{path}, line {number}: {line[:60]!r} is no setting; expected NAME=value, such as URL=https://ota.example"
+            )
+        found[name.strip().lower()] = (value.strip().strip('"'), number)
+    return found
+
+
+def _value(default: Any, text: str, place: str) -> Any:
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}[text.lower()]
+        if isinstance(default, tuple):
+            return tuple(text.split())
+        if isinstance(default, (int, float)):
+            value = type(default)(text)
+            if not 0 <= value < 1e15:
+                raise ValueError
+            return value
+    except (ValueError, KeyError):
+        kind = "true or false" if isinstance(default, bool) else "a number of at least 0"
+        raise UsageError(f"{place}: found {text[:60]!r}, expected {kind}") from None
+    return type(default)(text) if isinstance(default, str) else Path(text)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {close[0].upper()}?" if close else ""

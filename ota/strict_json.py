@@ -1,0 +1,175 @@
+"""Strict reading of JSON that others wrote: no duplicate keys, no NaN, bounded size and depth, no unknown members."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn, TypeVar
+
+from ota.errors import Untrusted
+
+#: nesting of the deepest document, with room for new ones
+MOST_DEPTH = 16
+#: an integer that every language can hold exactly in a double
+MOST_INTEGER = 2**53
+
+Value = TypeVar("Value")
+Complaint = Callable[[str], Exception]
+
+
+def parse(data: bytes, what: str, most_bytes: int) -> dict[str, Any]:
+    """Return the object in `data`.
+
+    Args:
+        what: the name of the document, for messages.
+
+    Raises:
+        Untrusted: it is longer than `most_bytes`, or no strict JSON object.
+    """
+    if len(data) > most_bytes:
+        raise Untrusted(f"{what} has {len(data)} bytes, expected at most {most_bytes}")
+
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(found)
+        if len(result) != len(found):
+            names = [name for name, _ in found]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise Untrusted(f"{what} has the member {twice!r} twice")
+        return result
+
+    def constant(text: str) -> NoReturn:
+        raise Untrusted(f"{what} contains {text}, which is no JSON number")
+
+    if _depth(data) > MOST_DEPTH:
+        raise Untrusted(f"{what} is nested deeper than {MOST_DEPTH} levels")
+    try:
+        found = json.loads(data, object_pairs_hook=pairs, parse_constant=constant)
+    except (ValueError, RecursionError) as error:
+        raise Untrusted(f"{what} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise Untrusted(f"{what} is no JSON object")
+    return found
+
+
+def canonical(value: object) -> bytes:
+    """Return the bytes that all our documents are written as: sorted keys, no blanks, a newline at the end."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def _depth(data: bytes) -> int:
+    """Return how deep brackets nest, those in strings left out."""
+    deepest = depth = 0
+    bare = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", data, flags=re.DOTALL)
+    for byte in re.findall(rb"[\[\]{}]", bare):
+        depth += 1 if byte in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+class Members:
+    """The members of a JSON object, each read once and by its type. `end` refuses those that nothing read.
+
+    Args:
+        path: where the object is, for messages: `manifest det 17: variants[0]`.
+        complain: makes the exception of a message.
+    """
+
+    def __init__(self, found: object, path: str, complain: Complaint = Untrusted) -> None:
+        self._path, self._complain = path, complain
+        if not isinstance(found, dict):
+            raise complain(f"{path} is {_shown(found)}, expected an object")
+        self._left: dict[str, Any] = dict(found)
+
+    def end(self) -> None:
+        """Refuse members that were not read. Names that begin with `x-` are for extensions, and ignored."""
+        unknown = sorted(name for name in self._left if not name.startswith("x-"))
+        if unknown:
+            raise self._complain(f"{self._path} has the unknown member {unknown[0]!r}; a newer edge-ota may know it")
+
+    def has(self, name: str) -> bool:
+        """Return whether the member is there and not read yet."""
+        return name in self._left
+
+    def text(self, name: str, default: str | None = None, *, most: int = 1024) -> str:
+        """Return a string of printable characters."""
+        value = self._take(name, default)
+        if not isinstance(value, str) or len(value) > most or not (value.isprintable() or value == ""):
+            self.refuse(name, value, f"expected a string of at most {most} printable characters")
+        return value
+
+    def integer(self, name: str, default: int | None = None, *, least: int = 0, most: int = MOST_INTEGER) -> int:
+        """Return an integer within bounds."""
+        value = self._take(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            self.refuse(name, value, f"expected an integer from {least} to {most}")
+        return value
+
+    def number(self, name: str, default: float | None = None, *, least: float = 0.0, most: float = 1e15) -> float:
+        """Return an integer or a fraction within bounds."""
+        value = self._take(name, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+            self.refuse(name, value, f"expected a number from {least:g} to {most:g}")
+        return float(value)
+
+    def boolean(self, name: str, default: bool | None = None) -> bool:
+        """Return true or false."""
+        value = self._take(name, default)
+        if not isinstance(value, bool):
+            self.refuse(name, value, "expected true or false")
+        return value
+
+    def sha256(self, name: str) -> str:
+        """Return a SHA-256 as 64 hexadecimal digits in lower case."""
+        value = self._take(name, None)
+        if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
+            self.refuse(name, value, "expected a SHA-256: 64 hexadecimal digits in lower case")
+        return value
+
+    def array(self, name: str, default: list[Any] | None = None, *, most: int) -> list[Any]:
+        """Return an array with at most so many items."""
+        value = self._take(name, default)
+        if not isinstance(value, list) or len(value) > most:
+            self.refuse(name, value, f"expected an array of at most {most} items")
+        return value
+
+    def objects(self, name: str, default: list[Any] | None = None, *, most: int) -> Iterator[Members]:
+        """Yield the members of each object in an array."""
+        for number, value in enumerate(self.array(name, default, most=most)):
+            yield Members(value, f"{self._path}: {name}[{number}]", self._complain)
+
+    def table(self, name: str, default: dict[str, Any] | None = None, *, most: int) -> dict[str, Any]:
+        """Return an object whose keys are names."""
+        value = self._take(name, default)
+        if not isinstance(value, dict) or len(value) > most:
+            self.refuse(name, value, f"expected an object of at most {most} members")
+        return value
+
+    def tables(self, name: str, default: dict[str, Any] | None = None, *, most: int) -> Iterator[tuple[str, Members]]:
+        """Yield name and members of each object in an object."""
+        for key, value in self.table(name, default, most=most).items():
+            yield key, Members(value, f"{self._path}: {name}.{key}", self._complain)
+
+    def texts(self, name: str, default: Mapping[str, str] | None = None, *, most: int) -> dict[str, str]:
+        """Return an object whose values are strings."""
+        value = self.table(name, None if default is None else dict(default), most=most)
+        for key, text in value.items():
+            if not isinstance(text, str) or len(text) > 1024 or not text.isprintable():
+                self.refuse(f"{name}.{key}", text, "expected a string of at most 1024 printable characters")
+        return value
+
+    def refuse(self, name: str, value: object, expected: str) -> NoReturn:
+        """Complain about a member."""
+        raise self._complain(f"{self._path}: {name} is {_shown(value)}, {expected}")
+
+    def _take(self, name: str, default: Value | None) -> Any:
+        if name in self._left:
+            return self._left.pop(name)
+        if default is None:
+            raise self._complain(f"{self._path} lacks the member {name!r}")
+        return default
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
