@@ -5,10 +5,11 @@ the model repository, at the admin socket, and at `edge-serve check`. docs/adr/0
 
 Rooms, upwards; each imports rooms below it only (`tests/test_layers.py`):
 
-0. `errors`, `strict_json`, `clock`, `files`, `settings`: the error tree, JSON that is read strictly, time, every
-   operation on disk, and the table of settings.
+0. `errors`, `strict_json`, `clock`, `files`, `source`, `settings`: the error tree, JSON that is read strictly, time,
+   every operation on disk, where a repository's bytes come from, and the table of settings.
 1. `documents/`: what is signed: manifest, rollout, device. Bytes in, values out.
-2. `decide/`: pure decisions: which release, which variant, whether a probation is over.
+2. `layout`: where things lie in the state directory. `decide/`: pure decisions: which release, which variant, whether a
+   probation is over.
 3. `trust/`: TUF metadata and version floors. `fetch/`: the download of blobs. `store/`: releases, links, and the
    journal on disk. `server/`: what edge-serve is asked, and trials.
 4. `agent/`: the straight line of an update, and the boot step. `publish/`: the signer's side.

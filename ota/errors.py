@@ -37,6 +37,12 @@ class FetchError(OtaError):
     exit_status = 3
 
 
+class NotFound(FetchError):
+    """The repository does not have a file. Final for this metadata: no retry."""
+
+    reason = "not_found"
+
+
 class Untrusted(OtaError):
     """Metadata or content is not what the trusted keys signed."""
 

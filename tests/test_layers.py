@@ -167,9 +167,9 @@ def test_ota_imports_nothing_of_edge_serve() -> None:
 
 #: room of ota/ -> layer; the rooms of a layer in OTA_FREE may know each other
 OTA_LAYERS = {
-    "errors": 0, "strict_json": 0, "clock": 0, "files": 0, "settings": 0,
+    "errors": 0, "strict_json": 0, "clock": 0, "files": 0, "settings": 0, "source": 0,
     "documents": 1,
-    "decide": 2,
+    "layout": 2, "decide": 2,
     "trust": 3, "fetch": 3, "store": 3, "server": 3,
     "agent": 4, "publish": 4,
     "commands": 5, "cli": 6, "conformance": 6, "__main__": 6,

@@ -1,0 +1,82 @@
+"""`edge-ota`: argv to a command, and errors to one line and an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+
+from ota.commands import COMMANDS
+from ota.errors import OtaError, UsageError
+from ota.settings import Settings, read_settings
+
+INTERRUPTED = 130
+_EPILOG = (
+    "exit status: 0 done, 1 failed, 2 wrong use, 3 the repository did not deliver, 4 not trusted, 5 disk, "
+    "6 this device cannot run the release, 7 the release failed its trial, 8 edge-serve did not do its part, "
+    "9 another edge-ota is at work"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; its exit status."""
+    try:
+        arguments = _parser().parse_args(argv)
+        return _run(arguments)
+    except OtaError as error:
+        print(f"edge-ota: {error.message}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        with contextlib.suppress(OSError):
+            sys.stdout.close()
+        return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    flags = {one.name: text for one in fields(Settings) if (text := getattr(arguments, f"set_{one.name}", None))}
+    settings = read_settings(flags, file=Path(arguments.config) if arguments.config else None)
+    status: int = _module(arguments.command).run(arguments, settings)
+    return status
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says on one line what is wrong, with the nearest command."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]  # ours raises, as argparse's exits
+        raise UsageError(f"{message} (see '{self.prog} --help')")
+
+
+def _parser() -> argparse.ArgumentParser:
+    shared = _Parser(add_help=False)
+    shared.add_argument("--config", metavar="FILE", default="", help="the settings file")
+    group = shared.add_argument_group("settings (each is also a line of the settings file, in capitals)")
+    for one in fields(Settings):
+        group.add_argument(f"--{one.name.replace('_', '-')}", dest=f"set_{one.name}", help=argparse.SUPPRESS)
+    parser = _Parser(
+        prog="edge-ota", description="Pull signed releases of models, try them, and serve them.", epilog=_EPILOG
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    for name in COMMANDS:
+        module = _module(name)
+        command = commands.add_parser(name, parents=[shared], help=module.HELP, description=module.HELP)
+        module.add_arguments(command)
+    commands.required = True
+    return parser
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"ota.commands.{name}")
+
+
+def nearest(found: str, known: Sequence[str]) -> str:
+    """Return `; did you mean X?`, or nothing."""
+    close = difflib.get_close_matches(found, known, 1)
+    return f"; did you mean '{close[0]}'?" if close else ""

@@ -1,0 +1,26 @@
+"""Where the bytes of a repository come from: a web server, a mirror, a stick. Nothing from there is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+
+class Source(Protocol):
+    """A repository as files. Paths are relative, such as `metadata/timestamp.json`."""
+
+    def get(self, path: str, most_bytes: int) -> bytes:
+        """Return a small file.
+
+        Raises:
+            NotFound: it is not there.
+            FetchError: it has more than `most_bytes`, or did not come.
+        """
+
+    def stream(self, path: str, offset: int, length: int) -> Iterator[bytes]:
+        """Yield the bytes from `offset` of a file that has `length` bytes in all; resumes by itself where it can.
+
+        Raises:
+            NotFound: it is not there.
+            FetchError: it did not come whole.
+        """
