@@ -73,7 +73,7 @@ class Planner:
             if found is None and override is not None and override.files:
                 found = Found(name, self._repository.roots[0] / plain_name(name))  # all of it came with the request
             if found is None:
-                raise NotFound(f"no directory '{name}' in {', '.join(map(str, self._repository.roots))}")
+                raise NotFound(await self._nowhere(name))
             if found.ambiguous:
                 raise InvalidArgument(f"model '{name}' appears in two or more repositories")
             self._incidents.check(name)
@@ -86,6 +86,12 @@ class Planner:
         except Exception as error:  # a fault of ours costs this model, not those that are loaded with it
             log.exception("failed to load '%s'", name, extra=about(name))
             raise _unreadable(name, f"{type(error).__name__}, see the server's log") from error
+
+    async def _nowhere(self, name: str) -> str:
+        """Return the reason for a model that is in no repository, with the name that may be meant."""
+        like = await offload(self._repository.like, name)
+        places = ", ".join(map(str, self._repository.roots))
+        return f"no directory '{name}' in {places}" + (f", did you mean '{like}'?" if like else "")
 
     async def _read(self, found: Found, override: Override | None) -> Plan:
         """Read the directory of a model in a thread: it may be large, and its disk slow."""

@@ -42,8 +42,11 @@ class Poller:
         self.on_settled: Callable[[], None] = lambda: None
 
     async def begin(self) -> None:
-        """Remember what lies there now; what changes from here on is a change. Call it before the first load."""
-        found = await self._scan()
+        """Remember what lies there now; what changes from here on is a change. Call it before the first load.
+
+        The load reports a repository that cannot be read, so this does not log it.
+        """
+        found = await self._scan(logged=False)
         self._watch = Watch(found[0] if found is not None else {})
 
     def ask(self) -> None:
@@ -107,15 +110,18 @@ class Poller:
             self._registry.incidents.unreadable = ""
         return changes.again
 
-    async def _scan(self) -> tuple[dict[str, Snapshot], set[str]] | None:
-        """Return `Repository.snapshots`, or None if a repository cannot be read. This is logged once, and nothing is
-        unloaded because of it."""
+    async def _scan(self, *, logged: bool = True) -> tuple[dict[str, Snapshot], set[str]] | None:
+        """Return `Repository.snapshots`, or None if a repository cannot be read.
+
+        This is logged once, unless `logged` is false, and nothing is unloaded because of it.
+        """
         try:
             found = await offload(self._repository.snapshots)
         except (EdgeServeError, OSError) as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
-                log.error("the model repositories cannot be followed: %s", error)
+                if logged:
+                    log.error("the model repositories cannot be followed: %s", error)
             return None
         if self._trouble:
             self._trouble = ""

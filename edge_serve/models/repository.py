@@ -41,6 +41,10 @@ _HIGHEST_VERSION = (1 << 63) - 1
 #: entries of a model directory that nothing but the configuration is read from
 _CONFIGURATION = ("config.pbtxt", "configs")
 
+#: directories that programs and file systems make wherever they are: Python's cache, and ext4's where a repository is a
+#: file system of its own. Triton takes them for models that do not load.
+_NO_MODELS = frozenset(("__pycache__", "lost+found"))
+
 #: two equal ones mean that nothing was touched in between
 Fingerprint = tuple[Row, ...]
 
@@ -63,7 +67,7 @@ class Repository:
     """The model repositories, in the order of `--model-repository`; one that is given twice is one, as in Triton.
 
     No method that reads the disk waits longer than some `READ_SECONDS`, whatever lies there. An entry that cannot be
-    read is logged once and left out until it can be read. All but `scan`, `find`, `read`, `fingerprints`, and
+    read is logged once and left out until it can be read. All but `scan`, `find`, `like`, `read`, `fingerprints`, and
     `snapshots` may be called on the event loop.
 
     Args:
@@ -158,6 +162,13 @@ class Repository:
             raise error
         return None
 
+    def like(self, name: str) -> str:
+        """Return the model whose name is most like `name`; "" = none is, or a repository cannot be read."""
+        try:
+            return nearest(plain_name(name), map(plain_name, self.scan()))
+        except InvalidArgument:
+            return ""
+
     def read(self, found: Found, function: Callable[[], T], seconds: float = READ_SECONDS) -> T:
         """Call a function that reads a model directory, and return its result.
 
@@ -243,11 +254,11 @@ def _list(root: Path) -> tuple[Path, list[str], list[str]]:
     """The resolved repository, the names of its directories, and the names of its links."""
     try:
         with os.scandir(root) as entries:
-            shown = [entry for entry in entries if not entry.name.startswith(".")]
+            shown = [entry for entry in entries if not entry.name.startswith(".") and entry.name not in _NO_MODELS]
             names = [entry.name for entry in shown if entry.is_dir(follow_symlinks=False)]
             return root.resolve(), names, [entry.name for entry in shown if entry.is_symlink()]
     except OSError as error:
-        hint = "give --model-repository an existing directory" + _like(root)
+        hint = "expected a directory of models that this user can read" + _like(root)
         raise InvalidArgument(f"failed to read model repository '{root}': {error.strerror}; {hint}") from error
 
 

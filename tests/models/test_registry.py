@@ -310,6 +310,17 @@ def test_unreadable_and_absent_models_are_poll_errors(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+def test_an_absent_model_is_answered_with_the_nearest_name(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        house.put("classifier", 1)
+        with pytest.raises(Internal, match=r"repository: no directory 'clasifier' in .*, did you mean 'classifier'\?$"):
+            await house.registry.load("clasifier")
+        with pytest.raises(Internal, match=r"no directory 'else' in [^,]*$"):
+            await house.registry.load("else")
+
+    play(tmp_path, scenario)
+
+
 def test_a_fault_of_ours_costs_one_model_and_not_those_beside_it(tmp_path: Path) -> None:
     async def scenario(house: House) -> None:
         for name in ("good", "unplanned", "unmade"):

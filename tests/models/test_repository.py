@@ -35,7 +35,8 @@ def model(root: Path, name: str, *numbers: str) -> Path:
 def test_scan_finds_directories_and_sorts_them(tmp_path: Path) -> None:
     model(tmp_path, "b", "1")
     model(tmp_path, "a", "1")
-    model(tmp_path, ".hidden", "1")
+    for name in (".hidden", "__pycache__", "lost+found"):
+        model(tmp_path, name, "1")
     (tmp_path / "README.md").write_text("not a model")
 
     assert list(Repository([tmp_path]).scan()) == ["a", "b"]
@@ -229,5 +230,5 @@ def test_a_mistyped_repository_is_answered_with_the_one_beside_it(tmp_path: Path
 
     with pytest.raises(InvalidArgument, match=f"did you mean '{tmp_path}/model_repository'"):
         Repository([tmp_path / "model_repositry"]).scan()
-    with pytest.raises(InvalidArgument, match=r"an existing directory$"):
+    with pytest.raises(InvalidArgument, match=r"expected a directory of models that this user can read$"):
         Repository([tmp_path / "other"]).scan()

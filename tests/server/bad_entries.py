@@ -95,6 +95,8 @@ def bad_kinds(root: Path) -> dict[str, str]:
         deep = deep / "d"
     deep.mkdir(parents=True)
     os.mkdir(os.fsencode(root) + b"/caf\xe9")
+    for name in ("__pycache__", "lost+found"):  # no models: no index has them
+        (root / name).mkdir()
     for name in ("two\nlines", "gpj.\u202eexe"):
         python_model(root, name)
     return {

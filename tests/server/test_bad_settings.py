@@ -153,8 +153,9 @@ def test_a_repository_that_is_none_is_told_with_what_to_do(state: str, tmp_path:
     assert (ended.status, ended.served) == (1, False), ended.output
     assert "Traceback" not in ended.output
     said = [line for line in ended.output.splitlines() if line.startswith("E")]
+    assert len([line for line in said if "failed to read model repository" in line]) == 1
     assert f"'{path}'" in said[-1]
-    assert "give --model-repository an existing directory" in said[-1]
+    assert "expected a directory of models that this user can read" in said[-1]
 
 
 @pytest.mark.parametrize("state", ["missing", "unreadable", "empty", "a directory", "a FIFO"])
