@@ -102,7 +102,7 @@ async def check_repository(roots: Sequence[Path], options: Options | None = None
     clock = MonotonicClock()
     sandbox = Sandbox(tuple(roots))
     hooks = Hooks()
-    limits = Limits(load=options.load_seconds)
+    limits = Limits(load=options.load_seconds, load_setting="--load-timeout")
     workers = Workers(limits, hooks=hooks, environments=Environments(confine=sandbox.probe), sandbox=sandbox)
     loader = Loader(workers, Budget(CHECK_BYTES), clock, LoaderOptions(auto_complete=options.auto_complete))
     repository = Repository(roots)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -228,7 +229,10 @@ def differences(outputs: Sequence[Tensor], signature: Signature, rows: int) -> l
     """
     found = {tensor.name: tensor for tensor in outputs}
     may_lack = bool(found) and any(spec.optional for spec in signature.inputs.values())
-    problems = []
+    times = Counter(tensor.name for tensor in outputs)
+    problems = [
+        f"output {name} is {count} times in one response: return it once" for name, count in times.items() if count > 1
+    ]
     for spec in signature.outputs.values():
         expected = ((rows,) if signature.max_batch_size else ()) + spec.dims
         tensor = found.get(spec.name)

@@ -18,11 +18,16 @@ HANG_PARAMETER = "EDGE_SERVE_HANG_TIMEOUT_SECS"
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """A batch that has not moved for longer than its model may take."""
+    """A batch that has not moved for longer than its model may take.
+
+    Attributes:
+        warms_up: the batch is a warm-up, and the limit that of a load.
+    """
 
     model: str
     seconds: float
     limit: float
+    warms_up: bool = False
 
     @property
     def overdue(self) -> float:
@@ -47,14 +52,18 @@ class HangWatch:
             callers: numbers of parts that wait for other models: those are watched themselves.
         """
         markers: dict[tuple[int, int], object] = {}
-        limits: dict[tuple[int, int], tuple[str, float]] = {}
+        limits: dict[tuple[int, int], tuple[str, float, bool]] = {}
         for part in parts:
             for instance, channel in part.channels.items():
                 batch = channel.running()
                 allowed = load_limit if batch < 0 else part.link.hang or limit
                 if batch and allowed and not channel.held and part.number not in callers:
                     key = part.number, instance
-                    markers[key], limits[key] = (batch, channel.partials), (part.spec.name, allowed)
+                    markers[key], limits[key] = (batch, channel.partials), (part.spec.name, allowed, batch < 0)
         ages = self._stalls.look(now_ns, markers)
-        hangs = [Hang(limits[key][0], age, limits[key][1]) for key, age in ages.items() if age > limits[key][1]]
+        hangs = []
+        for key, age in ages.items():
+            model, allowed, warms_up = limits[key]
+            if age > allowed:
+                hangs.append(Hang(model, age, allowed, warms_up))
         return max(hangs, key=lambda hang: hang.overdue, default=None)

@@ -67,6 +67,9 @@ class Mismatches:
         self.known.add(key)
         rows = key[1]
         returned = [tensor.name for tensor in outputs]
+        for name in dict.fromkeys(returned) if len(set(returned)) < len(returned) else ():
+            if returned.count(name) > 1:
+                self._tell(name, self._repeated, name, returned.count(name))
         for tensor in outputs:
             self._look_at_name(tensor.name)
             output = self._outputs.get(tensor.name)
@@ -121,6 +124,12 @@ class Mismatches:
         return (
             f"a response has no output '{name}', which the request asked for and {self._where(name, 'name')} declares. "
             "Clients receive the response without it; return it from the model, or remove it from the configuration"
+        )
+
+    def _repeated(self, name: str, times: int) -> str:
+        return (
+            f"a response has output '{name}' {times} times. Clients receive all of them, and most use one; "
+            "return it once from the model"
         )
 
     def _unknown(self, name: str) -> str:

@@ -50,7 +50,8 @@ class Limits:
 
     Attributes:
         hello: from exec to the first frame.
-        load: to describe or open a model (TensorRT builds take minutes).
+        load: to describe or open a model (TensorRT builds take minutes), and to warm it up.
+        load_setting: the option that sets `load`; "" = none does, as in the server.
         close: to finalize a model, and then to end.
         silence: without a heartbeat before the interpreter counts as stuck; not while a model loads.
         hang: without an answer or another response of a batch; 0 = for ever.
@@ -59,6 +60,7 @@ class Limits:
 
     hello: float = 60.0
     load: float = 600.0
+    load_setting: str = ""
     close: float = 30.0
     silence: float = 30.0
     hang: float = 0.0

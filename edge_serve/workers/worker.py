@@ -135,8 +135,12 @@ class Worker:
         process = self._process
         found = self._hangs.look(now_ns, self._parts, hang, self._limits.load, self._desk.callers())
         if found is not None:
-            process.kill(f"was killed: model '{found.model}' hangs, nothing has come from it for {found.seconds:.0f} s "
-                         f"(--hang-timeout-secs, or its parameter {HANG_PARAMETER})")  # fmt: skip
+            if found.warms_up:
+                hangs, setting = "hangs in its warm-up", self._limits.load_setting or "the time limit of a load"
+            else:
+                hangs, setting = "hangs", f"--hang-timeout-secs, or its parameter {HANG_PARAMETER}"
+            silence = f"nothing has come from it for {found.seconds:.0f} s"
+            process.kill(f"was killed: model '{found.model}' {hangs}, {silence} ({setting})")
         return max(process.overdue(), found.overdue if found is not None else 0.0)
 
     def shares(self) -> int:
@@ -245,8 +249,10 @@ class Worker:
             await process.hello()
             return await process.ask(kind, question, self._limits.load, fds)
         except asyncio.TimeoutError:
-            process.kill(f"was killed: model '{name}' did not load within {self._limits.load:g} s")
-            raise Internal(f"model '{name}' did not load within {self._limits.load:g} s") from None
+            setting = f" ({self._limits.load_setting})" if self._limits.load_setting else ""
+            reason = f"model '{name}' did not load within {self._limits.load:g} s{setting}"
+            process.kill(f"was killed: {reason}")
+            raise Internal(reason) from None
         except asyncio.CancelledError:
             if not self._parts:  # the server stops: nobody waits for what this process computes
                 process.kill(f"was ended: the load of model '{name}' was called off")

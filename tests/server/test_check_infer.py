@@ -46,7 +46,8 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def execute(self, requests):
         outputs = [pb_utils.Tensor("OUT", np.zeros((3,), np.float32)), pb_utils.Tensor("TYPE", np.zeros((1, 2))),
-                   pb_utils.Tensor("MISSPELT", np.zeros((1, 2), np.float32))]
+                   pb_utils.Tensor("MISSPELT", np.zeros((1, 2), np.float32)),
+                   pb_utils.Tensor("TYPE", np.zeros((1, 2)))]
         return [pb_utils.InferenceResponse(outputs) for r in requests]
 """
 WRONG_CONFIG = CONFIG + "".join(
@@ -120,6 +121,7 @@ def test_wrong_outputs_are_reported_one_by_one(told: dict[str, Any]) -> None:
 
     assert "output OUT is TYPE_FP32 [3], config.pbtxt declares TYPE_FP32 [1, 2]" in said
     assert "output TYPE is TYPE_FP64 [1, 2], config.pbtxt declares TYPE_FP32 [1, 2]" in said
+    assert "output TYPE is 2 times in one response: return it once" in said
     assert "output MISSING is missing: config.pbtxt declares TYPE_FP32 [1, 2], the answer has " in said
     assert re.search(r"^the model returned an output 'MISSPELT' \(model.py line \d+\), but ", said, re.MULTILINE)
 
@@ -138,7 +140,9 @@ def test_a_repository_that_is_not_there_is_a_document_too(tmp_path: Path) -> Non
     document = check(tmp_path / "none")
 
     assert (document["ok"], document["models"]) == (False, [])
-    assert "No such file or directory" in document["error"]
+    assert document["error"].endswith(
+        "No such file or directory; expected a directory of models that this user can read"
+    )
 
 
 def test_a_model_that_is_not_there_is_answered_with_the_nearest(tmp_path: Path) -> None:
@@ -266,8 +270,11 @@ def test_models_of_every_kind_are_asked_as_they_must_be(tmp_path: Path) -> None:
     assert {name for name, model in document["by_name"].items() if not model["ok"]} == {
         "endless", "never_loads", "not_zeros", "warm_hangs",
     }  # fmt: skip
-    assert "did not load within 10 s" in document["by_name"]["never_loads"]["error"]
-    assert "failed to run warmup sample 'noise'" in document["by_name"]["warm_hangs"]["error"]
+    assert "did not load within 10 s (--load-timeout)" in document["by_name"]["never_loads"]["error"]
+    assert "failed to run warmup sample 'noise'" in (said := document["by_name"]["warm_hangs"]["error"])
+    assert "hangs in its warm-up" in said
+    assert " s (--load-timeout); " in said
+    assert "--hang-timeout-secs" not in said
     assert "responses came, but not the last one within 3 s" in problems(document, "endless")
     assert "only positive" in (said := problems(document, "not_zeros"))
     assert "give it a better one: a model_warmup in its config.pbtxt" in said

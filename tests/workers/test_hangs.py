@@ -92,4 +92,4 @@ def test_warm_up_is_a_part_of_loading() -> None:
     assert scene.look(600) is None
     found = scene.look(2)
     assert found is not None
-    assert found.limit == LOAD
+    assert (found.limit, found.warms_up) == (LOAD, True)

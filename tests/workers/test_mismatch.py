@@ -67,6 +67,13 @@ def test_outputs_as_declared_are_not_reported(tmp_path: Path) -> None:
     assert found(tmp_path, *GOOD.values(), rows=0) == {}, "of a stream, whose responses have any number of rows"
 
 
+def test_an_output_that_comes_twice_is_reported(tmp_path: Path) -> None:
+    said = found(tmp_path, *GOOD.values(), GOOD["Y"])
+
+    assert said.keys() == {"Y"}
+    assert "a response has output 'Y' 2 times. Clients receive all of them" in said["Y"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
