@@ -84,8 +84,17 @@ def _once(target: Target, *, as_json: bool) -> int:
         time.sleep(MEASURED_SECONDS)
         before, document = document, fetch(target)
         paint = coloured if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else plain
-        _print("\n".join([*report(before, document, paint), *_outdated(document, target)]))
+        lines = report(before, document, paint, columns=_columns())
+        _print("\n".join([*lines, *_outdated(document, target)]))
     return READY if document["server"]["state"] == "ready" else NOT_READY
+
+
+def _columns() -> int:
+    """Return the width of the terminal; 0 = unknown, or the output goes to a file or a pipe."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
+    except (OSError, ValueError):
+        return 0
 
 
 def _outdated(document: Document, target: Target) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ Document = Mapping[str, Any]
 Paint = Callable[[str, str], str]
 
 NONE = "-"
+#: of the further lines of a text that is wrapped
+_INDENT = "    "
 _STYLES = {"good": "32", "busy": "33", "bad": "31", "title": "1", "head": "2"}
 _AMBER = ("starting", "stopping", "loading", "restarting", "unready")
 _OF_STATE = {"ready": "good", **dict.fromkeys(_AMBER, "busy")}
@@ -32,34 +35,55 @@ def coloured(text: str, style: str) -> str:
 
 
 def report(
-    before: Document | None, after: Document, paint: Paint = plain, *, events: str = "errors", most_events: int = 5
+    before: Document | None,
+    after: Document,
+    paint: Paint = plain,
+    *,
+    events: str = "errors",
+    most_events: int = 5,
+    columns: int = 0,
 ) -> list[str]:
     """The lines of a report.
 
     Args:
         before: an earlier document, for rates and latencies; None = without.
         events: `errors` or `events`, of which the newest are shown.
+        columns: of the terminal: reasons and events that are longer are wrapped; 0 = no text is.
     """
     total, each = between(before, after)
-    lines = [*_head(after, paint), "", *_figures(after, total, measured=before is not None), ""]
-    lines += _models(after, each, paint)
+    lines = [*_head(after, paint, columns), "", *_figures(after, total, measured=before is not None), ""]
+    lines += _models(after, each, paint, columns)
     lines += ["", *_workers(after, paint)]
     if after.get("log_hidden"):
-        return [*lines, "", "the log's lines are shown on the device itself, and to clients with a token"]
-    recent = _events(after[events][:most_events], paint)
+        text = "the log's lines are shown on the device itself, and to clients with a token"
+        return [*lines, "", *wrapped(text, columns, "")]
+    recent = _events(after[events][:most_events], paint, columns)
     if recent:
         lines += ["", paint("LAST PROBLEMS" if events == "errors" else "LAST EVENTS", "head"), *recent]
     return lines
 
 
-def _head(document: Document, paint: Paint) -> list[str]:
+def wrapped(text: str, columns: int, indent: str, first: str | None = None) -> list[str]:
+    """Return `text` in lines of at most `columns` characters, 0 = in one line.
+
+    Args:
+        first: indent of the first line; None = `indent`.
+    """
+    first = indent if first is None else first
+    width = max(columns, len(indent) + 20, len(first) + 20)  # a terminal without room for words breaks them itself
+    if not columns or len(first) + len(text) <= width:
+        return [first + text]
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _head(document: Document, paint: Paint, columns: int) -> list[str]:
     server = document["server"]
     state = paint(server["state"], _OF_STATE.get(server["state"], "bad"))
     version = document["versions"].get("edge-serve", "")
     name = paint(" ".join(filter(None, ("edge-serve", version))), "title")
     up = span(server["uptime_seconds"])
     line = f"{name} on {_clean(server['host'])}: {state}, up {up}, process {server['pid']}"
-    return [line, f"  {_sentence(server['reason'])}"] if server["reason"] else [line]
+    return [line, *wrapped(_sentence(server["reason"]), columns, "  ")] if server["reason"] else [line]
 
 
 def _figures(document: Document, rates: Rates, *, measured: bool) -> list[str]:
@@ -91,7 +115,7 @@ _MODEL_HEAD = ("MODEL", "VERSION", "STATE", "REQ/S", "MEDIAN", "99 %", "QUEUE", 
 _STATE, _BUSY = _MODEL_HEAD.index("STATE"), _MODEL_HEAD.index("BUSY")
 
 
-def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Paint) -> list[str]:
+def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Paint, columns: int) -> list[str]:
     """A line for each version. BUSY is the age of its oldest batch, red when that is older than `BUSY_SECONDS`."""
     rows, notes, styles = [], [], []
     for row in document["models"]:
@@ -110,8 +134,16 @@ def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Pa
     if not rows:
         return ["no models: put one into the repository, or load one over the API"]
     head, *lines = table([_MODEL_HEAD, *rows], "<><>>>>>>>>", [{}, *styles], paint)
-    noted = [line + (f"  {note}" if note else "") for line, note in zip(lines, notes, strict=True)]
+    widths = map(len, table([_MODEL_HEAD, *rows], "<><>>>>>>>>")[1:])  # without colours
+    noted = [one for row in zip(lines, widths, notes, strict=True) for one in _noted(*row, columns)]
     return [paint(head, "head"), *noted]
+
+
+def _noted(line: str, width: int, note: str, columns: int) -> list[str]:
+    """Return a line of the table with its note, which has lines of its own where it does not fit behind."""
+    if not note or not columns or width + 2 + len(note) <= columns:
+        return [f"{line}  {note}" if note else line]
+    return [line, *wrapped(note, columns, _INDENT)]
 
 
 def _workers(document: Document, paint: Paint) -> list[str]:
@@ -131,13 +163,15 @@ def _workers(document: Document, paint: Paint) -> list[str]:
     return [paint(head, "head"), *lines]
 
 
-def _events(events: Iterable[Mapping[str, Any]], paint: Paint) -> list[str]:
-    lines = []
+def _events(events: Iterable[Mapping[str, Any]], paint: Paint, columns: int) -> list[str]:
+    lines: list[str] = []
     for event in events:
         when = time.strftime("%m-%d %H:%M:%S", time.localtime(event["time_ms"] / 1000))
         level = paint(f"{event['level']:<7}", _OF_LEVEL.get(event["level"], ""))
         again = f" (x {event['count']})" if event["count"] > 1 else ""
-        lines.append(f"{when}  {level}  {_sentence(event['text'])}{again}")
+        before = f"{when}  {event['level']:<7}  "
+        first, *more = wrapped(f"{_sentence(event['text'])}{again}", columns, _INDENT, before)
+        lines += [f"{when}  {level}  {first[len(before) :]}", *more]
     return lines
 
 

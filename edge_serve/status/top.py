@@ -70,7 +70,7 @@ def frame(before: Document | None, after: Document, trouble: str, columns: int, 
     Args:
         trouble: why there is nothing newer; "" = there is.
     """
-    lines = report(before, after, coloured, events="events", most_events=_EVENTS)
+    lines = report(before, after, coloured, events="events", most_events=_EVENTS, columns=columns)
     if trouble:
         lines.insert(0, coloured(trouble, "bad"))
     shown = [_cut(line, columns) for line in lines[: max(1, rows - 1)]]

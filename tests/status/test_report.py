@@ -51,6 +51,25 @@ def test_why_it_is_not_ready_is_said() -> None:
     assert "det          1  failed  Internal: no file" in lines
 
 
+@pytest.mark.parametrize("columns", [60, 80])
+def test_a_reason_is_wrapped_in_a_narrow_terminal_and_no_word_of_it_is_lost(columns: int) -> None:
+    reason = (
+        "Invalid argument: unable to find 'model.onnx' in /var/lib/edge-serve/models/det/1: move it there, or write"
+    )
+    made = document(
+        server=server(ready=False), models=[served("a")], errors=[Event(0, "error", "", reason)],
+        index=[IndexEntry("a", "1", "READY"), IndexEntry("det", "1", "UNAVAILABLE", reason)],
+    )  # fmt: skip
+    lines = report(None, made, columns=columns)
+
+    for first, after in (("edge-serve 1.2.3", 1), ("det          1  failed", 0), ("LAST PROBLEMS", 1)):
+        number = next(number for number, line in enumerate(lines) if line.startswith(first)) + after
+        end = lines.index("", number) if "" in lines[number:] else len(lines)
+        assert max(map(len, lines[number:end])) <= columns
+        assert reason in " ".join(" ".join(lines[number:end]).split())
+    assert reason in "\n".join(report(None, made)), "into a file it is one line"
+
+
 def test_no_models_and_no_sensors_are_no_trouble() -> None:
     made = document(index=[], models=[], workers=[], errors=[], readings=Readings(MachineReading()))
     lines = report(None, made)
