@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from edge_serve.config import model_config_pb2 as pb
 
-_ALL_FIELDS = "# All fields: docs/model_configuration.md. After a change: edge-serve check"
+#: Triton's page, because a pip installation has no docs/ of ours
+_FIELDS_PAGE = "https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md"
+_ALL_FIELDS = ["# After a change: edge-serve check. All fields, which are Triton's:", f"# {_FIELDS_PAGE}"]
 
 
 def config_text(config: pb.ModelConfig, about: str, batch: Sequence[str]) -> str:
@@ -17,7 +19,7 @@ def config_text(config: pb.ModelConfig, about: str, batch: Sequence[str]) -> str
         about: where the configuration comes from.
         batch: comment above max_batch_size.
     """
-    head = ["# " + about, _ALL_FIELDS, "", f"name: {_quoted(config.name)}", f"backend: {_quoted(config.backend)}", ""]
+    head = ["# " + about, *_ALL_FIELDS, "", f"name: {_quoted(config.name)}", f"backend: {_quoted(config.backend)}", ""]
     size = [*(f"# {line}" for line in batch), f"max_batch_size: {config.max_batch_size}", ""]
     faces = [*tensors("input", config.input), *tensors("output", config.output)]
     parts = [*head, *size, *faces, *_instances(config)]
@@ -95,7 +97,7 @@ def ensemble_text(config: pb.ModelConfig, notes: Sequence[str]) -> str:
     members = ", ".join(step.model_name for step in config.ensemble_scheduling.step)
     lines = [
         f"# Ensemble of {members}, written by `edge-serve init`: the outputs of a model are the inputs of the next.",
-        _ALL_FIELDS,
+        *_ALL_FIELDS,
         "",
         f"name: {_quoted(config.name)}",
         'platform: "ensemble"',

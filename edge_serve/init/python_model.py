@@ -8,7 +8,7 @@ from edge_serve.init.directory import VERSION, Place
 
 _MODEL = '''"""Python model, written by `edge-serve init`: replace the line in `execute` that computes.
 
-The server calls the methods of TritonPythonModel; docs/python_backend.md describes everything they can do.
+The server calls the methods of TritonPythonModel. What they can use: python -m pydoc triton_python_backend_utils
 """
 
 import numpy as np

@@ -55,8 +55,10 @@ def test_a_python_model_and_an_ensemble_of_two_are_written(tmp_path: Path, capsy
     assert config.max_batch_size == 8
     assert (models / "both").stat().st_mode & 0o700 == 0o700
     text = (models / "first" / "config.pbtxt").read_text()
-    for word in ("max_batch_size: 8", "dynamic_batching {", "instance_group [", "#model_warmup ["):
+    for word in ("max_batch_size: 8", "dynamic_batching {", "instance_group [", "#model_warmup [", "# https://"):
         assert word in text
+    for file in (models / "first").rglob("*"):  # pip installs no pages of ours
+        assert not file.is_file() or "docs/" not in file.read_text().replace("main/docs/", "")
 
 
 def test_the_warmup_in_comments_is_valid_when_it_is_uncommented(tmp_path: Path) -> None:
