@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from edge_serve.backends.base import ModelSpec
@@ -165,10 +166,12 @@ async def check_model(
     verdict = Verdict(found.name)
     auto_complete = options.auto_complete
     try:
-        note = repository.read(found, lambda: advice_on_config(found.directory))
+        note = repository.read(found, lambda: advice_on_config(found.directory, found.name))
         verdict.notes = [note] if note else []
-        config = repository.read(found, lambda: load_model_config(found.directory, auto_complete=auto_complete))
-        verdict.versions = choose(config.version_policy, repository.read(found, lambda: versions(found.directory)))
+        read_config = partial(load_model_config, found.directory, auto_complete=auto_complete, name=found.name)
+        config = repository.read(found, read_config)
+        there = repository.read(found, lambda: versions(found.directory, found.name))
+        verdict.versions = choose(config.version_policy, there)
         for version in verdict.versions if config.backend else ():
             model = await _described(found, config, version, workers)
             verdict.lines = _compare(found, config, model)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import grp
+import itertools
 import os
 import socket
 import stat
@@ -70,7 +71,8 @@ def _repository(path: Path) -> Iterator[str]:
         return
     looked_at = unreadable = 0
     first = ""
-    for folder, names, files in os.walk(path, onerror=lambda error: None):
+    links = [entry.path for entry in os.scandir(path) if entry.is_symlink() and os.path.isdir(entry.path)]
+    for folder, names, files in itertools.chain(os.walk(path), *map(os.walk, links)):
         looked_at += len(files)
         bad = [name for name in names if not os.access(f"{folder}/{name}", os.R_OK | os.X_OK)]
         paths = {name: f"{folder}/{name}" for name in files}

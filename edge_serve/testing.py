@@ -51,8 +51,9 @@ class PythonModel:
     """
 
     def __init__(self, directory: str | Path, version: int | None = None) -> None:
+        name = Path(os.path.abspath(directory)).name  # of the link, where there is one
         path = Path(directory).resolve()
-        config = load_model_config(path, auto_complete=True)
+        config = load_model_config(path, auto_complete=True, name=name)
         if config.backend != "python":
             backend = config.backend or config.platform
             raise InvalidArgument(f"'{path}' has backend '{backend}', expected python: open it with edge_serve.Server")
@@ -61,16 +62,16 @@ class PythonModel:
         if number not in found:
             raise InvalidArgument(f"'{path}' has the versions {found}, expected version directory {version or 1}")
         self._backend = Backend()
-        spec = ModelSpec(path.name, number, path, path / str(number), model_config_to_json(config))
+        spec = ModelSpec(name, number, path, path / str(number), model_config_to_json(config))
         try:
             config = merge_completed(config, self._backend.complete_config(spec))
             self.config = model_config_to_json(config)
             self._spec = replace(spec, config=self.config)
-            (self._instance,) = self._backend.open(self._spec, [InstanceSpec(f"{path.name}_0")])
+            (self._instance,) = self._backend.open(self._spec, [InstanceSpec(f"{name}_0")])
         except BaseException:
             self._backend.close()
             raise
-        self._signature = signature_of(config, path.name, number)
+        self._signature = signature_of(config, name, number)
         self.model: Any = self._instance.model
 
     def __enter__(self) -> PythonModel:

@@ -104,5 +104,5 @@ class Backend:
         path = settings.model_path(spec.version_directory, spec.config)
         if not path.is_file():
             text = f"unable to find '{path}' for model instance '{spec.name}'"
-            raise Unavailable(with_advice(text, advice_on_file(path.parent, path.name)))
+            raise Unavailable(with_advice(text, advice_on_file(path.parent, path.name, spec.name)))
         return path

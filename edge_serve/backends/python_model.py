@@ -34,7 +34,7 @@ def find(spec: ModelSpec) -> Path:
     path = spec.version_directory / (spec.config.get("default_model_filename") or "model.py")
     if not path.is_file():
         text = f"Python model file not found in '{path}'"
-        raise Internal(with_advice(text, advice_on_file(path.parent, path.name)))
+        raise Internal(with_advice(text, advice_on_file(path.parent, path.name, spec.name)))
     if path.suffix != ".py":
         raise Internal(f"Model name must end with '.py'. Model name is \"{path.name}\".")
     return path

@@ -1,6 +1,7 @@
 """Advice on a model directory in which no model was found: names what lies there, and the command that puts it right.
 
-An error has Triton's own sentence first, then this. Only names are read, never the content of a file.
+An error has Triton's own sentence first, then this. Only names are read, never the content of a file. A model goes by
+its name in the repository: its directory, where a link leads to it, may have another name.
 """
 
 from __future__ import annotations
@@ -71,64 +72,65 @@ class _Folder:
         return [name for name in [*self.files, *self.folders] if name.lower().endswith(endings)]
 
 
-def advice_on_backend(model: Path) -> str:
+def advice_on_backend(model: Path, name: str) -> str:
     """Return why no backend can be told from the files of a model, and what to do."""
-    found = _read(model, model.name)
+    found = _read(model, name)
     versions = _versions(found)
     if not versions:
-        return _advice_without_version(model, found)
-    version = f"{model.name}/{versions[0]}"
-    return "; ".join(filter(None, [_advice_on_files(_read(model / versions[0], version)), advice_on_config(model)]))
+        return _advice_without_version(found)
+    version = f"{name}/{versions[0]}"
+    parts = [_advice_on_files(_read(model / versions[0], version)), advice_on_config(model, name)]
+    return "; ".join(filter(None, parts))
 
 
-def advice_on_versions(model: Path, *, ensemble: bool, policy: str) -> str:
+def advice_on_versions(model: Path, name: str, *, ensemble: bool, policy: str) -> str:
     """Return why a model has no version to serve, and what to do.
 
     Args:
         policy: which versions the configuration asks for, as text.
     """
-    found = _read(model, model.name)
+    found = _read(model, name)
     versions = _versions(found)
     if versions:
-        return f"version_policy asks for {policy}, and {model.name}/ holds {', '.join(versions)}"
+        return f"version_policy asks for {policy}, and {name}/ holds {', '.join(versions)}"
     if ensemble:
-        path = quote(f"{model.name}/1")
+        path = quote(f"{name}/1")
         return (
             f"an ensemble needs a version directory too, which stays empty: mkdir {path} (git does not keep empty "
             f"directories: touch {path}/.gitkeep)"
         )
-    return _advice_without_version(model, found)
+    return _advice_without_version(found)
 
 
-def advice_on_file(directory: Path, expected: str) -> str:
-    """Return what a version directory holds in place of the file `expected`, and what to do."""
-    found = _read(directory, f"{directory.parent.name}/{directory.name}")
+def advice_on_file(directory: Path, expected: str, name: str) -> str:
+    """Return what a version directory of the model `name` holds in place of the file `expected`, and what to do."""
+    found = _read(directory, f"{name}/{directory.name}")
     return _advice_on_files(found, expected)
 
 
-def advice_on_label_file(model: Path, name: str) -> str:
+def advice_on_label_file(model: Path, name: str, file: str) -> str:
     """Return where a file of labels lies in place of where `label_filename` looks for it, and what to do."""
-    inside = name.replace("\\", "/")
-    if inside != name:
+    inside = file.replace("\\", "/")
+    if inside != file:
         return f'a path is written with /: label_filename: "{inside}"'
-    found = _read(model, model.name)
-    near = [file for file in found.files if file.lower() == inside.lower()]
+    found = _read(model, name)
+    near = [other for other in found.files if other.lower() == inside.lower()]
     near += [f"{version}/{inside}" for version in _versions(found) if (model / version / inside).is_file()]
     if near:
-        return f'write label_filename: "{near[0]}", or {_move(f"{model.name}/{near[0]}", f"{model.name}/{name}")}'
-    return f"label_filename is looked for in the directory of the model: put the file at {model.name}/{name}"
+        return f'write label_filename: "{near[0]}", or {_move(f"{name}/{near[0]}", f"{name}/{file}")}'
+    return f"label_filename is looked for in the directory of the model: put the file at {name}/{file}"
 
 
-def advice_on_config(model: Path) -> str:
+def advice_on_config(model: Path, name: str) -> str:
     """Return which file looks like the configuration and is not read, and what to do; "" = there is none."""
-    found = _read(model, model.name)
+    found = _read(model, name)
     if CONFIG_FILE in found.files:
         return ""
-    near = [name for name in found.files if _CONFIG_LIKE.match(name)]
+    near = [file for file in found.files if _CONFIG_LIKE.match(file)]
     inside = [f"{version}/{CONFIG_FILE}" for version in _versions(found) if (model / version / CONFIG_FILE).is_file()]
-    for name in [*near, *inside]:
-        path = f"{model.name}/{name}"
-        return f"{path} is not read, expected {model.name}/{CONFIG_FILE}: {_move(path, f'{model.name}/{CONFIG_FILE}')}"
+    for file in [*near, *inside]:
+        path = f"{name}/{file}"
+        return f"{path} is not read, expected {name}/{CONFIG_FILE}: {_move(path, f'{name}/{CONFIG_FILE}')}"
     return ""
 
 
@@ -153,8 +155,8 @@ def refusal_of(error: OSError, model: str) -> str:
     return f"{text}; give the server's user the right to read it: chmod -R o+rX {quote(model)}"
 
 
-def _advice_without_version(model: Path, found: _Folder) -> str:
-    name = model.name
+def _advice_without_version(found: _Folder) -> str:
+    model, name = found.path, found.shown
     if name.isdigit() and found.ending(*_SERVED):
         root = model.absolute().parent
         return (

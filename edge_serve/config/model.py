@@ -37,6 +37,7 @@ def load_model_config(
     auto_complete: bool,
     config_name: str | None = None,
     override: bytes | str | None = None,
+    name: str = "",
 ) -> pb.ModelConfig:
     """The configuration of the model in `model_directory`, as far as it can be told without loading the model.
 
@@ -44,26 +45,28 @@ def load_model_config(
         auto_complete: a missing file is an empty one, and inputs and outputs are checked only by `merge_completed`.
         config_name: `--model-config-name`: `configs/<name>.pbtxt` goes before config.pbtxt.
         override: JSON from a load request, in place of the file.
+        name: of the model, where it is not the directory's: a link in the repository leads there.
 
     Raises:
         EdgeServeError: with Triton's text where it has one.
     """
-    name = model_directory.name
+    name = name or model_directory.name
     if override is None:
-        config = _read(_config_file(model_directory, config_name), auto_complete)
+        config = _read(_config_file(model_directory, config_name), name, auto_complete)
     else:
         config = _from_override(override)
     try:
-        config = normalise(config, name, first_version_files(model_directory))
+        config = normalise(config, name, first_version_files(model_directory, name))
     except UnknownBackend as error:
-        raise InvalidArgument(with_advice(error.message, advice_on_backend(model_directory))) from None
+        raise InvalidArgument(with_advice(error.message, advice_on_backend(model_directory, name))) from None
     check_model_config(config)
     if not auto_complete:
         check_inputs_and_outputs(config)
     if config.name != name:
+        link = f"make the link {config.name} in its place" if name != model_directory.name else ""
         raise InvalidArgument(
             f"unexpected directory name '{name}' for model '{config.name}', directory name must equal model name; "
-            f'remove the line name: "{config.name}" from config.pbtxt, or: mv {name} {config.name}'
+            f'remove the line name: "{config.name}" from config.pbtxt, or: {link or f"mv {name} {config.name}"}'
         )
     return config
 
@@ -144,24 +147,24 @@ def check_files(model_directory: Path, config: pb.ModelConfig, versions: Sequenc
         except (FileNotFoundError, ValueError):
             continue
         except OSError as error:
-            raise UnreadableEntry(f"cannot be read: '{name}': {refusal_of(error, model_directory.name)}") from error
+            raise UnreadableEntry(f"cannot be read: '{name}': {refusal_of(error, config.name)}") from error
 
 
-def first_version_files(model_directory: Path) -> frozenset[str]:
+def first_version_files(model_directory: Path, name: str = "") -> frozenset[str]:
     """Entries of the lowest version's directory, directories with a `/` at the end; empty without versions.
 
     Raises:
         UnreadableEntry: the model directory, or that of the version, cannot be read.
     """
     try:
-        numbers = [name for name in os.listdir(model_directory) if name.isascii() and name.isdigit()]
-        versions = [name for name in numbers if os.path.isdir(model_directory / name)]
+        numbers = [one for one in os.listdir(model_directory) if one.isascii() and one.isdigit()]
+        versions = [one for one in numbers if os.path.isdir(model_directory / one)]
         if not versions:
             return frozenset()
         with os.scandir(model_directory / min(versions, key=int)) as entries:
             return frozenset(f"{entry.name}/" if os.path.isdir(entry) else entry.name for entry in entries)
     except OSError as error:
-        reason = refusal_of(error, model_directory.name)
+        reason = refusal_of(error, name or model_directory.name)
         raise UnreadableEntry(f"failed to open directory {model_directory}: {reason}") from error
 
 
@@ -173,15 +176,15 @@ def _config_file(model_directory: Path, config_name: str | None) -> Path:
     return model_directory / CONFIG_FILE
 
 
-def _read(path: Path, may_be_missing: bool) -> pb.ModelConfig:
+def _read(path: Path, name: str, may_be_missing: bool) -> pb.ModelConfig:
     try:
         if may_be_missing and not path.exists():
             return pb.ModelConfig()
     except OSError as error:
-        reason = refusal_of(error, path.parent.name)
+        reason = refusal_of(error, name)
         raise UnreadableEntry(f"failed to open text file for read {path}: {reason}") from error
     # the model's and the file's name are enough to find it, and keep the reply free of the device's paths
-    return parse_model_config(read_file(path, MOST_CONFIG_BYTES), f"{path.parent.name}/{path.name}")
+    return parse_model_config(read_file(path, MOST_CONFIG_BYTES), f"{name}/{path.name}")
 
 
 def _from_override(override: bytes | str) -> pb.ModelConfig:

@@ -54,18 +54,18 @@ def read_labels(config: pb.ModelConfig, model_directory: Path) -> dict[str, tupl
         if not path.resolve().is_relative_to(root):
             where = f"for output '{tensor.name}' in model '{config.name}'"
             raise Unsupported(f"label file path '{path}' {where} is outside model directory")
-        lines = _label_text(path, model_directory, tensor.label_filename).split("\n")
+        lines = _label_text(path, model_directory, config.name, tensor.label_filename).split("\n")
         if not lines[-1]:
             lines.pop()
         labels[tensor.name] = tuple(line.removesuffix("\r") for line in lines)
     return labels
 
 
-def _label_text(path: Path, model_directory: Path, name: str) -> str:
+def _label_text(path: Path, model_directory: Path, name: str, file: str) -> str:
     try:
         return read_file(path, MOST_LABEL_BYTES).decode(errors="replace")
     except Internal as error:
-        raise type(error)(with_advice(error.message, advice_on_label_file(model_directory, name))) from error
+        raise type(error)(with_advice(error.message, advice_on_label_file(model_directory, name, file))) from error
 
 
 def _reshape(tensor: pb.ModelInput | pb.ModelOutput) -> Shape | None:

@@ -54,7 +54,7 @@ async def _completed(repository: Path, members: Sequence[str]) -> list[pb.ModelC
                 there = ", ".join(found) or "no models"
                 raise InvalidArgument(f"--ensemble: there is no model '{name}' in '{repository}': found {there}")
             try:
-                configs[name] = await _complete(found[name].directory, workers)
+                configs[name] = await _complete(found[name].directory, name, workers)
             except EdgeServeError as error:
                 raise InvalidArgument(f"--ensemble: model '{name}': {error.message}") from error
     finally:
@@ -62,8 +62,8 @@ async def _completed(repository: Path, members: Sequence[str]) -> list[pb.ModelC
     return [configs[name] for name in members]
 
 
-async def _complete(directory: Path, workers: Workers) -> pb.ModelConfig:
-    config = load_model_config(directory, auto_complete=True)
+async def _complete(directory: Path, name: str, workers: Workers) -> pb.ModelConfig:
+    config = load_model_config(directory, auto_complete=True, name=name)
     newest = versions(directory)[-1:]
     if not config.backend or not newest or (config.input and config.output):
         return config

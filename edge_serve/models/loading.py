@@ -180,7 +180,7 @@ class Loader:
             UnreadableEntry: nor can the directory.
         """
         own = plain_name(found.name)
-        print = fingerprint(found.directory)  # first: it has limits, and what changes from here on is a change
+        print = fingerprint(found.directory, own)  # first: it has limits, and what changes from here on is a change
         kept = override.directory(own) if override is not None else None
         directory = Path(kept.name, own) if kept is not None else found.directory
         config = load_model_config(
@@ -188,11 +188,12 @@ class Loader:
             auto_complete=self._options.auto_complete,
             config_name=self._options.config_name,
             override=override.config if override is not None else None,
+            name=own,
         )
-        chosen = choose(config.version_policy, versions(directory))
+        chosen = choose(config.version_policy, versions(directory, own))
         check_files(directory, config, chosen)
         advice = "" if chosen else _advice_on_versions(directory, config)
-        if override is None and (stray := advice_on_config(directory)):
+        if override is None and (stray := advice_on_config(directory, own)):
             log.warning("model %s: %s", found.name, stray, extra=about(found.name))
         return Plan(found.name, directory, config, chosen, print, override, kept, advice)
 
@@ -380,7 +381,7 @@ class Loader:
 
 def _advice_on_versions(directory: Path, config: pb.ModelConfig) -> str:
     policy = text_format.MessageToString(config.version_policy, as_one_line=True)
-    return advice_on_versions(directory, ensemble=bool(members_of(config)), policy=policy)
+    return advice_on_versions(directory, config.name, ensemble=bool(members_of(config)), policy=policy)
 
 
 def _of_one_version(config: pb.ModelConfig) -> pb.ModelConfig:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TypeVar
 
 from edge_serve.config import model_config_pb2 as pb
@@ -45,6 +46,14 @@ _CONFIGURATION = ("config.pbtxt", "configs")
 #: file system of its own. Triton takes them for models that do not load.
 _NO_MODELS = frozenset(("__pycache__", "lost+found"))
 
+#: why a link leads to nothing
+_LEADS_NOWHERE = {
+    errno.ENOENT: "does not exist",
+    errno.ENOTDIR: "does not exist",
+    errno.ENAMETOOLONG: "is too long for a path",
+    errno.ELOOP: "leads back to it",
+}
+
 #: two equal ones mean that nothing was touched in between
 Fingerprint = tuple[Row, ...]
 
@@ -54,7 +63,9 @@ class Found:
     """A model directory.
 
     Attributes:
-        name: its directory's, or with namespaces `<repository>::<name>`.
+        name: its entry's in the repository, or with namespaces `<repository>::<name>`.
+        directory: that entry, or the directory that it leads to as a link. It stays the same one when the link is
+            pointed elsewhere, so that a worker that starts again finds the files that it had.
         ambiguous: the same name lies in two repositories, and there are no namespaces.
     """
 
@@ -186,7 +197,7 @@ class Repository:
 
     def fingerprints(self, models: Iterable[Found]) -> dict[str, Fingerprint]:
         """The fingerprint of each model whose directory can be read. All together take little longer than one."""
-        jobs = {found.name: partial(fingerprint, found.directory) for found in models}
+        jobs = {found.name: partial(fingerprint, found.directory, plain_name(found.name)) for found in models}
         results = self._reader.read_all(jobs)
         return {name: result for name, result in results.items() if not isinstance(result, Exception)}
 
@@ -273,15 +284,20 @@ def _like(root: Path) -> str:
 
 
 def _target(path: Path, root: Path) -> Path | None:
-    """The directory that an entry of a repository is or leads to; None if that is none.
+    """The directory that an entry of a repository is or leads to; None if it is neither a directory nor a link.
 
     Raises:
-        OSError: the file system does not tell. UnreadableEntry: the directory holds the repository itself.
+        OSError: the file system does not tell.
+        UnreadableEntry: the link leads to no directory, or the directory holds the repository itself.
     """
     try:
         if not stat.S_ISDIR(os.stat(path).st_mode):
+            if path.is_symlink():
+                raise UnreadableEntry(_link_advice(path, "is no directory"))
             return None
     except OSError as error:
+        if error.errno in _LEADS_NOWHERE and path.is_symlink():
+            raise UnreadableEntry(_link_advice(path, _LEADS_NOWHERE[error.errno])) from error
         if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
             return None
         raise
@@ -289,6 +305,15 @@ def _target(path: Path, root: Path) -> Path | None:
     if root.resolve().is_relative_to(directory):
         raise UnreadableEntry(f"leads to {directory}, which holds the repository itself: expected a model directory")
     return directory
+
+
+def _link_advice(path: Path, wrong: str) -> str:
+    """Return where a link leads, and the command that points it at the directory of a model in one step."""
+    name = quote(path.name)
+    return (
+        f"the link leads to '{os.readlink(path)}', which {wrong}: point it at the directory of a model "
+        f"(ln -s DIRECTORY .{name} && mv -T .{name} {name}), or remove it"
+    )
 
 
 def _may_be_directory(path: Path) -> bool:
@@ -300,8 +325,11 @@ def _may_be_directory(path: Path) -> bool:
     return stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
 
 
-def versions(directory: Path) -> list[int]:
+def versions(directory: Path, name: str = "") -> list[int]:
     """The version directories of a model, ascending.
+
+    Args:
+        name: of the model, if it is not the directory's.
 
     Raises:
         UnreadableEntry: the directory of the model cannot be read.
@@ -311,7 +339,7 @@ def versions(directory: Path) -> list[int]:
             return sorted(int(entry.name) for entry in entries if _is_version(entry.name) and _is_directory(entry))
     except OSError as error:
         wrong = InvalidArgument if error.errno == errno.ENOENT else UnreadableEntry
-        reason = refusal_of(error, directory.name)
+        reason = refusal_of(error, name or directory.name)
         raise wrong(f"failed to read the directory of a model '{directory}': {reason}") from error
 
 
@@ -328,9 +356,9 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def fingerprint(directory: Path) -> Fingerprint:
+def fingerprint(directory: Path, name: str = "") -> Fingerprint:
     """Return names, times and sizes of everything below `directory`; see `walk`, also for its errors."""
-    return tuple(row for row, _ in walk(directory))
+    return tuple(row for row, _ in walk(directory, name))
 
 
 def without_configuration(print: Fingerprint) -> Fingerprint:
@@ -375,7 +403,7 @@ def snapshot(found: Found) -> Snapshot:
     """
     parts: dict[str, list[Row]] = {}
     newest: dict[str, int] = {}
-    for row, changed in walk(found.directory):
+    for row, changed in walk(found.directory, plain_name(found.name)):
         top, deeper, _ = row[0].partition(os.sep)
         parts.setdefault(top, []).append(row)
         if deeper:

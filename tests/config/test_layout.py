@@ -84,14 +84,14 @@ def made(root: Path, *names: str) -> Path:
     ],
 )  # fmt: skip
 def test_why_no_backend_can_be_told(tmp_path: Path, names: tuple[str, ...], said: str) -> None:
-    assert advice_on_backend(made(tmp_path, *names)) == said
+    assert advice_on_backend(made(tmp_path, *names), "m") == said
 
 
 def test_a_version_in_place_of_a_model_is_a_model_in_place_of_a_repository(tmp_path: Path) -> None:
     model = made(tmp_path / "models", "iris/1/model.onnx")
     said = f"'{model}' looks like a model: give its parent, --model-repository={tmp_path}/models"
 
-    assert advice_on_backend(model / "1") == f"'1' is named like a version, and {said}"
+    assert advice_on_backend(model / "1", "1") == f"'1' is named like a version, and {said}"
     assert advice_on_repository(model) == said
     assert advice_on_repository(model / "1").endswith(f"give --model-repository={tmp_path}/models")
     assert advice_on_repository(tmp_path / "models") == ""
@@ -101,18 +101,18 @@ def test_a_version_in_place_of_a_model_is_a_model_in_place_of_a_repository(tmp_p
 
 def test_why_there_is_no_version(tmp_path: Path) -> None:
     model = made(tmp_path, "m/1/model.onnx", "m/2/")
-    said = advice_on_versions(model, ensemble=False, policy="specific { versions: 3 }")
+    said = advice_on_versions(model, "m", ensemble=False, policy="specific { versions: 3 }")
     assert said == "version_policy asks for specific { versions: 3 }, and m/ holds 1, 2"
-    assert "mkdir e/1 " in advice_on_versions(made(tmp_path, "e/"), ensemble=True, policy="")
+    assert "mkdir e/1 " in advice_on_versions(made(tmp_path, "e/"), "e", ensemble=True, policy="")
 
 
 def test_what_lies_in_place_of_the_model_s_file(tmp_path: Path) -> None:
     model = made(tmp_path, "m/1/net.onnx")
-    assert advice_on_file(model / "1", "model.onnx").startswith("m/1/ holds net.onnx; expected model.onnx: mv ")
-    assert advice_on_file(model / "1", "model.py") == (
+    assert advice_on_file(model / "1", "model.onnx", "m").startswith("m/1/ holds net.onnx; expected model.onnx: mv ")
+    assert advice_on_file(model / "1", "model.py", "m") == (
         "m/1/ holds net.onnx; expected model.py, or default_model_filename in config.pbtxt"
     )
-    assert advice_on_file(tmp_path / "none/1", "model.py") == (
+    assert advice_on_file(tmp_path / "none/1", "model.py", "none") == (
         "none/1/ is empty: put the model's file there, as model.py"
     )
 
@@ -120,17 +120,19 @@ def test_what_lies_in_place_of_the_model_s_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["Config.pbtxt", "config.pbtxt.txt", "config.txt", "1/config.pbtxt"])
 def test_a_file_that_looks_like_the_configuration(tmp_path: Path, name: str) -> None:
     model = made(tmp_path, "m/1/model.onnx", f"m/{name}")
-    assert advice_on_config(model) == (f"m/{name} is not read, expected m/config.pbtxt: mv m/{name} m/config.pbtxt")
+    assert advice_on_config(model, "m") == (
+        f"m/{name} is not read, expected m/config.pbtxt: mv m/{name} m/config.pbtxt"
+    )
     (model / "config.pbtxt").touch()
-    assert advice_on_config(model) == ""
+    assert advice_on_config(model, "m") == ""
 
 
 def test_where_a_file_of_labels_is(tmp_path: Path) -> None:
     model = made(tmp_path, "m/1/labels.txt", "m/Names.txt")
-    assert advice_on_label_file(model, "labels.txt").startswith('write label_filename: "1/labels.txt", or mv ')
-    assert advice_on_label_file(model, "names.txt").startswith('write label_filename: "Names.txt", or mv ')
-    assert advice_on_label_file(model, "a\\b.txt") == 'a path is written with /: label_filename: "a/b.txt"'
-    assert advice_on_label_file(model, "none.txt").endswith("put the file at m/none.txt")
+    assert advice_on_label_file(model, "m", "labels.txt").startswith('write label_filename: "1/labels.txt", or mv ')
+    assert advice_on_label_file(model, "m", "names.txt").startswith('write label_filename: "Names.txt", or mv ')
+    assert advice_on_label_file(model, "m", "a\\b.txt") == 'a path is written with /: label_filename: "a/b.txt"'
+    assert advice_on_label_file(model, "m", "none.txt").endswith("put the file at m/none.txt")
 
 
 def test_a_missing_permission_has_the_command_that_gives_it() -> None:

@@ -86,23 +86,32 @@ def test_one_name_in_two_repositories_is_ambiguous(tmp_path: Path) -> None:
     assert same.ambiguous
 
 
+def advice(name: str) -> str:
+    return f"point it at the directory of a model (ln -s DIRECTORY .{name} && mv -T .{name} {name}), or remove it"
+
+
 def test_a_bad_link_costs_its_entry_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model(tmp_path, "good", "1")
     for name in ("loop", ".loop"):
         (tmp_path / name).symlink_to(name)
     (tmp_path / "up").symlink_to("..")
+    (tmp_path / "gone").symlink_to("elsewhere/17")
+    (tmp_path / "text").symlink_to(__file__)
     repository = Repository([tmp_path])
 
     assert [list(repository.scan()) for _ in range(2)] == [["good"], ["good"]]
     assert repository.faults == {
-        "loop": "cannot be read: Too many levels of symbolic links",
+        "gone": f"the link leads to 'elsewhere/17', which does not exist: {advice('gone')}",
+        "loop": f"the link leads to 'loop', which leads back to it: {advice('loop')}",
+        "text": f"the link leads to '{__file__}', which is no directory: {advice('text')}",
         "up": f"leads to {tmp_path.parent}, which holds the repository itself: expected a model directory",
     }
     assert sorted(caplog.messages) == [
-        f"model {name} is left out: {repository.faults[name]}" for name in ("loop", "up")
+        f"model {name} is left out: {repository.faults[name]}" for name in ("gone", "loop", "text", "up")
     ]
-    with pytest.raises(UnreadableEntry):
-        repository.find("loop")
+    for name in ("loop", "gone", "text"):
+        with pytest.raises(UnreadableEntry):
+            repository.find(name)
 
 
 def test_a_bad_link_in_a_model_costs_its_version(tmp_path: Path) -> None:

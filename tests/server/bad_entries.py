@@ -63,12 +63,13 @@ def bad_links(root: Path) -> dict[str, str]:
         "to_proc": ("/proc/self", r"belongs to the kernel \(proc\)"),
         "to_sys": ("/sys", r"belongs to the kernel \(sysfs\)"),
         "to_here": (".", "holds the repository itself"),
-        "to_itself": ("to_itself", "cannot be read: Too many levels of symbolic links"),
-        "through_a_file": ("/etc/hostname/x", "cannot be read: Not a directory"),
+        "to_itself": ("to_itself", "the link leads to 'to_itself', which leads back to it: point it at"),
+        "through_a_file": ("/etc/hostname/x", "which does not exist"),
+        "to_a_file": ("/etc/hostname", "which is no directory"),
+        "to_nothing": ("nothing", "the link leads to 'nothing', which does not exist"),
     }
     for name, (target, _) in targets.items():
         (root / name).symlink_to(target)
-    (root / "to_nothing").symlink_to("nothing")  # as if it were not there
     (root / ".to_itself").symlink_to(".to_itself")
     return {name: reason for name, (_, reason) in targets.items()}
 

@@ -41,6 +41,9 @@ def test_every_problem_is_a_line_of_its_own(models: Path, tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "fifo")
     (models / "m" / "1").mkdir(parents=True)
     (models / "m" / "1" / "model.py").touch(0)
+    (tmp_path / "releases" / "17").mkdir(parents=True)
+    (tmp_path / "releases" / "17" / "config.pbtxt").touch(0)
+    (models / "linked").symlink_to("../releases/17")
     long = f"{tmp_path}/{'s' * 200}"
     status, lines = check(
         f"--model-repository={models}", f"--model-repository={tmp_path}/none", f"--token-file={tmp_path}/tokens",
@@ -55,7 +58,7 @@ def test_every_problem_is_a_line_of_its_own(models: Path, tmp_path: Path) -> Non
     assert all(line.startswith("problem: ") for line in lines)
     said = [
         "EDGE_SERVE_HTPP_PORT is unknown and has no effect: did you mean EDGE_SERVE_HTTP_PORT?",
-        f"--model-repository '{models}': '{models}/m/1/model.py' may not be read",
+        f"--model-repository '{models}': '{models}/m/1/model.py' and 1 others may not be read",
         f"--model-repository '{tmp_path}/none': No such file or directory; expected a directory",
         "tokens': line 1 is not '<role> sha256:<64 hexadecimal digits> <name>'",
         f"TLS: cannot read '{tmp_path}/none.key': No such file or directory",
