@@ -113,8 +113,8 @@ class Server:
             repository, loader, config.required_model, max(1, config.model_load_thread_count), config.swap_drain_secs,
             config.model_load_retry_count,
         )  # fmt: skip
-        if config.memory_admission:
-            self._registry.admit(Memory(config.memory_reserve_bytes), config.swap_queue_size)
+        memory = Memory(config.memory_reserve_bytes) if config.memory_admission else None
+        self._registry.admit(memory, config.swap_queue_size)
         explicit = config.model_control_mode == "explicit"
         interval = config.repository_poll_secs if config.model_control_mode == "poll" else None
         self._poller = None if explicit else Poller(repository, self._registry, interval)
@@ -133,6 +133,7 @@ class Server:
         self.service.safe_mode_exit = self._supervisor.leave_safe_mode
         if self._poller is not None:
             self._poller.on_settled = self._supervisor.reload_ends
+            self.service.reloader = self._poller.reload
 
     def _collector(self, repository: Repository) -> Collector:
         config, log_control = self._config, self._log_control

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from edge_serve.aio.turns import gathered
 from edge_serve.config.model_config_pb2 import ModelConfig
@@ -32,6 +32,7 @@ from edge_serve.messages.signature import TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.names import check_name, parse_version
 from edge_serve.models.override import Override
+from edge_serve.models.poller import Reloaded
 from edge_serve.models.registry import Registry
 from edge_serve.models.served import Served
 from edge_serve.models.ticket import OnResponse, Ticket
@@ -56,6 +57,7 @@ Done = Callable[["EdgeServeError | None"], None]
 OnIndex = Callable[["list[IndexEntry] | EdgeServeError"], None]
 #: called with the status document (status/collect.py)
 OnStatus = Callable[[dict[str, Any]], None]
+OnReload = Callable[["list[Reloaded] | EdgeServeError"], None]
 
 
 class Answered:
@@ -70,6 +72,12 @@ class Answered:
 
 
 _ANSWERED = Answered()
+
+
+class Reloader(Protocol):
+    """See `models.poller.Poller.reload`."""
+
+    async def __call__(self, names: Sequence[str], *, unload_first: bool = False) -> list[Reloaded]: ...
 
 
 @dataclass(slots=True)
@@ -93,6 +101,7 @@ class Service:
         log_control: None when there is no log of our own, as in another program.
         status_source: calls back with the status document, now or soon; None when nobody collects it.
         safe_mode_exit: loads the models that safe mode left out, and returns their names.
+        reloader: looks for changes in the model repositories; None = models are loaded on request only.
     """
 
     registry: Registry
@@ -102,6 +111,7 @@ class Service:
     regions: Regions = field(default_factory=Regions)
     status_source: Callable[[OnStatus], None] | None = None
     safe_mode_exit: Callable[[], list[str]] = list
+    reloader: Reloader | None = None
     started: bool = False
     stopping: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -222,6 +232,23 @@ class Service:
         if self.stopping:
             raise Unavailable("Server exiting")
         return self.safe_mode_exit()
+
+    def reload(self, names: Sequence[str], unload_first: bool, done: OnReload) -> None:
+        """POST /edge-serve/reload: load what has changed in the repositories; `done` gets the results, or the error.
+
+        Raises:
+            Unavailable: the server starts or stops. InvalidArgument: models are loaded on request here.
+        """
+        self._check_running()
+        if self.reloader is None:
+            text = "models are loaded on request here (--model-control-mode=explicit)"
+            raise InvalidArgument(f"{text}: use POST /v2/repository/models/NAME/load")
+        results: list[Reloaded] = []
+
+        async def look(reloader: Reloader) -> None:
+            results.extend(await reloader(names, unload_first=unload_first))
+
+        self._start(look(self.reloader), lambda error: done(results if error is None else error))
 
     # ---- settings -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Follows the model repositories: at intervals (`--model-control-mode=poll`), and when it is told to (SIGHUP)."""
+"""Follows the model repositories: at intervals (`--model-control-mode=poll`), on SIGHUP, and on a reload request."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from edge_serve.aio.offload import offload
-from edge_serve.errors import EdgeServeError
+from edge_serve.errors import EdgeServeError, Unavailable
 from edge_serve.messages.about import about
-from edge_serve.models.polling import Watch
+from edge_serve.models.polling import Changes, Watch
 from edge_serve.models.registry import Registry
 from edge_serve.models.repository import Repository, Snapshot
 
@@ -19,6 +20,22 @@ log = logging.getLogger(__name__)
 
 #: how long a change must have stayed the same when somebody said that it is there, seconds
 SETTLE_WHEN_ASKED = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """The result of a reload for one model.
+
+    Attributes:
+        versions: those that serve now.
+        changed: its files had changed, so that it was loaded or unloaded.
+        reason: why its last load failed, or why no version serves; "" = it serves as its files say.
+    """
+
+    name: str
+    versions: tuple[str, ...]
+    changed: bool
+    reason: str = ""
 
 
 class Poller:
@@ -37,6 +54,7 @@ class Poller:
         self._interval = interval
         self._watch = Watch({})
         self._wake = asyncio.Event()
+        self._looking = asyncio.Lock()
         self._trouble = ""
         self._unloading: set[asyncio.Task[None]] = set()
         self.on_settled: Callable[[], None] = lambda: None
@@ -52,6 +70,57 @@ class Poller:
     def ask(self) -> None:
         """Look as soon as possible."""
         self._wake.set()
+
+    async def reload(self, names: Sequence[str], *, unload_first: bool = False) -> list[Reloaded]:
+        """Load and unload what has changed, at once, and return the result for each model.
+
+        Args:
+            names: models whose files are complete; one that does not serve is loaded even if nothing changed. Empty =
+                all that have changed, once they are no longer being copied.
+            unload_first: the serving versions of `names` leave first, because memory holds one only; requests wait.
+
+        Raises:
+            Unavailable: a repository cannot be read.
+        """
+        self._repository.retry()
+        async with self._looking:
+            done = await self._reload_named(names, unload_first) if names else await self._reload_changed()
+        changed = {*done.load, *done.unload}
+        return [self._reloaded(name, name in changed, name in done.unload) for name in names or sorted(changed)]
+
+    async def _reload_named(self, names: Sequence[str], unload_first: bool) -> Changes:
+        models, _ = await self._scanned()
+        changes = self._watch.take(models, names)
+        load = [name for name in names if name in models]
+        with self._registry.unloading_first(load if unload_first else ()):
+            await self._act(Changes(tuple(load), changes.unload))
+        return changes
+
+    async def _reload_changed(self) -> Changes:
+        load: list[str] = []
+        unload: list[str] = []
+        while True:
+            models, unreadable = await self._scanned()
+            changes = self._watch.look(models, time.monotonic(), SETTLE_WHEN_ASKED, unreadable)
+            await self._act(changes)
+            load += changes.load
+            unload += changes.unload
+            if changes.again is None:
+                return Changes(tuple(load), tuple(unload))
+            await asyncio.sleep(max(0.0, changes.again - time.monotonic()))
+
+    async def _scanned(self) -> tuple[dict[str, Snapshot], set[str]]:
+        found = await self._scan()
+        if found is None:
+            raise Unavailable(f"the model repositories cannot be read: {self._trouble}")
+        return found
+
+    def _reloaded(self, name: str, changed: bool, unloaded: bool) -> Reloaded:
+        reason = self._registry.why_not(name)
+        versions = () if unloaded else self._registry.ready_versions(name)
+        if not (versions or unloaded or reason):
+            reason = f"the model repositories hold no model '{name}'"
+        return Reloaded(name, versions, changed, reason)
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -85,11 +154,19 @@ class Poller:
 
     async def _look(self, settle: float) -> float | None:
         """One look; when to look again because of what is changing."""
-        found = await self._scan()
-        if found is None:
-            return None
-        models, unreadable = found
-        changes = self._watch.look(models, time.monotonic(), settle, unreadable)
+        async with self._looking:
+            found = await self._scan()
+            if found is None:
+                return None
+            models, unreadable = found
+            changes = self._watch.look(models, time.monotonic(), settle, unreadable)
+            await self._act(changes)
+        if changes.again is None:
+            self._registry.incidents.unreadable = ""
+        return changes.again
+
+    async def _act(self, changes: Changes) -> None:
+        """Unload what is gone, and load what has changed."""
         for name in changes.unload:
             if self._registry.knows(name):
                 log.info("model %s is gone from the repository", name, extra=about(name))
@@ -106,9 +183,6 @@ class Poller:
                 await self._registry.load_all(load, own_worker=True)
             except Exception:  # a fault of ours must not end the polling
                 log.exception("loading what has changed failed")
-        if changes.again is None:
-            self._registry.incidents.unreadable = ""
-        return changes.again
 
     async def _scan(self, *, logged: bool = True) -> tuple[dict[str, Snapshot], set[str]] | None:
         """Return `Repository.snapshots`, or None if a repository cannot be read.

@@ -60,6 +60,17 @@ class Watch:
         again = min((since for _, since in self._changing.values()), default=None)
         return Changes(tuple(sorted(load)), tuple(sorted(unload)), None if again is None else again + settle)
 
+    def take(self, found: Mapping[str, Snapshot], names: Collection[str]) -> Changes:
+        """Count every change of `names` as complete, however new it is."""
+        load = [name for name in names if name in found and found[name] != self._acted.get(name)]
+        unload = [name for name in names if name not in found and name in self._acted]
+        for name in load:
+            self._acted[name] = found[name]
+            self._changing.pop(name, None)
+        for name in unload:
+            del self._acted[name]
+        return Changes(tuple(load), tuple(unload))
+
     def _seen(self, name: str, model: Snapshot, now: float) -> tuple[Snapshot, float]:
         last = self._changing.get(name)
         return last if last is not None and last[0] == model else (model, now)

@@ -97,7 +97,7 @@ class Registry:
         """How many versions may be loading at the same time from now on."""
         self._turnover.load_at_once(count)
 
-    def admit(self, memory: Memory, most_waiting: int) -> None:
+    def admit(self, memory: Memory | None, most_waiting: int) -> None:
         """See `Turnover.admit`."""
         self._turnover.admit(memory, most_waiting)
 
@@ -281,6 +281,20 @@ class Registry:
         return [
             error.message for error in errors if names is not None or not isinstance(error.__cause__, UnreadableEntry)
         ]
+
+    @contextlib.contextmanager
+    def unloading_first(self, names: Iterable[str]) -> Iterator[None]:
+        """While this lasts, the serving versions of `names` leave before their successors load; requests wait."""
+        names = frozenset(names)
+        self._turnover.unload_first |= names
+        try:
+            yield
+        finally:
+            self._turnover.unload_first -= names
+
+    def why_not(self, name: str) -> str:
+        """Return why the last load of a model failed, or why it was not tried; "" = neither."""
+        return self.incidents.reasons.get(name, "") or self.unread().get(name, "")
 
     async def load(self, name: str, override: Override | None = None, *, own_worker: bool = True) -> None:
         """Load or reload a model, and the members of an ensemble.

@@ -62,6 +62,8 @@ class Turnover:
         self.highest: dict[str, Served] = {}
         self.leaving: set[asyncio.Task[None]] = set()
         self.departing = Departing()
+        #: models of which the serving versions leave before the new ones load, although memory may hold both
+        self.unload_first: frozenset[str] = frozenset()
         self.incidents = Incidents()
         self._regrouper = Regrouper(loader, drain_seconds)
 
@@ -69,8 +71,8 @@ class Turnover:
         """How many versions may be loading at the same time from now on."""
         self._slots = asyncio.Semaphore(count)
 
-    def admit(self, memory: Memory, most_waiting: int) -> None:
-        """Load only what fits. `most_waiting` requests may wait while a version goes before its successor comes."""
+    def admit(self, memory: Memory | None, most_waiting: int) -> None:
+        """Load only what fits; None = everything. `most_waiting` requests may wait while a version leaves first."""
         self._memory, self._most_waiting = memory, most_waiting
         self._regrouper.memory = memory
 
@@ -124,9 +126,14 @@ class Turnover:
         if not wanted:
             return []
         async with self._slots:
-            if self._memory is None or members_of(plan.config):
+            if members_of(plan.config):
                 return await self._open_each(plan, wanted, own_worker)
             going = [known for known in record.ready() if known.version in wanted or known.version not in plan.versions]
+            if going and plan.name in self.unload_first:
+                await self._send_away(record, going)
+                going = []
+            if self._memory is None:
+                return await self._open_each(plan, wanted, own_worker)
             files = sum(max(0, row[2]) for version in wanted for row in of_version(plan.print, version))
             replaced = sum(_comes_back(known) for known in going)
             joins = self._loader.joins(plan, own_worker=own_worker)
@@ -145,7 +152,7 @@ class Turnover:
 
     async def _send_away(self, record: ModelRecord, going: list[VersionRecord]) -> None:
         """Close versions that serve; requests for them wait until `_take_over` or `_close_rooms`."""
-        text = "model %s does not fit beside itself: what serves goes first, requests wait"
+        text = "model %s: memory holds one version only, so what serves is unloaded first; requests wait"
         log.warning(text, record.name, extra=about(record.name))
         tasks = []
         for known in going:

@@ -83,6 +83,7 @@ class Operation(Enum):
     # ours: every path of Triton begins with /v2, so these never collide with one
     STATUS = ("status", Group.STATISTICS, ("GET",))
     LEAVE_SAFE_MODE = ("leave safe mode", Group.MODEL_REPOSITORY, ("POST",))
+    RELOAD = ("reload", Group.MODEL_REPOSITORY, ("POST",))
     PAGE = ("status page", Group.PAGE, ("GET",))
     ROOT = ("root", Group.PAGE, ("GET",))
 
@@ -141,6 +142,7 @@ _FIXED = {
     "/v2/logging": Operation.LOGGING,
     "/v2/trace/setting": Operation.TRACE_SETTING,
     "/edge-serve/safe-mode/leave": Operation.LEAVE_SAFE_MODE,
+    "/edge-serve/reload": Operation.RELOAD,
 }
 #: for GET only; with other methods these paths do not exist
 _PAGES = {"/edge-serve/status": Operation.STATUS, "/ui": Operation.PAGE, "/": Operation.ROOT}

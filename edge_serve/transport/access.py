@@ -29,7 +29,7 @@ _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "
 
 _ADMIN = frozenset(
     (
-        Operation.MODEL_LOAD, Operation.MODEL_UNLOAD, Operation.LEAVE_SAFE_MODE,
+        Operation.MODEL_LOAD, Operation.MODEL_UNLOAD, Operation.LEAVE_SAFE_MODE, Operation.RELOAD,
         Operation.SYSTEM_SHM_REGISTER, Operation.SYSTEM_SHM_UNREGISTER,
         Operation.CUDA_SHM_REGISTER, Operation.CUDA_SHM_UNREGISTER,
     )

@@ -119,6 +119,7 @@ class V2Application:
             Operation.CUDA_SHM_REGISTER: memory.register_cuda,
             Operation.CUDA_SHM_UNREGISTER: memory.unregister_cuda,
             Operation.LEAVE_SAFE_MODE: edge.leave_safe_mode,
+            Operation.RELOAD: edge.reload,
             Operation.PAGE: edge.page,
             Operation.ROOT: edge.root,
         }

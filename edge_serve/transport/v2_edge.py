@@ -1,14 +1,14 @@
-"""What this server has beside the v2 protocol: its status as a document, the page that shows it, and the order to leave
-safe mode.
+"""Routes beside the v2 protocol: the status document, the page that shows it, leaving safe mode, and a reload.
 
-docs/status.md and docs/supervision.md tell users about them.
+docs/status.md, docs/supervision.md, and docs/model_control.md tell users about them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import orjson
@@ -16,15 +16,45 @@ import orjson
 from edge_serve.access.roles import Role
 from edge_serve.aio.tasks import start_task
 from edge_serve.aio.turns import in_pieces
+from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.models.poller import Reloaded
 from edge_serve.protocol.routes import PathNotFound, Route
 from edge_serve.transport.access import Gate
 from edge_serve.transport.exchange import Exchange
 from edge_serve.transport.page import Headers, PageFile, page_files
+from edge_serve.transport.replies import refuse
 from edge_serve.transport.strangers import for_strangers
+from edge_serve.transport.v2_head import JSON
 
 #: documents with more models are written in pieces
 MANY_MODELS = 32
+#: a reload request is not longer
+MOST_RELOAD_BYTES = 256 << 10
 _NO_STORE: Headers = (("Cache-Control", "no-store"),)
+
+
+def read_reload(body: bytes) -> tuple[list[str], bool]:
+    """Return the models and `unload_first` of a reload request; no body = all models that have changed.
+
+    Raises:
+        InvalidArgument: the body is no such request.
+    """
+    if not body:
+        return [], False
+    expected = 'expected {"models": ["name", ...], "unload_first": false}'
+    try:
+        found = orjson.loads(body) if len(body) <= MOST_RELOAD_BYTES else None
+    except orjson.JSONDecodeError as error:
+        raise InvalidArgument(f"the reload request is no JSON ({error}): {expected}") from None
+    names = found.get("models", []) if isinstance(found, dict) and found.keys() <= {"models", "unload_first"} else None
+    unload_first = found.get("unload_first", False) if isinstance(found, dict) else None
+    if not isinstance(names, list) or not all(map(_is_name, names)) or not isinstance(unload_first, bool):
+        raise InvalidArgument(f"the reload request is {body[:80].decode(errors='replace')!r}: {expected}")
+    return list(dict.fromkeys(names)), unload_first
+
+
+def _is_name(found: object) -> bool:
+    return isinstance(found, str) and 0 < len(found) <= 1024
 
 
 class StatusService(Protocol):
@@ -32,6 +62,9 @@ class StatusService(Protocol):
 
     def status(self, done: Callable[[dict[str, Any]], None]) -> None: ...
     def leave_safe_mode(self) -> list[str]: ...
+    def reload(
+        self, names: Sequence[str], unload_first: bool, done: Callable[[list[Reloaded] | EdgeServeError], None]
+    ) -> None: ...
 
 
 def _json(document: dict[str, Any]) -> bytes:
@@ -86,6 +119,18 @@ class Edge:
     def leave_safe_mode(self, exchange: Exchange, route: Route) -> None:
         """POST /edge-serve/safe-mode/leave"""
         exchange.reply(200, (_json({"left_out": self._service.leave_safe_mode()}),))
+
+    def reload(self, exchange: Exchange, route: Route) -> None:
+        """POST /edge-serve/reload"""
+        names, unload_first = read_reload(bytes(exchange.body))
+
+        def done(found: list[Reloaded] | EdgeServeError) -> None:
+            if isinstance(found, EdgeServeError):
+                refuse(exchange, found, JSON)
+            else:
+                exchange.reply(200, (_json({"models": [asdict(one) for one in found]}),), headers=_NO_STORE)
+
+        self._service.reload(names, unload_first, done)
 
     def page(self, exchange: Exchange, route: Route) -> None:
         """GET /ui and the files that it loads"""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -28,6 +29,10 @@ class FakeRegistry:
 
     def knows(self, name: str) -> bool:
         return name != "stranger"
+
+    @contextlib.contextmanager
+    def unloading_first(self, names: Iterable[str]) -> Iterator[None]:
+        yield
 
     def strayed(self) -> list[str]:
         return []

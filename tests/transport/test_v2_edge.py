@@ -40,6 +40,16 @@ def test_the_order_to_leave_safe_mode_is_an_administrator_s() -> None:
     assert role_of_operation(Operation.LEAVE_SAFE_MODE, "POST") is Role.ADMIN
 
 
+def test_a_reload_is_an_administrator_s() -> None:
+    path = "/edge-serve/reload"
+    body = b'{"models": ["det", "det"], "unload_first": true}'
+    one = {"name": "det", "versions": ["1"], "changed": True, "reason": ""}
+    assert Door().call("POST", path, body).json == {"models": [one]}
+    assert Door().call("POST", path).json == {"models": []}
+    assert Door().call("GET", path).status == 405
+    assert role_of_operation(Operation.RELOAD, "POST") is Role.ADMIN
+
+
 def test_the_page_comes_plain_and_compressed() -> None:
     door = Door(ui=True)
     plain = door.call("GET", "/ui")

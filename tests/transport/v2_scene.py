@@ -14,6 +14,7 @@ from edge_serve.messages.settings import LogSettings, TraceChanges, TraceSetting
 from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.models.poller import Reloaded
 from edge_serve.protocol.http1 import Head, HeadParser, MessageLimits
 from edge_serve.tensors import Buffer, DataType, Tensor
 from edge_serve.transport.v2 import V2Application
@@ -128,6 +129,9 @@ class FakeService:
 
     def leave_safe_mode(self) -> list[str]:
         return ["left", "out"]
+
+    def reload(self, names: Sequence[str], unload_first: bool, done: Any) -> None:
+        done([Reloaded(name, ("1",), unload_first) for name in names])
 
     def live(self) -> bool:
         return self.alive
