@@ -113,8 +113,8 @@ class Server:
             repository, loader, config.required_model, max(1, config.model_load_thread_count), config.swap_drain_secs,
             config.model_load_retry_count,
         )  # fmt: skip
-        memory = Memory(config.memory_reserve_bytes) if config.memory_admission else None
-        self._registry.admit(memory, config.swap_queue_size)
+        admission = Memory(config.memory_reserve_bytes) if config.memory_admission else None
+        self._registry.admit(admission, config.swap_queue_size)
         explicit = config.model_control_mode == "explicit"
         interval = config.repository_poll_secs if config.model_control_mode == "poll" else None
         self._poller = None if explicit else Poller(repository, self._registry, interval)
