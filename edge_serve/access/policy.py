@@ -89,7 +89,8 @@ class Policy:
     def _out_of_place(self, peer: Peer, asked: Asked) -> EdgeServeError | None:
         """Administration has a place where it comes from, beside a role."""
         if asked.origin is not None:
-            return PermissionDenied(f"pages of {asked.origin} may not do this: --http-cors-origin says which may")
+            advice = "open the page by the device's address or host name, or start the server with the page's origin in"
+            return PermissionDenied(f"pages of {asked.origin} may not do this: {advice} --http-cors-origin")
         if self.admin_access is AdminAccess.SOCKET:
             return PermissionDenied("this is for --admin-socket only here (--admin-access=socket)")
         if self.admin_access is AdminAccess.LOOPBACK and (not peer.local or asked.forwarded):

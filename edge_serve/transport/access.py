@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -147,13 +148,17 @@ class Access:
         self._remembering.add(remembering)
 
     def is_foreign(self, origin: str, host: str | None) -> bool:
-        """Whether a page of this origin is neither ours nor invited by name. A name can be made to point here by its
-        owner, so only an address or localhost counts as ours."""
+        """Whether a page of this origin is neither this server's own nor invited by name.
+
+        The owner of a name can make it point here (DNS rebinding), and is then the same origin as the Host header. So
+        only an address, localhost, and the name of this machine count as this server's own.
+        """
         if origin in self._settings.origins:
             return False
         try:
             there = urlsplit(origin)
-            return there.netloc != (host or "") or not _is_address(there.hostname or "")
+            name = there.hostname or ""
+            return there.netloc.lower() != (host or "").lower() or not (_is_address(name) or _is_own_name(name))
         except ValueError:
             return True
 
@@ -213,6 +218,13 @@ class Gate:
             origin = None
         forwarded = any(field(name) is not None for name in _FORWARDED)
         return Asked(field("authorization"), forwarded, origin)
+
+
+def _is_own_name(host: str) -> bool:
+    """Whether this is the name of the machine, or its name in multicast DNS, which no name server answers for
+    (RFC 6762 3)."""
+    own = os.uname().nodename.lower()
+    return bool(own) and host.lower() in (own, f"{own.partition('.')[0]}.local")
 
 
 def _is_address(host: str) -> bool:

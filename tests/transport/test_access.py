@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -160,6 +161,19 @@ def test_our_own_page_is_not_foreign() -> None:
     assert Access(AccessSettings(origins=["*"])).is_foreign("http://any", "127.0.0.1:8000")
 
 
+def test_a_page_opened_by_the_name_of_the_machine_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    access = Access(AccessSettings())
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="Cart-7.example.com"))
+    for name in ("cart-7.example.com", "cart-7.local", "CART-7.local"):
+        assert not access.is_foreign(f"http://{name.lower()}:8000", f"{name}:8000")
+    for name in ("evil.example", "cart-8.local", "cart-7.evil.example", "cart-7", "local"):
+        assert access.is_foreign(f"http://{name}:8000", f"{name}:8000")
+    assert access.is_foreign("http://evil.example:8000", "cart-7.local:8000")
+    assert access.is_foreign("http://cart-7.local:9000", "cart-7.local:8000")
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename=""))
+    assert access.is_foreign("http://.local:8000", ".local:8000")
+
+
 def test_a_client_is_told_its_role_and_why_it_may_not_administrate(tokens: Path) -> None:
     guarded = Guarded(token_file=str(tokens))
 
@@ -174,9 +188,11 @@ def test_a_client_is_told_its_role_and_why_it_may_not_administrate(tokens: Path)
     role, refusal = told("a", peer=FAR)
     assert role == "infer"
     assert "from another machine" in refusal
-    role, refusal = told("a", host="cart-7.local:8000")  # a browser sends this origin with a POST of the page
+    role, refusal = told("a", host="of-another-machine.local:8000")  # browsers send this origin with a POST of the page
     assert role == "infer"
-    assert "http://cart-7.local:8000" in refusal
+    assert "http://of-another-machine.local:8000" in refusal
+    assert "by the device's address or host name, or start the server with the page's origin in --http-cors" in refusal
+    assert told("a", host=f"{os.uname().nodename}:8000") == ("admin", "")
 
 
 def test_the_socket_for_administration_knows_no_restrictions(tokens: Path) -> None:
