@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve import __version__
+from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import repeat
 from edge_serve.aio.turns import gathered
 from edge_serve.clock import MonotonicClock
@@ -189,7 +190,7 @@ class Server:
         started = time.monotonic()
         await self._entrance.open(self._source)
         if self._sandbox is not None:
-            self._sandbox.tell()
+            self._background.append(asyncio.create_task(offload(self._sandbox.tell), name="sandbox"))
         self._keep_house()
         self._background.append(asyncio.create_task(self._supervisor.run(), name="supervision"))
         failures = await self._load(started)

@@ -9,11 +9,11 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edge_serve.aio.sink import Sink
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.settings import TraceSettings
 from edge_serve.messages.trace import Trace
@@ -26,6 +26,8 @@ MOST_MEMORY = 64 << 20
 MOST_WAITING = 8 << 20
 #: bytes written in one system call
 _AT_ONCE = 1 << 20
+#: how long `close` waits for the disk, seconds; within TimeoutStopSec= of the unit behind --exit-timeout-secs
+CLOSE_SECONDS = 5.0
 
 
 def entries(trace: Trace) -> list[dict[str, Any]]:
@@ -69,6 +71,16 @@ class _Batch:
         return self.count > len(self.traces)
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Traces for the file `path`, which is begun anew when `first`; `file` is the one of the setting."""
+
+    file: str = ""
+    path: str = ""
+    traces: tuple[Trace, ...] = ()
+    first: bool = False
+
+
 class TraceFiles:
     """Takes traces that are complete, those of a client's requests with all that belong to them.
 
@@ -80,7 +92,7 @@ class TraceFiles:
     """
 
     def __init__(self) -> None:
-        self._thread: ThreadPoolExecutor | None = None
+        self._sink: Sink[_Job] | None = None
         #: by the file, and whether what is left of it is for a numbered one
         self._waiting: dict[tuple[str, bool], _Batch] = {}
         self._next_number: dict[str, int] = {}
@@ -129,12 +141,13 @@ class TraceFiles:
                 self._write_numbered(file, batch, last=True)
 
     def close(self) -> None:
-        """Write everything; blocks until it is written."""
+        """Write everything; blocks until it is written, at most `CLOSE_SECONDS`."""
         for file, _ in list(self._waiting):
             self.flush(file)
-        if self._thread is not None:
-            self._thread.shutdown()
-            self._thread = None
+        sink, self._sink = self._sink, None
+        if sink is not None and not sink.close(CLOSE_SECONDS):
+            text = "traces are lost: %d bytes of them were not written within %g s; see to the disk of the trace file"
+            log.error(text, self._memory, CLOSE_SECONDS)
         for file, count in self._lost.items():
             log.error("%d traces were lost: '%s' could not be written", count, file)
         self._lost.clear()
@@ -151,27 +164,28 @@ class TraceFiles:
         self._next_number[file] = number + last
 
     def _hand_over(self, file: str, path: str, traces: list[Trace], first: bool) -> None:
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "trace files")
-        self._thread.submit(self._append, file, path, traces, first)
+        if self._sink is None:
+            self._sink = Sink(self._append, lambda _: _Job(), "trace files")
+        self._sink.put(_Job(file, path, tuple(traces), first), 0)  # their bytes are counted already
 
     # ---- in the thread --------------------------------------------------------------------------------------------
 
-    def _append(self, file: str, path: str, traces: list[Trace], first: bool) -> None:
+    def _append(self, job: _Job) -> None:
         reason = ""
         try:
-            append(path, traces, first)
+            append(job.path, job.traces, job.first)
         except OSError as error:
             reason = error.strerror or str(error)
-        finally:
-            with self._lock:
-                self._memory -= sum(trace.memory() for trace in traces)
-                works = not reason and not self._memory
-                lost = self._lost.pop(file, 0) if works else 0
+        except Exception as error:  # a fault of ours must not end the thread
+            reason = repr(error)
+        with self._lock:
+            self._memory -= sum(trace.memory() for trace in job.traces)
+            works = not reason and not self._memory
+            lost = self._lost.pop(job.file, 0) if works else 0
         if reason:
-            self._lose(file, len(traces), f"{reason}; mend that, or choose another file")
+            self._lose(job.file, len(job.traces), f"{reason}; mend that, or choose another file")
         elif lost:
-            log.warning("traces are written to '%s' again; %d were lost", file, lost)
+            log.warning("traces are written to '%s' again; %d were lost", job.file, lost)
 
     def _lose(self, file: str, count: int, reason: str) -> None:
         """Count lost traces, and say so of the first."""
@@ -183,7 +197,7 @@ class TraceFiles:
             log.error(text, file, reason)
 
 
-def append(path: str, traces: list[Trace], first: bool) -> None:
+def append(path: str, traces: Sequence[Trace], first: bool) -> None:
     """Put traces, and those that belong to them, into the array in file `path`, a new one when `first`.
 
     Raises:
@@ -210,7 +224,7 @@ def append(path: str, traces: list[Trace], first: bool) -> None:
         os.close(descriptor)
 
 
-def _blocks(traces: list[Trace], before: bytes) -> Iterator[bytearray]:
+def _blocks(traces: Sequence[Trace], before: bytes) -> Iterator[bytearray]:
     """Yield the entries as JSON with commas between them, behind `before` and with the closing bracket."""
     block = bytearray()
     for trace in traces:

@@ -121,7 +121,7 @@ class Tracing:
             self._files.flush(values.file)
 
     def close(self) -> None:
-        """Write what is left; blocks."""
+        """Write what is left; blocks for some seconds at most."""
         for trace in list(self._open.values()):
             trace.end()
         self._files.close()

@@ -7,12 +7,16 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from edge_serve.aio.limited import within
 from edge_serve.aio.offload import offload
-from edge_serve.errors import EdgeServeError
+from edge_serve.errors import EdgeServeError, InvalidArgument
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+#: how long the files may take to be read at the start, seconds
+START_SECONDS = 10.0
 
 
 class Reloaded(Generic[T]):
@@ -24,7 +28,7 @@ class Reloaded(Generic[T]):
         changed: called after each change.
 
     Raises:
-        EdgeServeError: the files are no good at the start.
+        EdgeServeError: the files are no good at the start, or lie on a file system that does not answer.
     """
 
     def __init__(
@@ -34,8 +38,13 @@ class Reloaded(Generic[T]):
         self._paths = [path for path in paths if path]
         self._load = load
         self._changed = changed
-        self._loaded = self._seen = self._stat()
-        self.value = load()
+        try:
+            self._loaded, self.value = within(START_SECONDS, lambda: (self._stat(), load()))
+        except TimeoutError as error:
+            names = ", ".join(f"'{path}'" for path in self._paths)
+            advice = "see to the file system that it lies on"
+            raise InvalidArgument(f"cannot read {names}: {error.strerror}; {advice}") from error
+        self._seen = self._loaded
 
     async def look(self) -> bool:
         """Load what has changed since and is as it was at the last look: half-written files are left alone.

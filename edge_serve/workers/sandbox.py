@@ -16,7 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from edge_serve.aio.limited import within
 from edge_serve.config.server import ServerConfig
+from edge_serve.errors import InvalidArgument
 from edge_serve.workers import landlock
 from edge_serve.workers.environments import Environment, Interpreter, default_cache
 
@@ -28,6 +30,8 @@ _SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")
 _CONTROL_GROUPS = "/sys/fs/cgroup"
 _PR_SET_DUMPABLE = 4
 _LIBRARIES = "LD_LIBRARY_PATH"
+#: how long a file may take to say its mode, at the start of the server
+_ACCESS_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +52,17 @@ class Sandbox:
 
     @staticmethod
     def of(config: ServerConfig, environ: Mapping[str, str]) -> Sandbox | None:
-        """Return what a server with these settings has to protect, or None where it protects nothing."""
+        """Return what a server with these settings has to protect, or None where it protects nothing.
+
+        Raises:
+            InvalidArgument: a file lies on a file system that does not answer.
+        """
         if not config.worker_sandbox:
             return None
         closed = [config.http_server_key, config.grpc_server_key, config.admin_socket]
         closed.append(environ.get("CREDENTIALS_DIRECTORY", ""))
         # hashes of tokens are no secret, but a file of our own user could get new ones
-        closed += [path for path in (config.token_file, config.certificate_role_file) if os.access(path, os.W_OK)]
+        closed += [path for path in (config.token_file, config.certificate_role_file) if path and _is_writable(path)]
         state = config.state_directory or environ.get("STATE_DIRECTORY", "").partition(":")[0]
         return Sandbox(
             tuple(map(Path, config.model_repository)),
@@ -102,7 +110,7 @@ class Sandbox:
         return environment
 
     def tell(self) -> None:
-        """Log what cannot be protected on this machine."""
+        """Log what cannot be protected on this machine. Reads the file system, so it may block."""
         abi = landlock.version()
         if abi < landlock.OLDEST:
             log.warning("models can read the server's keys and other models' files: this kernel has no Landlock "
@@ -114,6 +122,14 @@ class Sandbox:
 
     def _caches(self) -> tuple[Path, ...]:
         return () if self.cache is None else (self.cache,)
+
+
+def _is_writable(path: str) -> bool:
+    try:
+        return within(_ACCESS_SECONDS, os.access, path, os.W_OK)
+    except TimeoutError as error:
+        advice = "see to the file system that it lies on"
+        raise InvalidArgument(f"cannot read '{path}': {error.strerror}; {advice}") from error
 
 
 def keep_out() -> None:

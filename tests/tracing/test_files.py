@@ -8,6 +8,7 @@ import re
 import resource
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,7 @@ def settings(path: Path, frequency: int = 0, count: int = -1) -> TraceSettings:
 
 def wait_until_written(files: TraceFiles) -> None:
     """Until the thread has done what it was given."""
-    if files._thread is not None:
-        files._thread.submit(int).result(10)
+    assert files._sink is None or files._sink.flush(10)
 
 
 def read(path: Path) -> Any:
@@ -296,11 +296,27 @@ def test_tensors_become_text_in_the_thread_of_the_files(tmp_path: Path, monkeypa
     files.add(large(1), settings(path))
     files.close()
 
-    assert threads == {"trace files_0"}
+    assert threads == {"trace files"}
 
 
 def test_without_traces_there_is_no_thread() -> None:
     files = TraceFiles()
     files.close()
 
-    assert files._thread is None
+    assert files._sink is None
+
+
+def test_a_disk_that_hangs_does_not_hold_up_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = threading.Event()
+    monkeypatch.setattr(trace_files, "append", lambda *_: disk.wait(10))
+    monkeypatch.setattr(trace_files, "CLOSE_SECONDS", 0.05)
+    files = TraceFiles()
+    files.add(large(1), settings(tmp_path / "t.json"))
+    began = time.monotonic()
+    files.close()
+
+    assert time.monotonic() - began < 5
+    disk.set()
+    assert re.search(r"^traces are lost: 1\d{6} bytes of them were not written within 0.05 s", caplog.messages[0])
