@@ -75,6 +75,12 @@ class NoSpace(StoreError):
     reason = "no_space"
 
 
+class Occupied(StoreError):
+    """The model repository has a model of the release's name that edge-ota did not put there."""
+
+    reason = "occupied"
+
+
 class Unsuitable(OtaError):
     """The release is genuine, and this device cannot run it: no variant fits, or a newer agent or server is needed."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import stat
@@ -54,7 +55,7 @@ def read(path: Path, most: int = MOST_DOCUMENT) -> bytes | None:
     Raises:
         StoreError: it cannot be read, is longer than `most`, or is no regular file.
     """
-    with _told(path):
+    with wrapped(path):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
@@ -75,7 +76,7 @@ def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
         StoreError: the disk does not take it (NoSpace: it is full).
     """
     fresh = path.with_name(f".{path.name}.new")
-    with _told(path):
+    with wrapped(path):
         with create(fresh, mode) as file:
             write(file, fresh, data)
             fsync(file, fresh)
@@ -156,7 +157,7 @@ def symlink(path: Path, target: str) -> None:
 def replace_symlink(path: Path, target: str) -> None:
     """Point a symbolic link elsewhere at once, durably."""
     fresh = path.with_name(f".{path.name}.new")
-    with _told(path):
+    with wrapped(path):
         with contextlib.suppress(FileNotFoundError):
             unlink(fresh)
         symlink(fresh, target)
@@ -170,9 +171,31 @@ def unlink(path: Path) -> None:
     os.unlink(path)
 
 
+def chmod(path: Path, mode: int) -> None:
+    """Set the permissions of a file or directory that is there."""
+    point(Operation("chmod", str(path), offset=mode))
+    os.chmod(path, mode)
+
+
+def sha256_of(path: Path) -> tuple[str, int]:
+    """Return the SHA-256 and the length of a regular file.
+
+    Raises:
+        StoreError: it is not there, is no regular file, or cannot be read.
+    """
+    found, size = hashlib.sha256(), 0
+    with wrapped(path), open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise StoreError(f"{path} is no regular file")
+        while data := file.read(1024 * 1024):
+            found.update(data)
+            size += len(data)
+    return found.hexdigest(), size
+
+
 def make_directory(path: Path, mode: int = 0o755) -> None:
     """Make a directory and those above it, durably; one that is there stays."""
-    with _told(path):
+    with wrapped(path):
         missing = []
         while not path.is_dir():
             missing.append(path)
@@ -186,7 +209,7 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
 
 def remove_tree(path: Path) -> None:
     """Remove a directory with everything in it; links are removed, not followed."""
-    with _told(path):
+    with wrapped(path):
         for folder, names, files in os.walk(path, topdown=False, followlinks=False):
             for name in files:
                 unlink(Path(folder, name))
@@ -206,7 +229,7 @@ def _remove_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def wrapped(path: Path) -> Iterator[None]:
     """Turn errors of the system into ours, with the path."""
     try:
         yield

@@ -138,6 +138,11 @@ class Members:
         for number, value in enumerate(self.array(name, default, most=most)):
             yield Members(value, f"{self._path}: {name}[{number}]", self._complain)
 
+    def optional(self, name: str) -> Members | None:
+        """Return the members of an object; None = it is null."""
+        value = self._take(name, None)
+        return None if value is None else Members(value, f"{self._path}: {name}", self._complain)
+
     def table(self, name: str, default: dict[str, Any] | None = None, *, most: int) -> dict[str, Any]:
         """Return an object whose keys are names."""
         value = self._take(name, default)

@@ -1,0 +1,118 @@
+"""The bad list: releases that failed on this device, and when each may be tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ota import files
+from ota.errors import StoreError
+from ota.layout import Layout
+from ota.strict_json import Members, canonical, parse
+
+SCHEMA = 1
+#: entries that are kept; the oldest go first
+MOST = 256
+#: every variant of the release
+ANY_VARIANT = ""
+#: the first wait after a transient failure; it doubles with each further one
+FIRST_WAIT = 15 * 60.0
+LONGEST_WAIT = 24 * 3600.0
+_MOST_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A release, or one variant of it, that failed on this device.
+
+    Attributes:
+        variant: "" = all of them.
+        fingerprint: of the device's facts; other facts (a new driver) are another chance.
+        reason: the word of the error; message: its text.
+        permanent: not tried again until `edge-ota retry`; else not before `until`.
+    """
+
+    bundle: str
+    release: int
+    variant: str
+    fingerprint: str
+    reason: str
+    message: str
+    time: float
+    permanent: bool
+    failures: int = 1
+    until: float = 0.0
+
+
+class BadList:
+    """The entries, and the decision whether a release may be tried. Changes are values; `save` writes them."""
+
+    def __init__(self, entries: Iterable[Bad] = ()) -> None:
+        self.entries = tuple(entries)
+
+    def find(self, bundle: str, release: int, variant: str, fingerprint: str, now: float) -> Bad | None:
+        """Return the entry that keeps a variant of a release from being tried now."""
+        for one in reversed(self.entries):
+            if (one.bundle, one.release) != (bundle, release) or one.variant not in (ANY_VARIANT, variant):
+                continue
+            held = one.permanent or one.time <= now < one.until
+            if held and one.fingerprint in ("", fingerprint):
+                return one
+        return None
+
+    def releases(self, bundle: str) -> set[int]:
+        """Return the releases of a bundle that failed for good, in any variant."""
+        return {one.release for one in self.entries if one.bundle == bundle and one.permanent}
+
+    def add(self, found: Bad) -> BadList:
+        """Return the list with a failure. One of the same variant counts up, and waits longer."""
+        key = (found.bundle, found.release, found.variant)
+        same = [one for one in self.entries if (one.bundle, one.release, one.variant) == key]
+        failures = 1 + sum(one.failures for one in same if one.fingerprint == found.fingerprint)
+        wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(failures - 1, 20))
+        until = 0.0 if found.permanent else found.time + wait
+        others = [one for one in self.entries if one not in same]
+        return BadList([*others, replace(found, failures=failures, until=until)][-MOST:])
+
+    def without(self, bundle: str = "", release: int = 0) -> BadList:
+        """Return the list without the entries of a bundle ("" = of all), or of one release of it."""
+        return BadList(
+            one for one in self.entries if (bundle and one.bundle != bundle) or (release and one.release != release)
+        )
+
+
+def load(layout: Layout) -> BadList:
+    """Return the list. One that is torn is empty: a bad release fails its trial again."""
+    try:
+        data = files.read(layout.bad, _MOST_BYTES)
+        if data is None:
+            return BadList()
+        members = Members(parse(data, str(layout.bad), _MOST_BYTES), str(layout.bad), StoreError)
+        if members.integer("schema") != SCHEMA:
+            return BadList()
+        return BadList([_entry(one) for one in members.objects("entries", most=4 * MOST)][-MOST:])
+    except Exception:  # whatever is wrong with it
+        return BadList()
+
+
+def save(layout: Layout, found: BadList) -> None:
+    """Write the list, durably."""
+    entries = [{name: getattr(one, name) for name in Bad.__slots__} for one in found.entries]
+    files.write_durably(layout.bad, canonical({"schema": SCHEMA, "entries": entries}), 0o600)
+
+
+def _entry(members: Members) -> Bad:
+    found = Bad(
+        bundle=members.text("bundle"),
+        release=members.integer("release"),
+        variant=members.text("variant"),
+        fingerprint=members.text("fingerprint"),
+        reason=members.text("reason"),
+        message=members.text("message", most=4096),
+        time=members.number("time"),
+        permanent=members.boolean("permanent"),
+        failures=members.integer("failures", 1),
+        until=members.number("until", 0.0),
+    )
+    members.end()
+    return found

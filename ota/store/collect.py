@@ -1,0 +1,140 @@
+"""Garbage collection: marks what journals, links, wishes, and pins name, and sweeps the rest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ota import files
+from ota.documents.manifest import read_manifest
+from ota.errors import OtaError
+from ota.layout import Layout
+from ota.store import journal, links, releases
+
+#: nothing younger is removed
+YOUNG = 3600.0
+#: a file from so far in the future was written while the clock was wrong: its age is unknown, and marks alone count
+_WRONG_CLOCK = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Names that the sweep leaves alone.
+
+    Attributes:
+        releases: model and release. manifests: bundle and release. blobs: SHA-256.
+    """
+
+    releases: set[tuple[str, int]] = field(default_factory=set)
+    manifests: set[tuple[str, int]] = field(default_factory=set)
+    blobs: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The paths that were removed, and how many bytes the disk got back. Hard links count once."""
+
+    paths: tuple[str, ...]
+    freed: int
+
+
+def collect(layout: Layout, repository: Path, now: float, wanted: Iterable[tuple[str, int]] = ()) -> Collected:
+    """Remove what no release needs. The caller has the lock.
+
+    Args:
+        wanted: bundle and release of wishes and pins.
+
+    Raises:
+        StoreError: the disk does not take a removal.
+    """
+    marked = mark(layout, repository, wanted)
+    removed: list[str] = []
+    freed = 0
+    for path in list(_garbage(layout, marked, now)):
+        freed += _size(path)
+        removed.append(str(path))
+        with files.wrapped(path):
+            if path.is_dir() and not path.is_symlink():
+                files.remove_tree(path)
+            else:
+                files.unlink(path)
+    return Collected(tuple(removed), freed)
+
+
+def mark(layout: Layout, repository: Path, wanted: Iterable[tuple[str, int]] = ()) -> Marked:
+    """Return the names that the sweep leaves alone."""
+    marked = Marked(manifests=set(wanted))
+    marked.releases.update(links.linked(layout, repository).items())
+    for bundle in journal.bundles(layout):
+        entry = journal.read(layout, bundle) or journal.rebuild(layout, repository, bundle)
+        for release in entry.releases():
+            marked.manifests.add((bundle, release))
+            marked.releases.update((model, release) for model in entry.models.get(release, ()))
+    for record in releases.every_release(layout):
+        if (record.bundle, record.release) in marked.manifests:
+            marked.releases.add((record.model, record.release))
+        if (record.model, record.release) in marked.releases:
+            marked.blobs.update(sha256 for sha256, _ in record.files.values())
+    for bundle, release in marked.manifests:
+        marked.blobs.update(_blobs_of_manifest(layout, bundle, release))
+    return marked
+
+
+def _blobs_of_manifest(layout: Layout, bundle: str, release: int) -> Iterator[str]:
+    """Yield the blobs of a release that may be on its way; those of chunks, too."""
+    try:
+        data = files.read(layout.manifest(bundle, release))
+        if data is not None:
+            for _, entry in read_manifest(data, bundle, release).every_file():
+                yield entry.sha256
+                yield from entry.chunks
+    except OtaError:
+        return
+
+
+def _garbage(layout: Layout, marked: Marked, now: float) -> Iterator[Path]:
+    for model in _inside(layout.releases):
+        for release in _inside(model):
+            number = int(release.name) if release.name.isdecimal() else 0
+            if (model.name, number) not in marked.releases and not _is_young(release, now):
+                yield release
+    for folder in _inside(layout.state_dir / "blobs" / "sha256"):
+        yield from (one for one in _inside(folder) if one.name not in marked.blobs and not _is_young(one, now))
+    for one in _inside(layout.partial):
+        if one.name.lstrip(".")[:64] not in marked.blobs and not _is_young(one, now):
+            yield one
+    for one in _inside(layout.manifests):
+        bundle, _, text = one.name.removesuffix(".json").rpartition(".")
+        number = int(text) if text.isdecimal() else 0
+        if (bundle, number) not in marked.manifests and not _is_young(one, now):
+            yield one
+
+
+def _inside(path: Path) -> list[Path]:
+    try:
+        return sorted(path.iterdir())
+    except OSError:
+        return []
+
+
+def _is_young(path: Path, now: float) -> bool:
+    try:
+        age = now - path.lstat().st_mtime
+    except OSError:
+        return True
+    return -_WRONG_CLOCK < age < YOUNG
+
+
+def _size(path: Path) -> int:
+    """Return the bytes that the disk gets back: files whose last name goes."""
+    try:
+        if not path.is_dir() or path.is_symlink():
+            found = path.lstat()
+            return found.st_size if found.st_nlink == 1 else 0
+        inside = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+        # a blob of the same inode goes after the release, and is counted with it
+        return sum(one.lstat().st_size for one in inside if one.lstat().st_nlink == 1)
+    except OSError:
+        return 0

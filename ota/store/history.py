@@ -1,0 +1,61 @@
+"""The history: what happened to releases on this device, one JSON object a line; the last events are kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ota import files
+from ota.layout import Layout
+from ota.strict_json import canonical
+
+#: events that are kept
+MOST = 500
+_MOST_BYTES = 2 * 1024 * 1024
+_MOST_MESSAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a release.
+
+    Attributes:
+        event: installed, tested, switched, good, bad, rolled_back, rebuilt, healed, repaired, collected, paused,
+            resumed, retried.
+        reason: the word of an error; message: its text.
+    """
+
+    time: float
+    event: str
+    bundle: str = ""
+    release: int = 0
+    variant: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+def append(layout: Layout, event: Event) -> None:
+    """Add an event, durably. The file is written anew: it is small, and never torn."""
+    found = {name: getattr(event, name) for name in Event.__slots__}
+    found["message"] = event.message[:_MOST_MESSAGE]
+    lines = [*_lines(layout)[-(MOST - 1) :], canonical({name: value for name, value in found.items() if value})]
+    files.write_durably(layout.history, b"".join(lines), 0o640)
+
+
+def read(layout: Layout) -> list[Mapping[str, Any]]:
+    """Return the events, the oldest first. Lines that cannot be read are left out."""
+    return [json.loads(line) for line in _lines(layout)]
+
+
+def _lines(layout: Layout) -> list[bytes]:
+    data = files.read(layout.history, _MOST_BYTES) or b""
+    return [line + b"\n" for line in data.split(b"\n") if _is_event(line)]
+
+
+def _is_event(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False

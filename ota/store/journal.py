@@ -1,0 +1,202 @@
+"""The journal of a bundle: which release serves, which one served before, and how far the next one is.
+
+`journal/<bundle>.json` is written durably before each act, and carries a checksum of itself. A journal that is lost,
+torn, or tells of releases that are not on this disk is rebuilt from the records of the releases and the links.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from ota import files
+from ota.documents.names import NAME, name
+from ota.errors import StoreError
+from ota.layout import Layout
+from ota.store import links, releases
+from ota.strict_json import Members, canonical, parse
+
+SCHEMA = 1
+_MOST_BYTES = 256 * 1024
+_FILE_MODE = 0o600
+
+
+class Stage(str, Enum):
+    """How far the next release is. GOOD has no stage: the release is `active` then."""
+
+    PLANNED = "planned"
+    INSTALLED = "installed"
+    READY = "ready"
+    TESTED = "tested"
+    SWITCHING = "switching"
+    PROBATION = "probation"
+
+
+#: stages in which the links name the next release
+SWITCHED = (Stage.SWITCHING, Stage.PROBATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """A release on its way.
+
+    Attributes:
+        tries: what is left: of trials before the switch, of starts of the service after it.
+        since: when this stage began, seconds since the epoch.
+        reason: why it waits; "" = it does not.
+    """
+
+    release: int
+    variant: str
+    stage: Stage
+    tries: int
+    since: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The state of a bundle.
+
+    Attributes:
+        models: release -> its models, for all releases that are named here.
+        active: the release that is GOOD and serves; 0 = none yet. previous: the one that was GOOD before it; 0 = none.
+        baseline: figures of the active release, taken before the switch; `decide/probation` compares with them.
+    """
+
+    bundle: str
+    models: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    active: int = 0
+    previous: int = 0
+    next: Next | None = None
+    baseline: Mapping[str, object] = field(default_factory=dict)
+
+    def serving(self) -> int:
+        """Return the release that the links name."""
+        return self.next.release if self.next and self.next.stage in SWITCHED else self.active
+
+    def wanted_links(self) -> dict[str, int]:
+        """Return model -> release for all models of this journal; 0 = no link."""
+        release = self.serving()
+        every = {model for models in self.models.values() for model in models}
+        return {model: release if model in self.models.get(release, ()) else 0 for model in sorted(every)}
+
+    def releases(self) -> tuple[int, ...]:
+        """Return the releases that are named here."""
+        named = (self.active, self.previous, self.next.release if self.next else 0)
+        return tuple(dict.fromkeys(one for one in named if one))
+
+
+def path_of(layout: Layout, bundle: str) -> Path:
+    """Return where the journal of a bundle lies."""
+    return layout.journal / f"{bundle}.json"
+
+
+def write(layout: Layout, journal: Journal) -> None:
+    """Replace the journal of a bundle, durably. Models of releases that it no longer names are left out."""
+    kept = set(journal.releases())
+    found = {
+        "schema": SCHEMA,
+        "bundle": journal.bundle,
+        "models": {str(one): list(models) for one, models in journal.models.items() if one in kept},
+        "active": journal.active,
+        "previous": journal.previous,
+        "next": _next_document(journal.next),
+        "baseline": dict(journal.baseline),
+    }
+    checked = {"journal": found, "sha256": hashlib.sha256(canonical(found)).hexdigest()}
+    files.write_durably(path_of(layout, journal.bundle), canonical(checked), _FILE_MODE)
+
+
+def read(layout: Layout, bundle: str) -> Journal | None:
+    """Return the journal of a bundle; None = there is none, or a power cut, a bad disk, or an editor tore it."""
+    path = path_of(layout, bundle)
+    try:
+        data = files.read(path, _MOST_BYTES)
+        if data is None:
+            return None
+        outer = Members(parse(data, str(path), _MOST_BYTES), str(path), StoreError)
+        found, checksum = outer.table("journal", most=16), outer.sha256("sha256")
+        if hashlib.sha256(canonical(found)).hexdigest() != checksum:
+            return None
+        return _journal(Members(found, str(path), StoreError), bundle)
+    except Exception:  # whatever is wrong with it: the disk tells the same
+        return None
+
+
+def _next_document(found: Next | None) -> object:
+    if found is None:
+        return None
+    names = ("release", "variant", "tries", "since", "reason")
+    return {"stage": found.stage.value, **{one: getattr(found, one) for one in names}}
+
+
+def _journal(members: Members, bundle: str) -> Journal | None:
+    if members.integer("schema") != SCHEMA or members.text("bundle") != bundle:
+        return None
+    models = {
+        int(release): tuple(name(one, "a model") for one in found)
+        for release, found in members.table("models", most=8).items()
+    }
+    following = members.optional("next")
+    journal = Journal(
+        bundle=bundle,
+        models=models,
+        active=members.integer("active"),
+        previous=members.integer("previous"),
+        next=_next(following) if following is not None else None,
+        baseline=members.table("baseline", most=64),
+    )
+    members.end()
+    return journal
+
+
+def _next(members: Members) -> Next:
+    found = Next(
+        release=members.integer("release", least=1),
+        variant=members.text("variant"),
+        stage=Stage(members.text("stage")),
+        tries=members.integer("tries"),
+        since=members.number("since"),
+        reason=members.text("reason", ""),
+    )
+    members.end()
+    return found
+
+
+def bundles(layout: Layout) -> list[str]:
+    """Return the bundles that have a journal, or a release on this disk."""
+    found = {one.bundle for one in releases.every_release(layout)}
+    with contextlib.suppress(OSError):
+        found |= {one.stem for one in layout.journal.glob("*.json") if NAME.fullmatch(one.stem)}
+    return sorted(found)
+
+
+def rebuild(layout: Layout, repository: Path, bundle: str, bad: Iterable[int] = ()) -> Journal:
+    """Return a journal made from the records of releases and the links. It is not written.
+
+    Half switched links name two releases: the older one served before, so it is taken. A bundle without any link has no
+    active release.
+    """
+    models: dict[int, tuple[str, ...]] = {}
+    whole: dict[int, set[str]] = {}
+    for record in releases.every_release(layout):
+        if record.bundle == bundle:
+            models[record.release] = record.models
+            whole.setdefault(record.release, set()).add(record.model)
+    complete = sorted(release for release in models if whole[release] == set(models[release]))
+    named = links.linked(layout, repository)
+    candidates = [one for one in complete if one in {named.get(model) for model in models[one]}]
+    active = min(candidates, default=0)
+    older = [one for one in complete if one < active and one not in set(bad)]
+    return Journal(bundle, {one: models[one] for one in complete}, active, max(older, default=0))
+
+
+def is_possible(layout: Layout, journal: Journal) -> bool:
+    """Return whether what serves by this journal is on this disk. One that is newer than the disk says otherwise."""
+    release = journal.serving()
+    return all(releases.whole(layout, model, release) is not None for model in journal.models.get(release, ()))

@@ -1,0 +1,88 @@
+"""The links in the model repository: `<model>` -> the directory of the release that serves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from pathlib import Path
+
+from ota import files
+from ota.errors import Occupied
+from ota.layout import Layout
+
+
+class Kind(Enum):
+    """An entry of the model repository, as edge-ota sees it."""
+
+    ABSENT = "absent"
+    OURS = "ours"
+    DANGLING = "a link that names nothing"
+    LINK = "a link that edge-ota did not make"
+    OWN = "a model that edge-ota did not put there"
+
+
+def look(layout: Layout, repository: Path, model: str) -> tuple[Kind, int]:
+    """Return what the model repository has under a model's name, and the release that a link of ours names (else 0)."""
+    path = repository / model
+    try:
+        named = os.readlink(path)
+    except FileNotFoundError:
+        return Kind.ABSENT, 0
+    except OSError:
+        return Kind.OWN, 0
+    parent, release = os.path.split(named)
+    if parent == str(layout.releases / model) and release.isdecimal():
+        return Kind.OURS, int(release)
+    return (Kind.LINK if path.exists() else Kind.DANGLING), 0
+
+
+def check_free(layout: Layout, repository: Path, models: Iterable[str], owned: Iterable[str] = ()) -> None:
+    """Refuse models of the same name that edge-ota did not put there.
+
+    Args:
+        owned: models that releases serve already; a link of theirs that names something else is turned back.
+
+    Raises:
+        Occupied: with the way out.
+    """
+    for model in models:
+        kind, _ = look(layout, repository, model)
+        if kind is Kind.OWN or (kind is Kind.LINK and model not in set(owned)):
+            path = repository / model
+            raise Occupied(
+                f"{path} is {kind.value}: edge-ota replaces no model that was copied in by hand. "
+                f"Move it out of the model repository (mv {path} ~/), then run 'edge-ota apply'"
+            )
+
+
+def apply(layout: Layout, repository: Path, wanted: Mapping[str, int]) -> list[str]:
+    """Make the links name the wanted releases (0 = no link); the models whose links changed.
+
+    Raises:
+        Occupied: a model of the same name is not ours; no link has changed.
+        StoreError: the disk does not take a link.
+    """
+    check_free(layout, repository, (model for model, release in wanted.items() if release), wanted)
+    changed = []
+    for model, release in sorted(wanted.items()):
+        kind, now = look(layout, repository, model)
+        if release and (kind, now) != (Kind.OURS, release):
+            files.replace_symlink(repository / model, str(layout.release(model, release)))
+            changed.append(model)
+        elif not release and kind is Kind.OURS:
+            with files.wrapped(repository / model):
+                files.unlink(repository / model)
+                files.sync_directory(repository)
+            changed.append(model)
+    return changed
+
+
+def linked(layout: Layout, repository: Path) -> dict[str, int]:
+    """Return model -> release for all links of ours."""
+    try:
+        names = sorted(one.name for one in repository.iterdir() if one.is_symlink())
+    except OSError:
+        return {}
+    found = {model: look(layout, repository, model) for model in names}
+    return {model: release for model, (kind, release) in found.items() if kind is Kind.OURS}

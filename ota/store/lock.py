@@ -1,0 +1,54 @@
+"""The lock file: one edge-ota changes the state at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+
+from ota import files
+from ota.errors import Busy
+from ota.layout import Layout
+
+_AGAIN = 0.05
+
+
+@contextlib.contextmanager
+def locked(layout: Layout, command: str, patience: float = 0.0) -> Iterator[None]:
+    """Hold the lock. The kernel releases it when this process ends, however it ends.
+
+    Args:
+        patience: how many seconds to wait for another edge-ota.
+
+    Raises:
+        Busy: another edge-ota has it.
+        StoreError: the file cannot be written.
+    """
+    files.make_directory(layout.state_dir, 0o750)
+    with files.wrapped(layout.lock):
+        descriptor = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        _acquire(layout, descriptor, patience)
+        with files.wrapped(layout.lock):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} {command}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(layout: Layout, descriptor: int, patience: float) -> None:
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                pid, _, command = os.pread(descriptor, 200, 0).decode(errors="replace").strip().partition(" ")
+                owner = f"'edge-ota {command}' (process {pid})" if command else "another edge-ota"
+                raise Busy(
+                    f"{owner} works on {layout.state_dir}: wait until it ends, or see 'edge-ota status'"
+                ) from None
+            time.sleep(_AGAIN)

@@ -1,0 +1,38 @@
+"""The directories of the state, and their permissions."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from ota import files
+from ota.layout import Layout
+
+#: directories that the server's group may read; files in them have FILE_MODE
+SHARED_MODE = 0o750
+FILE_MODE = 0o640
+PRIVATE_MODE = 0o700
+
+
+def prepare(layout: Layout) -> None:
+    """Make the directories that are missing.
+
+    `state_dir` is setgid, so that each file below it has its group: that of edge-serve, which `SHARED_MODE` lets read.
+
+    Raises:
+        StoreError: the disk does not take them.
+    """
+    files.make_directory(layout.state_dir, SHARED_MODE)
+    _set_mode(layout.state_dir, stat.S_ISGID | SHARED_MODE)
+    shared = (layout.releases, layout.state_dir / "blobs", layout.stage, layout.partial, layout.trial)
+    for one in shared:
+        files.make_directory(one, SHARED_MODE)
+        _set_mode(one, stat.S_ISGID | SHARED_MODE)
+    for one in (layout.metadata, layout.journal, layout.manifests, layout.outbox):
+        files.make_directory(one, PRIVATE_MODE)
+
+
+def _set_mode(path: Path, mode: int) -> None:
+    with files.wrapped(path):
+        if stat.S_IMODE(path.stat().st_mode) != mode:
+            files.chmod(path, mode)

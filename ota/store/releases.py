@@ -1,0 +1,203 @@
+"""Releases on disk: hard links to blobs, put together in `stage/` and renamed to `releases/<model>/<release>/`."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ota import files
+from ota.documents.manifest import FileEntry, Manifest, Variant
+from ota.documents.names import file_path, name
+from ota.errors import StoreError
+from ota.layout import Layout
+from ota.store.places import FILE_MODE, SHARED_MODE
+from ota.strict_json import Members, canonical, parse
+
+#: our own file in each release; no path of a manifest begins with a dot
+RECORD = ".release.json"
+SCHEMA = 1
+_MOST_RECORD = 2 * 1024 * 1024
+_MOST_FILES = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A release of one model on this device, as its record says.
+
+    Attributes:
+        models: all models of the release; they belong together.
+        manifest: the SHA-256 of the manifest.
+        files: path -> SHA-256 and length.
+    """
+
+    bundle: str
+    model: str
+    release: int
+    variant: str
+    manifest: str
+    models: tuple[str, ...]
+    files: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+
+
+def install(layout: Layout, manifest: Manifest, variant: Variant, manifest_sha256: str) -> None:
+    """Put all models of a release in place, out of blobs that are there. What is in place already stays.
+
+    Raises:
+        StoreError: a blob is missing or damaged (a damaged one is removed), or the disk does not take the release.
+    """
+    models = tuple(sorted(manifest.models))
+    for model in models:
+        entries = manifest.files_of(variant, model)
+        found = {one.path: (one.sha256, one.size) for one in entries}
+        record = Installed(manifest.bundle, model, manifest.release, variant.id, manifest_sha256, models, found)
+        target = layout.release(model, manifest.release)
+        if read_record(target) == record and is_complete(target, record):
+            continue
+        stage = layout.stage / f"{model}.{manifest.release}"
+        _stage(layout, stage, entries, record)
+        _put_in_place(layout, stage, target)
+
+
+def _stage(layout: Layout, stage: Path, entries: tuple[FileEntry, ...], record: Installed) -> None:
+    """Build the directory of one model. It is durable when this returns."""
+    files.remove_tree(stage)
+    made = {stage, stage / str(record.release)}  # an ensemble has no file in its version directory
+    for entry in entries:
+        made.update(stage / parent for parent in Path(entry.path).parents)
+    with files.wrapped(stage):
+        for folder in sorted(made):
+            files.make_directory(folder, SHARED_MODE)
+        for entry in entries:
+            _link(layout, entry, stage / entry.path)
+        text = canonical(_document(record))
+        with files.create(stage / RECORD, FILE_MODE) as file:
+            files.write(file, stage / RECORD, text)
+            files.fsync(file, stage / RECORD)
+        for folder in sorted(made, reverse=True):
+            files.sync_directory(folder)
+
+
+def _link(layout: Layout, entry: FileEntry, target: Path) -> None:
+    blob = layout.blob(entry.sha256)
+    if not blob.exists():
+        raise StoreError(f"{blob} is not there, which {target.name} needs: 'edge-ota apply' fetches it again")
+    if files.sha256_of(blob) != (entry.sha256, entry.size):
+        files.unlink(blob)
+        raise StoreError(f"{blob} was damaged on this disk and is removed: 'edge-ota apply' fetches it again")
+    if stat.S_IMODE(blob.stat().st_mode) != FILE_MODE:
+        files.chmod(blob, FILE_MODE)
+    files.link(blob, target)
+
+
+def _put_in_place(layout: Layout, stage: Path, target: Path) -> None:
+    files.make_directory(target.parent, SHARED_MODE)
+    with files.wrapped(target):
+        if target.exists():  # incomplete, or another variant: no link names it, because the line checked that
+            aside = layout.stage / f"{target.parent.name}.{target.name}.old"
+            files.remove_tree(aside)
+            files.rename(target, aside)
+            files.sync_directory(target.parent)
+            files.remove_tree(aside)
+        files.rename(stage, target)
+        files.sync_directory(target.parent)
+        files.sync_directory(layout.stage)
+
+
+def repair(layout: Layout, record: Installed, path: str) -> None:
+    """Put a file of an installed release in place again, out of its blob.
+
+    Raises:
+        StoreError: the blob is missing or damaged, too, or the disk does not take the file.
+    """
+    target = layout.release(record.model, record.release) / path
+    fresh = target.with_name(f".{target.name}.new")
+    with files.wrapped(target):
+        files.make_directory(target.parent, SHARED_MODE)
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(fresh)
+        _link(layout, FileEntry(path, *record.files[path]), fresh)
+        files.rename(fresh, target)
+        files.sync_directory(target.parent)
+
+
+def read_record(directory: Path) -> Installed | None:
+    """Return the record of a release; None = there is none, or it cannot be read."""
+    try:
+        data = files.read(directory / RECORD, _MOST_RECORD)
+        if data is None:
+            return None
+        return _read(Members(parse(data, str(directory / RECORD), _MOST_RECORD), RECORD, StoreError))
+    except Exception:  # whatever is wrong with it: a release without a record is put in place again
+        return None
+
+
+def _read(members: Members) -> Installed:
+    if members.integer("schema") != SCHEMA:
+        raise StoreError(f"{RECORD} has another schema")
+    found = {}
+    for path, inner in members.tables("files", most=_MOST_FILES):
+        found[file_path(path, "a path")] = (inner.sha256("sha256"), inner.integer("bytes"))
+        inner.end()
+    record = Installed(
+        bundle=name(members.text("bundle"), "bundle"),
+        model=name(members.text("model"), "model"),
+        release=members.integer("release", least=1),
+        variant=members.text("variant"),
+        manifest=members.sha256("manifest"),
+        models=tuple(name(one, "a model") for one in members.array("models", most=256)),
+        files=found,
+    )
+    members.end()
+    return record
+
+
+def _document(record: Installed) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "bundle": record.bundle,
+        "model": record.model,
+        "release": record.release,
+        "variant": record.variant,
+        "manifest": record.manifest,
+        "models": list(record.models),
+        "files": {path: {"sha256": sha256, "bytes": size} for path, (sha256, size) in record.files.items()},
+    }
+
+
+def is_complete(directory: Path, record: Installed) -> bool:
+    """Return whether all files are there with their lengths. `scrub` reads them, too."""
+    try:
+        for path, (_, size) in record.files.items():
+            found = (directory / path).lstat()
+            if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+                return False
+        return (directory / str(record.release)).is_dir()
+    except OSError:
+        return False
+
+
+def whole(layout: Layout, model: str, release: int) -> Installed | None:
+    """Return the record of a release of a model that is complete; None = it is not."""
+    directory = layout.release(model, release)
+    record = read_record(directory)
+    if record is None or (record.model, record.release) != (model, release):
+        return None
+    return record if is_complete(directory, record) else None
+
+
+def every_release(layout: Layout) -> Iterator[Installed]:
+    """Yield the releases of all models that are complete."""
+    for model in _names(layout.releases):
+        for release in _names(layout.releases / model):
+            if release.isdecimal() and (record := whole(layout, model, int(release))) is not None:
+                yield record
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(one.name for one in directory.iterdir())
+    except OSError:
+        return []

@@ -1,0 +1,90 @@
+"""The scrub: reads installed releases and compares each file with its record, because disks change bits in silence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ota import files
+from ota.errors import StoreError
+from ota.layout import Layout
+from ota.store import releases
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A file of a release that is not as it was installed; `path` = "" for the release as a whole."""
+
+    model: str
+    release: int
+    path: str
+    found: str
+
+    def __str__(self) -> str:
+        where = f"{self.model} {self.release}"
+        return f"{where}: {self.path}: {self.found}" if self.path else f"{where}: {self.found}"
+
+
+def scrub(
+    layout: Layout,
+    wanted: Iterable[tuple[str, int]],
+    progress: Callable[[str, int], None] = lambda model, release: None,
+) -> Iterator[Damage]:
+    """Yield what is wrong with releases: missing, changed, or additional files.
+
+    Args:
+        wanted: model and release.
+        progress: called before each release is read.
+    """
+    for model, release in wanted:
+        progress(model, release)
+        directory = layout.release(model, release)
+        record = releases.read_record(directory)
+        if record is None:
+            yield Damage(model, release, "", "its record is missing or damaged")
+            continue
+        for path, (sha256, size) in sorted(record.files.items()):
+            found = _compare(directory / path, sha256, size)
+            if found:
+                yield Damage(model, release, path, found)
+        for path in sorted(_files_in(directory) - set(record.files) - {releases.RECORD}):
+            yield Damage(model, release, path, "is there, and the release has no such file")
+
+
+def _compare(path: Path, sha256: str, size: int) -> str:
+    try:
+        found, length = files.sha256_of(path)
+    except StoreError as error:
+        return error.message
+    if length != size:
+        return f"has {length} bytes, expected {size}"
+    return "" if found == sha256 else f"has the SHA-256 {found[:12]}..., expected {sha256[:12]}..."
+
+
+def _files_in(directory: Path) -> set[str]:
+    found: set[str] = set()
+    for folder, _, names in os.walk(directory):
+        found.update(str(Path(folder, name).relative_to(directory)) for name in names)
+    return found
+
+
+def discard(layout: Layout, found: Iterable[Damage]) -> list[str]:
+    """Remove the blobs of damaged files, so that the next run fetches them again; the SHA-256 of each.
+
+    The release stays as it is until `repair` puts the fetched blobs in place.
+    """
+    gone = []
+    for damage in found:
+        record = releases.read_record(layout.release(damage.model, damage.release))
+        if record is None or damage.path not in record.files:
+            continue
+        sha256, size = record.files[damage.path]
+        blob = layout.blob(sha256)
+        if blob.exists() and _compare(blob, sha256, size):
+            with files.wrapped(blob):
+                files.unlink(blob)
+                files.sync_directory(blob.parent)
+        gone.append(sha256)
+    return gone

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from ota.layout import Layout
+from ota.store import collect, journal
+from ota.store.journal import Journal, Next, Stage
+from tests.ota.bundles import files_of, install, serve, sha256
+
+HOUR = 3600.0
+
+
+def age(root: Path, when: float) -> None:
+    for folder, _, names in os.walk(root):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            os.utime(path, (when, when))
+
+
+def bytes_on_disk(root: Path) -> int:
+    found = {one.stat().st_ino: one.stat().st_size for one in root.rglob("*") if one.is_file()}
+    return sum(found.values())
+
+
+def kept(layout: Layout) -> list[int]:
+    return sorted(int(one.name) for one in (layout.releases / "det").iterdir())
+
+
+def test_active_previous_wanted_pinned_and_linked_releases_stay(layout: Layout, repository: Path) -> None:
+    for release in (13, 14, 15, 16, 17):
+        serve(layout, repository, release=release)
+    for release in (18, 19):
+        install(layout, release=release)
+    journal.write(layout, Journal("det", {16: ("det",), 17: ("det",)}, 17, 16, Next(18, "onnx", Stage.TESTED, 3, 0.0)))
+    now = time.time()
+    age(layout.state_dir, now - 2 * HOUR)
+    before = bytes_on_disk(layout.state_dir)
+    found = collect.collect(layout, repository, now, wanted=[("det", 14)])
+    assert kept(layout) == [14, 16, 17, 18]
+    assert found.freed == before - bytes_on_disk(layout.state_dir)
+    assert not layout.blob(sha256(files_of("det", 13)["13/model.onnx"])).exists()
+    assert layout.blob(sha256(files_of("det", 13)["config.pbtxt"])).exists()  # release 17 has the same one
+    assert not layout.manifest("det", 13).exists()
+    assert collect.collect(layout, repository, now, wanted=[("det", 14)]).paths == ()
+
+
+@pytest.mark.fault("D5")
+def test_what_an_install_is_about_to_use_stays(layout: Layout, repository: Path) -> None:
+    """Young blobs of a manifest that nothing names yet, and old ones of the release in the journal."""
+    serve(layout, repository, release=16)
+    install(layout, release=17)
+    journal.write(layout, Journal("det", {16: ("det",)}, 16, 0, Next(17, "onnx", Stage.PLANNED, 3, 0.0)))
+    shutil.rmtree(layout.releases / "det" / "17")
+    (layout.partial / sha256(files_of("det", 17)["17/model.onnx"])).write_bytes(b"half")
+    (layout.partial / ("0" * 64)).write_bytes(b"old")
+    age(layout.state_dir, time.time() - 2 * HOUR)
+    fresh = layout.blob("1" * 64)
+    fresh.parent.mkdir()
+    fresh.write_bytes(b"just fetched")
+    found = collect.collect(layout, repository, time.time())
+    assert found.paths == (str(layout.partial / ("0" * 64)),)
+
+
+@pytest.mark.fault("D7")
+def test_times_of_a_wrong_clock_do_not_remove_what_serves(layout: Layout, repository: Path) -> None:
+    serve(layout, repository, release=16)
+    install(layout, release=17)
+    for when in (0.0, time.time() - 2 * HOUR):
+        age(layout.state_dir, when)
+        for now in (0.0, time.time() - 2 * HOUR - 60, time.time() + 10**9):
+            collect.collect(layout, repository, now, wanted=[("det", 17)])
+            assert kept(layout) == [16, 17]
+    age(layout.releases / "det" / "17", time.time() + 10**9)
+    collect.collect(layout, repository, time.time())
+    assert kept(layout) == [16]  # from 2058: nothing needs it
+
+
+def test_a_bundle_without_a_journal_keeps_its_links(layout: Layout, repository: Path) -> None:
+    serve(layout, repository, release=16)
+    journal.path_of(layout, "det").write_bytes(b"torn")
+    age(layout.state_dir, time.time() - 2 * HOUR)
+    collect.collect(layout, repository, time.time())
+    assert kept(layout) == [16]

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ota.layout import Layout
+from ota.store import journal, links
+from ota.store.journal import Journal, Next, Stage
+from ota.strict_json import canonical
+from tests.ota.bundles import files_of, install, serve
+
+ENTRY = Journal(
+    "det", {16: ("det",), 17: ("det", "post")}, 16, 0, Next(17, "onnx", Stage.PROBATION, 3, 12.5), {"p99": 4}
+)
+
+
+def test_a_journal_is_read_as_it_was_written(layout: Layout) -> None:
+    layout.journal.mkdir(parents=True)
+    journal.write(layout, ENTRY)
+    assert journal.read(layout, "det") == ENTRY
+    assert journal.read(layout, "other") is None
+
+
+@pytest.mark.parametrize(
+    ("stage", "links_wanted"),
+    [(Stage.TESTED, {"det": 16, "post": 0}), (Stage.SWITCHING, {"det": 17, "post": 17})],
+)
+def test_links_follow_the_stage(stage: Stage, links_wanted: dict[str, int]) -> None:
+    entry = Journal("det", ENTRY.models, 16, 0, Next(17, "onnx", stage, 3, 0.0))
+    assert entry.wanted_links() == links_wanted
+
+
+@pytest.mark.fault("C6")
+def test_a_torn_journal_counts_as_none(layout: Layout) -> None:
+    layout.journal.mkdir(parents=True)
+    journal.write(layout, ENTRY)
+    path = journal.path_of(layout, "det")
+    good = path.read_bytes()
+    for cut in range(len(good) - 1):  # the last byte is the newline
+        path.write_bytes(good[:cut])
+        assert journal.read(layout, "det") is None
+    for old, new in [(b'"active":16', b'"active":17'), (b'"schema":1', b'"schema":2'), (b"probation", b"xrobation")]:
+        assert old in good
+        path.write_bytes(good.replace(old, new))
+        assert journal.read(layout, "det") is None
+    path.write_bytes(canonical({}))
+    assert journal.read(layout, "det") is None
+
+
+@pytest.mark.fault("C6")
+def test_a_missing_journal_is_rebuilt_from_releases_and_links(layout: Layout, repository: Path) -> None:
+    for release in (15, 16, 17):
+        serve(layout, repository, release=release)
+    install(layout, release=18)
+    journal.path_of(layout, "det").unlink()
+    assert journal.bundles(layout) == ["det"]
+    found = journal.rebuild(layout, repository, "det")
+    assert (found.active, found.previous, found.next) == (17, 16, None)
+    assert journal.rebuild(layout, repository, "det", bad=[16]).previous == 15
+
+
+@pytest.mark.fault("C6")
+def test_half_switched_links_without_a_journal_name_the_older_release(layout: Layout, repository: Path) -> None:
+    for release in (16, 17):
+        install(layout, "pair", release, {one: files_of(one, release) for one in ("a", "b")})
+    links.apply(layout, repository, {"a": 17, "b": 16})
+    assert journal.rebuild(layout, repository, "pair").active == 16
+
+
+@pytest.mark.fault("C6")
+def test_a_journal_that_is_newer_than_the_disk_is_noticed(layout: Layout, repository: Path) -> None:
+    serve(layout, repository, release=16)
+    entry = journal.read(layout, "det")
+    assert entry is not None
+    assert journal.is_possible(layout, entry)
+    assert not journal.is_possible(layout, Journal("det", {17: ("det",)}, 17))
+    assert journal.is_possible(layout, Journal("det"))

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ota.errors import Busy
+from ota.layout import Layout
+from ota.store.lock import locked
+
+
+@pytest.mark.fault("C5")
+def test_the_second_agent_says_who_works_and_a_dead_one_leaves_no_lock(layout: Layout) -> None:
+    with (
+        locked(layout, "apply"),
+        pytest.raises(Busy, match=rf"'edge-ota apply' \(process {os.getpid()}\) works on") as refused,
+        locked(layout, "gc"),
+    ):
+        pass
+    assert refused.value.exit_status == 9
+    code = (
+        "import os; from pathlib import Path; from ota.layout import Layout; from ota.store.lock import locked\n"
+        f"with locked(Layout(Path({str(layout.state_dir)!r})), 'apply'): os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    with locked(layout, "gc"):
+        pass

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from ota.layout import Layout
+from ota.store import scrub
+from ota.store.releases import RECORD
+from tests.ota.bundles import install, sha256
+
+
+@pytest.mark.fault("D6")
+def test_bits_that_changed_on_disk_are_found(layout: Layout) -> None:
+    install(layout)
+    assert list(scrub.scrub(layout, [("det", 17)])) == []
+    directory = layout.release("det", 17)
+    weights = directory / "17" / "model.onnx"
+    data = weights.read_bytes()
+    good = sha256(data)
+    data = data[:3] + bytes([data[3] ^ 1]) + data[4:]
+    weights.write_bytes(data)
+    (directory / "config.pbtxt").unlink()
+    (directory / "17" / "planted.so").write_bytes(b"")
+    found = [str(one) for one in scrub.scrub(layout, [("det", 17)])]
+    assert found[1].endswith("config.pbtxt: No such file or directory")
+    assert found[0] == f"det 17: 17/model.onnx: has the SHA-256 {sha256(data)[:12]}..., expected {good[:12]}..."
+    assert found[2] == "det 17: 17/planted.so: is there, and the release has no such file"
+    assert good in scrub.discard(layout, scrub.scrub(layout, [("det", 17)]))
+    assert not layout.blob(good).exists()
+    (directory / RECORD).write_bytes(b"{}")
+    assert [str(one) for one in scrub.scrub(layout, [("det", 17)])] == ["det 17: its record is missing or damaged"]
