@@ -1,7 +1,8 @@
 """`edge-serve check --infer`: sends one request to each loaded model, and compares the answer with its configuration.
 
-The request is the first sample of the model's `model_warmup`, else zeros. A model that does not answer in time is
-killed in its worker, so that the check goes on.
+The request is the first sample of the model's `model_warmup`, else zeros. An ensemble has no sample of its own, so it
+gets those of the members that take its inputs. A model that does not answer in time is killed in its worker, so that
+the check goes on.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from edge_serve.aio.offload import offload
+from edge_serve.config.checks_ensemble import member_key
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.about import OUTPUT
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
@@ -34,7 +36,7 @@ _SEQUENCE = 1
 _RESTART_SECONDS, _LOOK_SECONDS = 15.0, 0.02
 #: responses of a decoupled model that are compared; it may send any number
 _MOST_RESPONSES = 1000
-_HINT = "if the model cannot take such a request, give it a better one: a model_warmup in its config.pbtxt"
+_ZEROS = "zeros"
 
 
 @dataclass(slots=True)
@@ -42,14 +44,14 @@ class Asked:
     """One version that was asked.
 
     Attributes:
-        request: what it was asked: `zeros`, or the name of its sample.
+        request: what it was asked: `zeros`, the name of its sample, or the members that an ensemble's samples are of.
         responses: how many came; a model that is not decoupled sends one.
         outputs: `OUT TYPE_FP32 [1, 4]`, of the first response.
         problems: why the answer is not as the configuration says; empty = it is.
     """
 
     version: int
-    request: str = "zeros"
+    request: str = _ZEROS
     seconds: float = 0.0
     responses: int = 0
     outputs: list[str] = field(default_factory=list)
@@ -70,14 +72,16 @@ async def _ask(served: Served, registry: Registry, seconds: float) -> Asked:
         if not all([await _is_up(one) for one in _with_members(served, registry)]):
             asked.problems.append("its worker is not there, or the model's own is_ready says that it is not ready")
             return asked
-        request = await offload(_request, served)
+        request, members = await offload(_request, served, registry)
+        if members:
+            asked.request = f"the model_warmup sample of {' and '.join(members)}"
         started = time.monotonic()
         with _heard(served) as warnings:
             error = await _Conversation(served, request, asked).run(seconds)
         asked.seconds = time.monotonic() - started
         asked.problems += warnings if asked.problems else []
     except EdgeServeError as refused:  # the request cannot be made, or does not fit
-        asked.problems += [refused.message, _HINT]
+        asked.problems += [refused.message, _hint(served, asked)]
         return asked
     if error is None:
         return asked
@@ -88,8 +92,23 @@ async def _ask(served: Served, registry: Registry, seconds: float) -> Asked:
     elif busy:
         asked.problems.append("the model was still computing: it hangs, or it needs a longer --infer-timeout")
     elif not busy:
-        asked.problems.append(f"asked with {asked.request}; {_HINT}")
+        asked.problems.append(_hint(served, asked))
     return asked
+
+
+def _hint(served: Served, asked: Asked) -> str:
+    """Return the advice for an error that may be the fault of the request."""
+    if asked.request != _ZEROS:
+        return f"it was asked with {asked.request}"
+    steps = served.config.ensemble_scheduling.step
+    takers = dict.fromkeys(
+        step.model_name for step in steps if set(step.input_map.values()) & set(served.signature.inputs)
+    )
+    place = f"the config.pbtxt of {' and '.join(takers)}" if takers else "its config.pbtxt"
+    return (
+        "it was asked with zeros: if the model cannot take them, write a sample that it can take, a model_warmup with "
+        f"input_data_file, into {place}"
+    )
 
 
 def _with_members(served: Served, registry: Registry) -> list[Served]:
@@ -123,8 +142,30 @@ async def _until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _request(served: Served) -> InferRequest:
-    """Return a request that the model should be able to answer.
+def _samples(served: Served, registry: Registry) -> dict[str, tuple[str, Tensor]]:
+    """Return the inputs in the first warm-up sample of a model, or of the members that take an ensemble's inputs.
+
+    Returns:
+        Input -> the model that has the sample, and the tensor.
+    """
+    found: dict[str, tuple[str, Tensor]] = {}
+    if served.config.model_warmup:
+        requests = make_requests(
+            served.config, served.config.model_warmup[0], served.directory, np.random.default_rng(0)
+        )
+        return {tensor.name: (served.name, tensor) for tensor in (requests[0].inputs if requests else ())}
+    for step in served.config.ensemble_scheduling.step:
+        with contextlib.suppress(EdgeServeError):  # its error is the answer to the request
+            version = str(step.model_version) if step.model_version > 0 else ""
+            of_member = _samples(registry.lookup(member_key(step), version), registry)
+            for name, tensor_name in step.input_map.items():
+                if name in of_member and tensor_name in served.signature.inputs:
+                    found.setdefault(tensor_name, of_member[name])
+    return found
+
+
+def _request(served: Served, registry: Registry) -> tuple[InferRequest, list[str]]:
+    """Return a request that the model should be able to answer, and the members whose samples an ensemble's has.
 
     Raises:
         EdgeServeError: its sample cannot be made, or does not fit.
@@ -139,13 +180,18 @@ def _request(served: Served) -> InferRequest:
         wanted = {spec.name for spec in signature.inputs.values() if not spec.optional}
         wanted = wanted or set(list(signature.inputs)[:1])
     request = requests[0]
-    request.inputs = [tensor for tensor in request.inputs if tensor.name in wanted]
+    lent = _samples(served, registry) if served.config.HasField("ensemble_scheduling") else {}
+    request.inputs = [
+        replace(lent[tensor.name][1], name=tensor.name) if tensor.name in lent else tensor
+        for tensor in request.inputs
+        if tensor.name in wanted
+    ]
     if signature.has_sequence_batching:
         is_text = signature.correlation_id_type is DataType.BYTES
         request.correlation_id = str(_SEQUENCE) if is_text else _SEQUENCE
         request.flags = SEQUENCE_START | SEQUENCE_END
     validate(request, signature)
-    return request
+    return request, sorted({name for name, _ in lent.values()})
 
 
 class _Undeclared(logging.Handler):

@@ -53,6 +53,12 @@ class TritonPythonModel:
 WRONG_CONFIG = CONFIG + "".join(
     f'output {{ name: "{name}" data_type: TYPE_FP32 dims: [ 2 ] }}\n' for name in ("TYPE", "MISSING")
 )
+ONLY_POSITIVE = 'assert pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().min() > 0, "only positive"'
+WARMUP = """
+model_warmup {
+  name: "noise" batch_size: 1 inputs { key: "IN" value { data_type: TYPE_FP32 dims: [ 2 ] random_data: true } }
+}
+"""
 
 
 def ensemble(root: Path, name: str, *members: str) -> None:
@@ -91,12 +97,17 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ensemble(root, "c_chain", "d_good", "b_hangs")
     python_model(root, "d_good", ECHO.format(before="pass"), CONFIG)
     python_model(root, "e_wrong", WRONG, WRONG_CONFIG)
+    python_model(root, "f_blind", ECHO.format(before=ONLY_POSITIVE), CONFIG)
+    ensemble(root, "g_chain", "f_blind", "d_good")
+    python_model(root, "h_seeing", ECHO.format(before=ONLY_POSITIVE), CONFIG + WARMUP)
+    ensemble(root, "i_chain", "h_seeing", "d_good")
     return check(root, "--infer", "--infer-timeout=0.5")
 
 
 def test_every_model_has_a_verdict_and_those_that_answer_are_good(told: dict[str, Any]) -> None:
     assert {name: model["ok"] for name, model in told["by_name"].items()} == {
         "a_dies": False, "b_hangs": False, "c_chain": False, "d_good": True, "e_wrong": False,
+        "f_blind": False, "g_chain": False, "h_seeing": True, "i_chain": True,
     }  # fmt: skip
     (asked,) = told["by_name"]["d_good"]["asked"]
     assert (asked["request"], asked["responses"], asked["outputs"]) == ("zeros", 1, ["OUT TYPE_FP32 [1, 2]"])
@@ -124,6 +135,24 @@ def test_wrong_outputs_are_reported_one_by_one(told: dict[str, Any]) -> None:
     assert "output TYPE is 2 times in one response: return it once" in said
     assert "output MISSING is missing: config.pbtxt declares TYPE_FP32 [1, 2], the answer has " in said
     assert re.search(r"^the model returned an output 'MISSPELT' \(model.py line \d+\), but ", said, re.MULTILINE)
+
+
+def test_where_zeros_are_no_good_the_sample_of_a_warmup_is_advised(told: dict[str, Any]) -> None:
+    said = problems(told, "f_blind")
+    assert "only positive" in said
+    assert (
+        "it was asked with zeros: if the model cannot take them, write a sample that it can take, a model_warmup"
+        in said
+    )
+    assert said.endswith("into its config.pbtxt")
+    assert problems(told, "g_chain").endswith("into the config.pbtxt of f_blind"), "an ensemble may have no warm-up"
+
+
+def test_an_ensemble_is_asked_with_the_sample_of_the_member_that_takes_its_input(told: dict[str, Any]) -> None:
+    (asked,) = told["by_name"]["h_seeing"]["asked"]
+    assert asked["request"] == "model_warmup sample 'noise'"
+    (asked,) = told["by_name"]["i_chain"]["asked"]
+    assert asked["request"] == "the model_warmup sample of h_seeing"
 
 
 def test_the_page_names_every_member_of_the_document(told: dict[str, Any]) -> None:
@@ -241,12 +270,6 @@ sequence_batching {
   control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } }
 }
 """
-ONLY_POSITIVE = 'assert pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().min() > 0, "only positive"'
-WARMUP = """
-model_warmup {
-  name: "noise" batch_size: 1 inputs { key: "IN" value { data_type: TYPE_FP32 dims: [ 2 ] random_data: true } }
-}
-"""
 
 
 @pytest.mark.slow
@@ -276,8 +299,7 @@ def test_models_of_every_kind_are_asked_as_they_must_be(tmp_path: Path) -> None:
     assert " s (--load-timeout); " in said
     assert "--hang-timeout-secs" not in said
     assert "responses came, but not the last one within 3 s" in problems(document, "endless")
-    assert "only positive" in (said := problems(document, "not_zeros"))
-    assert "give it a better one: a model_warmup in its config.pbtxt" in said
+    assert "only positive" in problems(document, "not_zeros")
     asked = {name: model["asked"][0] for name, model in document["by_name"].items() if model["asked"]}
     assert [asked[name]["responses"] for name in ("decoupled", "silent", "sequence")] == [3, 0, 1]
     assert asked["warmed"]["request"] == "model_warmup sample 'noise'"
