@@ -19,7 +19,7 @@ from edge_serve.metrics.custom import CustomMetrics
 from edge_serve.metrics.gpu import find_gpus
 from edge_serve.metrics.options import parse_options
 from edge_serve.metrics.page import Page
-from edge_serve.metrics.source import CustomFamily, HttpSeries, ModelSeries, StatisticsSource
+from edge_serve.metrics.source import CustomFamily, HttpSeries, ModelSeries, Readiness, StatisticsSource
 from edge_serve.models.registry import Registry
 from edge_serve.protocol.routes import Group
 from edge_serve.service import Service
@@ -55,6 +55,10 @@ class Source:
     def models(self) -> Iterable[ModelSeries]:
         """Every served version."""
         return self.registry.series()
+
+    def readiness(self) -> Iterable[Readiness]:
+        """Every version that serves or should."""
+        return self.registry.readiness()
 
     def tensor_memory(self) -> int:
         """Bytes of all slots in all arenas."""

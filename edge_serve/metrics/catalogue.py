@@ -21,6 +21,7 @@ from edge_serve.metrics.readers import (
     latency,
     micros,
     one,
+    ready,
     refused,
     summary,
 )
@@ -127,6 +128,8 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("nv_cpu_memory_used_bytes", "gauge", (), one(lambda s: s.machine.memory_used),
            "CPU used memory (RAM), in bytes", _CPU),
     # ours
+    Metric("edge_serve_model_ready", "gauge", ("model", "version"), ready,
+           "1 if the version can answer, 0 if not, also because it failed to load; no series once it is unloaded"),
     Metric("edge_serve_request_duration_seconds", "histogram", _MODEL, latency(lambda s: s.request_seconds),
            "Time from the arrival of a successful request to its response"),
     Metric("edge_serve_queue_duration_seconds", "histogram", _MODEL, latency(lambda s: s.queue_seconds),

@@ -16,7 +16,7 @@ from edge_serve.metrics.histogram import cumulative_samples
 from edge_serve.metrics.machine import Machine, MachineReading
 from edge_serve.metrics.options import MetricsOptions
 from edge_serve.metrics.readers import Model, Scrape
-from edge_serve.metrics.source import CustomFamily, CustomSample, StatisticsSource
+from edge_serve.metrics.source import CustomFamily, CustomSample, Readiness, StatisticsSource
 
 #: how long a scrape waits for the figures of the machine and its GPUs, seconds
 DEVICE_SECONDS = 2.0
@@ -56,8 +56,12 @@ class Page:
         for series in self._source.models():
             models.append(Model(series, self._options, now_ns))
             yield ""
+        readiness: list[Readiness] = []
+        for one in self._source.readiness():
+            readiness.append(one)
+            yield ""
         http, memory = self._source.http(), self._source.tensor_memory()
-        scrape = Scrape(models, http, memory, self._machine_reading, self._gpu_readings)
+        scrape = Scrape(models, http, readiness, memory, self._machine_reading, self._gpu_readings)
         for metric in CATALOGUE:
             yield from family_lines(metric.name, metric.kind, metric.help, metric.read(scrape))
         for family in _merged(self._source.custom()):

@@ -17,7 +17,7 @@ from edge_serve.metrics.histogram import (
 )
 from edge_serve.metrics.machine import MachineReading
 from edge_serve.metrics.options import MetricsOptions
-from edge_serve.metrics.source import HttpSeries, ModelSeries
+from edge_serve.metrics.source import HttpSeries, ModelSeries, Readiness
 
 
 @dataclass(slots=True)
@@ -45,6 +45,7 @@ class Scrape:
 
     models: list[Model]
     http: HttpSeries
+    readiness: list[Readiness] = field(default_factory=list)
     tensor_memory: int = 0
     machine: MachineReading = field(default_factory=MachineReading)
     gpus: list[GpuReading] = field(default_factory=list)
@@ -72,6 +73,15 @@ def model_labels(series: ModelSeries) -> dict[str, str]:
 def each(value: Callable[[Model], float]) -> Reader:
     """A series for each model."""
     return lambda scrape: (Sample(model.labels, value(model)) for model in scrape.models)
+
+
+def ready(scrape: Scrape) -> Iterator[Sample]:
+    """A series for each version that serves or should."""
+    for one in scrape.readiness:
+        labels = {"model": one.name, "version": one.version}
+        if one.namespace is not None:
+            labels["namespace"] = one.namespace
+        yield Sample(label_text(labels), int(one.ready))
 
 
 def counted(value: Callable[[ModelStatistics], int]) -> Reader:

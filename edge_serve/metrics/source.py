@@ -59,6 +59,21 @@ class ModelSeries:
 
 
 @dataclass(slots=True)
+class Readiness:
+    """Whether a version can answer.
+
+    Attributes:
+        version: "" = no version of the model could be tried.
+        namespace: with `--model-namespacing`.
+    """
+
+    name: str
+    version: str
+    ready: bool
+    namespace: str | None = None
+
+
+@dataclass(slots=True)
 class HttpSeries:
     """The doors: open connections, requests answered by status, and what was refused, by reason."""
 
@@ -71,6 +86,9 @@ class StatisticsSource(Protocol):
     """Everything a scrape shows."""
 
     def models(self) -> Iterable[ModelSeries]: ...
+
+    def readiness(self) -> Iterable[Readiness]:
+        """Every version that serves or should: those that failed to load too, and not those that were unloaded."""
 
     def http(self) -> HttpSeries: ...
 

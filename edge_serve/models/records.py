@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_serve.messages.metadata import IndexEntry
+from edge_serve.metrics.source import Readiness
 from edge_serve.models.lifecycle import Event, State, after
 from edge_serve.models.loading import Plan
-from edge_serve.models.repository import Found, plain_name
+from edge_serve.models.repository import Found, namespace_of, plain_name
 from edge_serve.models.served import Served
 
 
@@ -128,6 +129,14 @@ class ModelRecord:
             if not ready_only or version.state is State.READY
         ]
 
+    def readiness(self) -> Iterator[tuple[str, bool]]:
+        """Yield whether each version that serves or should can answer; without a version to try, "" and False."""
+        for _, version in sorted(self.versions.items()):
+            if version.state in (State.LOADING, State.READY) or version.failed:
+                yield str(version.version), version.state is State.READY and version.settled
+        if not self.versions and (self.barren or self.plan is not None or self.lock.locked()):
+            yield "", False
+
     def standing(self) -> Standing:
         """How the whole model is."""
         found = [
@@ -149,6 +158,25 @@ def _word(version: VersionRecord) -> str:
     if version.state is State.GONE:
         return "unloaded" if version.settled else "failed"
     return _WORDS[version.state]
+
+
+def readiness(models: Mapping[str, ModelRecord], untried: Collection[str]) -> Iterator[Readiness]:
+    """Yield whether each version that serves or should can answer. Models may come and go meanwhile.
+
+    A version that was unloaded, or whose failure no longer counts, is none of them.
+
+    Args:
+        models: those that were asked for at least once.
+        untried: those of which no version could be tried.
+    """
+    for identity in sorted({*models, *untried}):
+        record = models.get(identity)
+        states = list(record.readiness()) if record is not None else []
+        if not states and identity in untried:
+            states = [("", False)]
+        namespace = namespace_of(identity) or None
+        for version, ready in states:
+            yield Readiness(plain_name(identity), version, ready, namespace)
 
 
 def repository_index(

@@ -20,7 +20,7 @@ from edge_serve.config import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable, UnreadableEntry, with_advice
 from edge_serve.messages.about import about
 from edge_serve.messages.metadata import IndexEntry
-from edge_serve.metrics.source import ModelSeries
+from edge_serve.metrics.source import ModelSeries, Readiness
 from edge_serve.models.batch import Batch, Results
 from edge_serve.models.busy import Busy, busy_versions
 from edge_serve.models.dependencies import (
@@ -42,7 +42,7 @@ from edge_serve.models.memory import Memory
 from edge_serve.models.names import check_name, parse_version
 from edge_serve.models.override import Override
 from edge_serve.models.planning import Planner
-from edge_serve.models.records import ModelRecord, Standing, repository_index
+from edge_serve.models.records import ModelRecord, Standing, readiness, repository_index
 from edge_serve.models.repository import Found, Repository, plain_name
 from edge_serve.models.required import absent, lacking
 from edge_serve.models.served import Served
@@ -204,6 +204,11 @@ class Registry:
     def series(self) -> Iterator[ModelSeries]:
         """What the metrics page shows of each served version."""
         return (self.departing.add_to(served.series(), served) for served in self.each_served())
+
+    def readiness(self) -> Iterator[Readiness]:
+        """Yield whether each version that serves or should can answer."""
+        untried = {**self.incidents.reasons, **self._repository.faults, **self.incidents.left_out}
+        return readiness(self._models, untried)
 
     def is_ready(self) -> bool:
         """Strict readiness: every version of every model that counts serves and is healthy, or was unloaded, and no

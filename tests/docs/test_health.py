@@ -41,8 +41,8 @@ GATED = (
 
 
 def rows() -> dict[str, list[str]]:
-    """The first words of each row -> its answers: live, ready, ready of the model, infer."""
-    found = re.findall(r"^\| ([a-z][^|]*?) \|((?: [a-z0-9]+ \|){4})$", PAGE.read_text(), re.MULTILINE)
+    """The first words of each row -> its answers: live, ready, ready of the model, infer, and the metric."""
+    found = re.findall(r"^\| ([a-z][^|]*?) \|((?: [a-z0-9]+ \|){5})$", PAGE.read_text(), re.MULTILINE)
     return {state.split(":")[0]: cells.replace("|", "").split() for state, cells in found}
 
 
@@ -60,9 +60,12 @@ def check(server: Running, state: str, model: str) -> None:
     expected = rows()[state]
     paths = ["/v2/health/live", "/v2/health/ready", f"/v2/models/{model}/ready"]
     got = [str(server.get(path)[0]) for path in paths]
-    if expected[3] != "waits":
-        got.append(str(server.request("POST", f"/v2/models/{model}/infer", infer_body())[0]))
-    assert got == expected[: len(got)], state
+    can_answer = expected[3] != "waits"
+    got.append(str(server.request("POST", f"/v2/models/{model}/infer", infer_body())[0]) if can_answer else "waits")
+    page = server.get("/metrics", server.metrics)[1].decode()
+    metric = re.search(rf'^edge_serve_model_ready{{model="{model}",version="1?"}} (\d)$', page, re.MULTILINE)
+    got.append(metric[1] if metric else "none")
+    assert got == expected, state
 
 
 def until(server: Running, path: str, status: int) -> None:

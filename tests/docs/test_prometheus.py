@@ -31,12 +31,18 @@ tests:
         values: '0 0 15 30'
       - series: 'up{job="edge-serve", instance="cart"}'
         values: '1 1 1 1 1 1 1 1'
-      - series: 'nv_inference_request_success{job="edge-serve", instance="cart", model="simple", version="1"}'
-        values: '5 5 stale'
+      - series: 'edge_serve_model_ready{job="edge-serve", instance="cart", model="simple", version="1"}'
+        values: '1 1 stale'
+      - series: 'edge_serve_model_ready{job="edge-serve", instance="cart", model="seg", version="1"}'
+        values: '1 1 1 1 1 1 1 1'
+      - series: 'edge_serve_model_ready{job="edge-serve", instance="cart", model="seg", version="2"}'
+        values: '1 1 0 0 0 0 0 0'
     alert_rule_test:
       - {eval_time: 15s, alertname: ModelHangs}
       - {eval_time: 30s, alertname: ModelHangs, exp_alerts: [{exp_labels: {instance: cart, model: seg}}]}
       - {eval_time: 30s, alertname: ServerDown}
+      - {eval_time: 75s, alertname: ModelIsNotReady}
+      - {eval_time: 105s, alertname: ModelIsNotReady, exp_alerts: [{exp_labels: {instance: cart, model: seg}}]}
       - {eval_time: 15s, alertname: ModelIsMissing}
       - eval_time: 105s
         alertname: ModelIsMissing

@@ -10,7 +10,7 @@ import pytest
 
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.metrics.page import Page
-from edge_serve.metrics.source import CustomFamily, HttpSeries, ModelSeries
+from edge_serve.metrics.source import CustomFamily, HttpSeries, ModelSeries, Readiness
 from edge_serve.models.statistics import new_statistics, record_batch, record_failure, record_success
 
 MS = 1_000_000
@@ -22,9 +22,13 @@ class FakeSource:
 
     series: list[ModelSeries] = field(default_factory=list)
     families: list[CustomFamily] = field(default_factory=list)
+    ready: list[Readiness] = field(default_factory=list)
 
     def models(self) -> Iterable[ModelSeries]:
         return self.series
+
+    def readiness(self) -> Iterable[Readiness]:
+        return self.ready
 
     def http(self) -> HttpSeries:
         return HttpSeries(connections=3, requests={200: 7, 404: 1})

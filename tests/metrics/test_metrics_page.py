@@ -24,7 +24,7 @@ from edge_serve.metrics import page as page_module
 from edge_serve.metrics.gpu import GpuReading
 from edge_serve.metrics.options import MetricsOptions, parse_options
 from edge_serve.metrics.page import Page
-from edge_serve.metrics.source import CustomFamily, CustomSample
+from edge_serve.metrics.source import CustomFamily, CustomSample, Readiness
 
 from .conftest import MS, FakeClock, FakeSource, rendered
 
@@ -70,6 +70,18 @@ def test_prometheus_client_reads_every_value_back(source: FakeSource, clock: Fak
     assert families["nv_gpu_utilization"] == {("nv_gpu_utilization", (("gpu_uuid", "GPU-1"),)): 0.5}
     assert "nv_gpu_power_usage" not in families
     assert "nv_cpu_memory_total_bytes" in families
+
+
+def test_a_version_that_cannot_answer_has_a_0(source: FakeSource, clock: FakeClock) -> None:
+    source.ready = [Readiness("plain", "1", True), Readiness("plain", "2", False), Readiness("bare", "", False, "/r")]
+
+    families = parsed(rendered(Page(source, ALL, None, clock)))
+
+    assert {labels: value for (_, labels), value in families["edge_serve_model_ready"].items()} == {
+        (("model", "plain"), ("version", "1")): 1,
+        (("model", "plain"), ("version", "2")): 0,
+        (("model", "bare"), ("namespace", "/r"), ("version", "")): 0,
+    }
 
 
 def test_counters_keep_tritons_names(source: FakeSource, clock: FakeClock) -> None:

@@ -436,6 +436,34 @@ def test_a_model_without_a_version_is_not_ready(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+def test_each_version_that_serves_or_should_has_its_readiness(tmp_path: Path) -> None:
+    async def scenario(house: House) -> None:
+        def told() -> list[tuple[str, str, bool]]:
+            return [(one.name, one.version, one.ready) for one in house.registry.readiness()]
+
+        house.put("bare")
+        house.put("m", 1, 2)
+        house.put("unread", 1, readable=False)
+        house.loader.broken["m", 2] = Internal("v2 is bad")
+        assert told() == []
+        await house.registry.load_all()
+        assert told() == [("bare", "", False), ("m", "2", False), ("unread", "", False)]
+
+        (tmp_path / "m" / "2").rmdir()
+        await house.registry.load("m")
+        house.registry.incidents.left_out["fatal"] = "the server died over it"
+        assert told() == [("bare", "", False), ("fatal", "", False), ("m", "1", True), ("unread", "", False)]
+
+        house.serving("m").healthy = False
+        await house.registry.unload("bare")
+        await house.registry.unload("unread")
+        assert told() == [("fatal", "", False), ("m", "1", False)]
+        await house.registry.unload("m")
+        assert told() == [("fatal", "", False)]
+
+    play(tmp_path, scenario)
+
+
 BAD = Internal("v2 is bad")
 
 
