@@ -161,7 +161,8 @@ class Entrance:
             config.metrics_config, gpu=config.allow_gpu_metrics, cpu=config.allow_cpu_metrics,
             interval_ms=config.metrics_interval_ms,
         )  # fmt: skip
-        page = Page(source, options, find_gpus() if options.gpu else None, self._clock)
+        gpus = find_gpus() if options.gpu else None
+        page = Page(source, options, gpus, self._clock, config.ota_status_file)
         metrics = MetricsApplication(page.render, guards.access)
         door = HttpServer(metrics, LIMITS, self._clock, choose=metrics.for_peer, tls=guards.metrics_tls)
         host = config.metrics_address or config.http_address

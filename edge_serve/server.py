@@ -149,7 +149,8 @@ class Server:
             log_control.events if log_control is not None else None,
             lambda: self._supervisor.safe_mode,
         )
-        return Collector(rooms, Probe(repository.scan, gpu=config.allow_gpu_metrics), self._clock)
+        probe = Probe(repository.scan, gpu=config.allow_gpu_metrics, updates=config.ota_status_file)
+        return Collector(rooms, probe, self._clock)
 
     async def run(self) -> int:
         """Serve until a signal; the exit status."""

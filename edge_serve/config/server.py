@@ -160,6 +160,14 @@ class ServerConfig(DoorSettings):
             "$STATE_DIRECTORY, which systemd sets; without either, crashes are not remembered.",
         ),
     ] = ""
+    ota_status_file: Annotated[
+        str,
+        _server(
+            PATH,
+            "File in which edge-ota tells of releases and updates, for the status, the page and the metrics "
+            "edge_ota_*. Not given, or not there: none of them mentions updates.",
+        ),
+    ] = ""
     hang_timeout_secs: Annotated[
         float,
         _worker(

@@ -21,6 +21,9 @@ from edge_serve.metrics.readers import (
     latency,
     micros,
     one,
+    ota,
+    ota_each,
+    ota_readable,
     ready,
     refused,
     summary,
@@ -52,6 +55,7 @@ _SUMMARY = "summary_latencies=true"
 _SUMMARY_UNCACHED = "summary_latencies=true, response cache off"
 _SUMMARY_CACHED = "summary_latencies=true, response cache on for the model"
 _CPU = "--allow-cpu-metrics=true (default)"
+_OTA = "edge-ota has written --ota-status-file"
 _NVML = "a GPU is found (by the extra `[nvml]`, or on a Jetson) and --allow-gpu-metrics=true (default)"
 
 # fmt: off
@@ -158,5 +162,41 @@ CATALOGUE: tuple[Metric, ...] = (
            "Refused at the ports: connections, handshakes, requests and bodies beyond a limit, and access"),
     Metric("edge_serve_gpu_temperature_celsius", "gauge", _GPU, gpu(lambda g: g.temperature),
            "GPU temperature in degrees Celsius", _NVML),
+    # of edge-ota, out of its status file
+    Metric("edge_ota_status_readable", "gauge", (), ota_readable,
+           "1 if the status file of edge-ota can be read, else 0", _OTA),
+    Metric("edge_ota_status_age_seconds", "gauge", (), ota(lambda u: u.age_seconds),
+           "Time since edge-ota wrote its status file; it grows when the agent does not run", _OTA),
+    Metric("edge_ota_last_check_timestamp", "gauge", (), ota(lambda u: u.last_check or None),
+           "When edge-ota last asked the repository, in seconds since the epoch", _OTA),
+    Metric("edge_ota_last_success_timestamp", "gauge", (), ota(lambda u: u.last_success or None),
+           "When a run of edge-ota last ended without an error, in seconds since the epoch", _OTA),
+    Metric("edge_ota_metadata_expires_seconds", "gauge", ("role",),
+           ota_each(lambda u: [({"role": role}, when) for role, when in sorted(u.expires.items())]),
+           "When the metadata of a role expires, in seconds since the epoch", _OTA),
+    Metric("edge_ota_clock_unset", "gauge", (), ota(lambda u: int(u.clock_unset)),
+           "1 if the clock of the device is not set, so that a remembered time is used", _OTA),
+    Metric("edge_ota_paused", "gauge", (), ota(lambda u: int(bool(u.paused))),
+           "1 if an operator has paused updates", _OTA),
+    Metric("edge_ota_state", "gauge", ("model", "state"),
+           ota_each(lambda u: [({"model": b.name, "state": b.state}, 1) for b in u.bundles if b.state]),
+           "1 for the state of a model's release: GOOD, or how far the next release is", _OTA),
+    Metric("edge_ota_release", "gauge", ("model", "release"),
+           ota_each(lambda u: [({"model": b.name, "release": str(b.release)}, 1) for b in u.bundles if b.release]),
+           "1 for the release that serves", _OTA),
+    Metric("edge_ota_bytes_total", "counter", (), ota(lambda u: u.bytes_total),
+           "Bytes that edge-ota has downloaded", _OTA),
+    Metric("edge_ota_failures_total", "counter", ("step", "reason"),
+           ota_each(lambda u: [({"step": key.partition("/")[0], "reason": key.partition("/")[2]}, count)
+                               for key, count in sorted(u.failures.items())]),
+           "Steps of updates that failed, by step and reason", _OTA),
+    Metric("edge_ota_rollbacks_total", "counter", (), ota(lambda u: u.rollbacks),
+           "Releases that edge-ota has rolled back", _OTA),
+    Metric("edge_ota_bad_releases", "gauge", (), ota(lambda u: u.bad_releases),
+           "Releases that are remembered as bad on this device", _OTA),
+    Metric("edge_ota_engine_build_seconds", "gauge", (), ota(lambda u: u.build_seconds or None),
+           "Time that the last build of an engine took", _OTA),
+    Metric("edge_ota_disk_free_bytes", "gauge", (), ota(lambda u: u.disk_free_bytes),
+           "Free bytes for releases, as edge-ota saw them", _OTA),
 )
 # fmt: on

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Iterable, Iterator
 
 from edge_serve.aio.offload import offload
@@ -17,6 +18,7 @@ from edge_serve.metrics.machine import Machine, MachineReading
 from edge_serve.metrics.options import MetricsOptions
 from edge_serve.metrics.readers import Model, Scrape
 from edge_serve.metrics.source import CustomFamily, CustomSample, Readiness, StatisticsSource
+from edge_serve.metrics.updates import Updates, read_updates
 
 #: how long a scrape waits for the figures of the machine and its GPUs, seconds
 DEVICE_SECONDS = 2.0
@@ -30,18 +32,26 @@ class Page:
 
     Args:
         gpus: `gpu.find_gpus()`; nothing by default.
+        updates: `--ota-status-file`; "" = none.
     """
 
     def __init__(
-        self, source: StatisticsSource, options: MetricsOptions, gpus: Gpus | None = None, clock: Clock | None = None
+        self,
+        source: StatisticsSource,
+        options: MetricsOptions,
+        gpus: Gpus | None = None,
+        clock: Clock | None = None,
+        updates: str = "",
     ) -> None:
         self._source = source
         self._options = options
         self._clock = clock or MonotonicClock()
         self._gpus = gpus or NoGpu()
+        self._updates_file = updates
+        self._updates: Updates | None = None
         self._machine_reading = MachineReading()
         self._gpu_readings: list[GpuReading] = []
-        self._reading: asyncio.Future[tuple[MachineReading, list[GpuReading]]] | None = None
+        self._reading: asyncio.Future[tuple[MachineReading, list[GpuReading], Updates | None]] | None = None
         self._gpus_due_ns = 0
         self._machine = Machine(options.interval_ns, self._clock.now_ns()) if options.cpu else None
 
@@ -61,7 +71,7 @@ class Page:
             readiness.append(one)
             yield ""
         http, memory = self._source.http(), self._source.tensor_memory()
-        scrape = Scrape(models, http, readiness, memory, self._machine_reading, self._gpu_readings)
+        scrape = Scrape(models, http, readiness, memory, self._machine_reading, self._gpu_readings, self._updates)
         for metric in CATALOGUE:
             yield from family_lines(metric.name, metric.kind, metric.help, metric.read(scrape))
         for family in _merged(self._source.custom()):
@@ -76,15 +86,15 @@ class Page:
             self._reading = asyncio.ensure_future(offload(self._read_now, self._clock.now_ns()))
         done, _ = await asyncio.wait({self._reading}, timeout=DEVICE_SECONDS)
         for reading in done:
-            self._machine_reading, self._gpu_readings = reading.result()
+            self._machine_reading, self._gpu_readings, self._updates = reading.result()
 
-    def _read_now(self, now_ns: int) -> tuple[MachineReading, list[GpuReading]]:
+    def _read_now(self, now_ns: int) -> tuple[MachineReading, list[GpuReading], Updates | None]:
         machine = self._machine.read(now_ns) if self._machine else MachineReading()
         gpus = self._gpu_readings
         if self._options.gpu and now_ns >= self._gpus_due_ns:
             gpus = self._gpus.read()
             self._gpus_due_ns = now_ns + self._options.interval_ns
-        return machine, gpus
+        return machine, gpus, read_updates(self._updates_file, time.time())
 
 
 def _merged(families: Iterable[CustomFamily]) -> list[CustomFamily]:

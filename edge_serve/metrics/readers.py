@@ -18,6 +18,7 @@ from edge_serve.metrics.histogram import (
 from edge_serve.metrics.machine import MachineReading
 from edge_serve.metrics.options import MetricsOptions
 from edge_serve.metrics.source import HttpSeries, ModelSeries, Readiness
+from edge_serve.metrics.updates import Updates
 
 
 @dataclass(slots=True)
@@ -49,6 +50,7 @@ class Scrape:
     tensor_memory: int = 0
     machine: MachineReading = field(default_factory=MachineReading)
     gpus: list[GpuReading] = field(default_factory=list)
+    updates: Updates | None = None
 
 
 _NOT_IN_A_LABEL = re.compile("[^a-zA-Z0-9_]")
@@ -175,6 +177,32 @@ def gpu(value: Callable[[GpuReading], float | None]) -> Reader:
             found = value(gpu)
             if found is not None:
                 yield Sample(label_text({"gpu_uuid": gpu.uuid}), found)
+
+    return read
+
+
+def ota(value: Callable[[Updates], float | None]) -> Reader:
+    """A single series, where an agent has written its status file in a form that can be read."""
+
+    def read(scrape: Scrape) -> list[Sample]:
+        readable = scrape.updates is not None and not scrape.updates.problem
+        found = value(scrape.updates) if scrape.updates is not None and readable else None
+        return [] if found is None else [Sample("", found)]
+
+    return read
+
+
+def ota_readable(scrape: Scrape) -> list[Sample]:
+    """1 or 0, where an agent has written its status file."""
+    return [] if scrape.updates is None else [Sample("", int(not scrape.updates.problem))]
+
+
+def ota_each(rows: Callable[[Updates], Iterable[tuple[dict[str, str], float]]]) -> Reader:
+    """A series for each row of labels and value that the agent tells of."""
+
+    def read(scrape: Scrape) -> Iterator[Sample]:
+        for labels, value in rows(scrape.updates) if scrape.updates is not None else ():
+            yield Sample(label_text(labels), value)
 
     return read
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from edge_serve.messages.failures import failed_line
@@ -20,6 +20,7 @@ from edge_serve.messages.status import (
 )
 from edge_serve.metrics.gpu import GpuReading
 from edge_serve.metrics.source import HttpSeries
+from edge_serve.metrics.updates import Updates
 from edge_serve.status.events import Event
 from edge_serve.status.probe import Readings
 
@@ -83,6 +84,7 @@ def build(facts: Facts, rows: Sequence[Document] | None = None) -> Document:
         },
         "tensor_memory": {"used_bytes": facts.tensor_memory[0], "limit_bytes": facts.tensor_memory[1]},
         "device": _device(facts.readings),
+        "updates": _updates(facts.readings.updates),
         "events": [_plain(event) for event in facts.events],
         "errors": [_plain(event) for event in facts.errors],
     }
@@ -267,6 +269,26 @@ def _device(readings: Readings) -> Document:
         "memory_used_bytes": readings.machine.memory_used,
         "temperatures": [_plain(one) for one in readings.temperatures],
         "gpus": [_plain(gpu) for gpu in readings.gpus],
+    }
+
+
+def _updates(updates: Updates | None) -> Document | None:
+    """What edge-ota tells; None = there is no agent on this device."""
+    if updates is None:
+        return None
+    return {
+        "age_seconds": round(updates.age_seconds, 1),
+        "problem": updates.problem,
+        "state": updates.state,
+        "agent": updates.agent,
+        "last_check": updates.last_check,
+        "last_success": updates.last_success,
+        "error": updates.error,
+        "error_reason": updates.error_reason,
+        "clock_unset": updates.clock_unset,
+        "paused": updates.paused,
+        "rollbacks": updates.rollbacks,
+        "bundles": [asdict(one) for one in updates.bundles],
     }
 
 

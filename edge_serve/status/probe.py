@@ -20,6 +20,7 @@ from edge_serve.messages.status import ProcessReading, Temperature
 from edge_serve.metrics.gpu import GpuReading, Gpus, NoGpu, find_gpus
 from edge_serve.metrics.machine import Machine, MachineReading
 from edge_serve.metrics.thermal import read_temperatures
+from edge_serve.metrics.updates import Updates, read_updates
 from edge_serve.models.repository import Found
 
 #: libraries whose versions are told where they are installed
@@ -46,6 +47,7 @@ class Readings:
     processes: Mapping[int, ProcessReading] = field(default_factory=dict)
     found: Mapping[str, Found] | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    updates: Updates | None = None
 
 
 class Probe:
@@ -54,10 +56,14 @@ class Probe:
     Args:
         scan: what lies in the repositories, `Repository.scan`.
         gpu: whether to look for GPUs (`--allow-gpu-metrics`).
+        updates: `--ota-status-file`; "" = none.
         root: stands in for / in tests.
     """
 
-    def __init__(self, scan: Callable[[], Mapping[str, Found]], *, gpu: bool = True, root: Path = Path("/")) -> None:
+    def __init__(
+        self, scan: Callable[[], Mapping[str, Found]], *, gpu: bool = True, root: Path = Path("/"), updates: str = ""
+    ) -> None:
+        self._updates = updates
         self._scan = scan
         self._gpu = gpu
         self._root = root
@@ -80,6 +86,7 @@ class Probe:
             {pid: read_process(pid, self._root) for pid in pids},
             found,
             self._versions,
+            read_updates(self._updates, time.time()),
         )
 
     def _read_gpus(self) -> list[GpuReading]:

@@ -53,7 +53,7 @@ def report(
     total, each = between(before, after)
     lines = [*_head(after, paint, columns), "", *_figures(after, total, measured=before is not None), ""]
     lines += _models(after, each, paint, columns)
-    lines += ["", *_workers(after, paint)]
+    lines += [*_releases(after.get("updates"), after["time_ms"] / 1000, paint, columns), "", *_workers(after, paint)]
     if after.get("log_hidden"):
         text = "the log's lines are shown on the device itself, and to clients with a token"
         return [*lines, "", *wrapped(text, columns, "")]
@@ -144,6 +144,38 @@ def _noted(line: str, width: int, note: str, columns: int) -> list[str]:
     if not note or not columns or width + 2 + len(note) <= columns:
         return [f"{line}  {note}" if note else line]
     return [line, *wrapped(note, columns, _INDENT)]
+
+
+def _releases(updates: Document | None, now: float, paint: Paint, columns: int) -> list[str]:
+    """What edge-ota tells of updates; nothing where there is no agent."""
+    if updates is None:
+        return []
+    rows, notes = [], []
+    for one in updates["bundles"]:
+        share = f"{100 * one['done_bytes'] // one['total_bytes']} %" if one["total_bytes"] else NONE
+        following = str(one["next"]) if one["next"] else NONE
+        stage = one["stage"] or ("GOOD" if one["release"] else NONE)
+        rows.append([_clean(one["name"]), str(one["release"] or NONE), stage, following, share])
+        notes.append(_sentence(one["reason"]))
+    lines = ["", *wrapped(_check_line(updates, now, paint), columns, _INDENT, "")]
+    if not rows:
+        return lines
+    head, *table_lines = table([("RELEASE OF", "SERVES", "STATE", "NEXT", "FETCHED"), *rows], "<><>>")
+    noted = (_noted(line, len(line), note, columns) for line, note in zip(table_lines, notes, strict=True))
+    return [*lines, paint(head, "head"), *(one for some in noted for one in some)]
+
+
+def _check_line(updates: Document, now: float, paint: Paint) -> str:
+    if updates["problem"]:
+        return f"updates   {paint(_sentence(updates['problem']), 'bad')}"
+    checked = (
+        f"last check {span(max(0.0, now - updates['last_check']))} ago" if updates["last_check"] else "no check yet"
+    )
+    parts = [updates["state"] or "idle", checked]
+    parts += ["the clock is not set"] if updates["clock_unset"] else []
+    parts += [f"paused: {updates['paused']}"] if updates["paused"] else []
+    parts += [f"{updates['error_reason']}: {updates['error']}"] if updates["error"] else []
+    return f"updates   {_sentence('; '.join(parts))}"
 
 
 def _workers(document: Document, paint: Paint) -> list[str]:

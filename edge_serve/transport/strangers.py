@@ -22,6 +22,7 @@ def for_strangers(document: Document) -> Document:
         "server": _server(document["server"]),
         "models": [_model(row) for row in document["models"]],
         "workers": [_worker(row) for row in document["workers"]],
+        "updates": _updates(document.get("updates")),
         "events": [],
         "errors": [],
         "log_hidden": True,
@@ -49,6 +50,14 @@ def _server(server: Document) -> Document:
 
 def _model(row: Document) -> Document:
     return {**row, "name": plain_name(row["name"]), "reason": HIDDEN if row["reason"] else ""}
+
+
+def _updates(updates: Document | None) -> Document | None:
+    if updates is None:
+        return None
+    hidden = {key: HIDDEN if updates[key] else "" for key in ("problem", "error", "paused")}
+    bundles = [{**one, "reason": HIDDEN if one["reason"] else ""} for one in updates["bundles"]]
+    return {**updates, **hidden, "bundles": bundles}
 
 
 def _worker(row: Document) -> Document:

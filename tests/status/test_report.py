@@ -8,6 +8,7 @@ import pytest
 
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.metrics.machine import MachineReading
+from edge_serve.metrics.updates import BundleStatus, Updates
 from edge_serve.status import report as texts
 from edge_serve.status.document import build
 from edge_serve.status.events import Event
@@ -166,3 +167,29 @@ def test_a_reason_of_several_lines_is_one_line() -> None:
     found["models"][0].update(condition="failed", reason="no module\n\nAt:\n  model.py(6)\nInstall it")
 
     assert any(line.endswith("no module At: model.py(6) Install it") for line in report(None, found))
+
+
+def with_updates(**members: object) -> list[str]:
+    bundles = (
+        BundleStatus("det", ("det",), 16, 15, 17, "PROBATION", 5, 10),
+        BundleStatus("ocr", release=3, reason="release 4 is bad here: golden test"),
+    )
+    made = replace(facts(), time_ms=1_000_000_000)
+    updates = Updates(bundles=bundles, **{"state": "idle", "last_check": made.time_ms / 1000 - 120, **members})  # type: ignore[arg-type]  # of any member
+    return report(None, build(replace(made, readings=replace(made.readings, updates=updates))))
+
+
+def test_releases_and_the_last_check_are_shown() -> None:
+    lines = with_updates()
+    assert "updates   idle; last check 2 min ago" in lines
+    assert "RELEASE OF  SERVES  STATE      NEXT  FETCHED" in lines
+    assert "det             16  PROBATION    17     50 %" in lines
+    assert "ocr              3  GOOD          -        -  release 4 is bad here: golden test" in lines
+    assert not any("RELEASE" in line or "updates" in line for line in report(None, document()))
+
+
+def test_why_updates_do_not_come_is_shown() -> None:
+    lines = with_updates(error="the disk is full", error_reason="no_space", clock_unset=True, paused="by anna")
+    text = "idle; last check 2 min ago; the clock is not set; paused: by anna; no_space: the disk is full"
+    assert f"updates   {text}" in lines
+    assert "updates   x cannot be read" in with_updates(problem="x cannot be read")

@@ -21,6 +21,7 @@ from PIL import Image
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.status import WorkerFacts
+from edge_serve.metrics.updates import BundleStatus, Updates
 from edge_serve.models.statistics import record_success
 from edge_serve.status.document import build
 from edge_serve.transport.page import page_files
@@ -180,6 +181,22 @@ def test_failed_models_come_first_and_are_not_waited_for(browser: Browser, scene
         shows(page, "18 failed · 1 of 19 ready")
         names = page.evaluate("[...document.querySelectorAll('.models .title')].map(one => one.textContent)")
         assert names == [*[entry.name for entry in bad], "det"]
+
+
+def test_releases_and_updates_are_drawn_and_their_texts_are_text(browser: Browser, scene: Scene) -> None:
+    bundles = (
+        BundleStatus("det", ("det",), 16, 15, 17, "PROBATION", 5, 10),
+        BundleStatus("ocr", release=3, reason=EVIL),
+    )
+    made = facts()
+    updates = Updates(state="idle", error="the disk is full", error_reason="no_space", bundles=bundles)
+    with_updates = build(replace(made, readings=replace(made.readings, updates=updates)))
+    scene.answer = lambda: (200, with_updates)
+    with opened(browser, scene.url) as page:
+        for text in ("idle; no check yet; no_space: the disk is full", "PROBATION", "17", "50 %", "GOOD", EVIL):
+            shows(page, text)
+        scene.answer = lambda: (200, document())
+        page.wait_for("document.getElementById('updates').hidden")
 
 
 def test_a_model_that_hangs_is_red_and_errors_of_clients_are_shown(browser: Browser, scene: Scene) -> None:

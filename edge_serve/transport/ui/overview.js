@@ -3,6 +3,7 @@
 import { $, chart, forgetChildren, header, keep, make, meter, row, say, tile } from "./draw.js";
 import { LATENCY_WINDOW, RATE_WINDOW, countersOf } from "./history.js";
 import { drawModels, drawRequestTiles, failureChart, latencyChart, memoryOf, requestChart } from "./models.js";
+import { drawUpdates } from "./updates.js";
 import { NONE, bytes, clock, number, part, percent, plural, short, span } from "./text.js";
 
 const BRIEF = 12;
@@ -238,6 +239,7 @@ export function drawOverview(doc, past) {
     { ...doc.server, label: "front end", restarts: 0, models: ["sockets, queues, statistics"] },
     ...doc.workers,
   ]);
+  drawUpdates(doc);
   drawAllEvents(doc);
   drawAbout(doc);
 }
