@@ -77,7 +77,7 @@ def _advice_on_module(error: ModuleNotFoundError) -> str:
     package = _PACKAGES.get(top, top)
     return (
         f"install it for the Python that runs the model: {sys.executable} -m pip install {package}; or name an "
-        "environment that has it in the parameter EXECUTION_ENV_PATH"
+        "environment that has it in the parameter EXECUTION_ENV_PATH; if it is a file of yours, put it beside model.py"
     )
 
 

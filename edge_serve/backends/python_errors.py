@@ -17,7 +17,8 @@ from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, triton_code, with_
 #: The module that Triton's classes say they come from; it shows in `type(x)` and in error texts.
 MODULE = "c_python_backend_utils"
 
-_OWN = str(Path(__file__).parent / "python_")
+#: files of frames that lead to no line of a model: the backend's own, and those that any import passes through
+_HIDDEN = (str(Path(__file__).parent / "python_"), "<frozen importlib.")
 _RESUMED = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 _NO_TERMINAL = (
@@ -99,6 +100,7 @@ def describe(error: BaseException, caller: FrameType | None) -> str:
     """`Type: text`, under `At:` the calls that led there, innermost first, up to but without `caller`, then advice.
 
     The frames are followed through their callers, as pybind11 does, so an import error shows the file that imports.
+    Those of Python's import system are left out.
     """
     if isinstance(error, Refusal):
         return str(error)
@@ -113,7 +115,7 @@ def describe(error: BaseException, caller: FrameType | None) -> str:
     lines: list[str] = []
     while frame is not None and frame is not caller:
         # In Triton what pb_utils does is native code, and has no frames.
-        if not frame.f_code.co_filename.startswith(_OWN):
+        if not frame.f_code.co_filename.startswith(_HIDDEN):
             lines.append(f"  {frame.f_code.co_filename}({line}): {frame.f_code.co_name}\n")
         # A coroutine or generator that has ended has no caller any more; Python 3.13 still tells the one it had.
         frame = None if frame.f_code.co_flags & _RESUMED else frame.f_back

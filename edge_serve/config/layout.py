@@ -24,6 +24,10 @@ _MOST_ENTRIES = 1000
 _VERSION_LIKE = re.compile(r"(?:v|ver|version)?[-_. ]?0*(\d{1,18})(?:\.\d+)*\Z", re.IGNORECASE)
 _CONFIG_LIKE = re.compile(r"config\.(?:pbtxt?|prototxt|pbtxt\.txt|pb|txt)\Z", re.IGNORECASE)
 
+#: a virtual environment has this file
+_ENVIRONMENT_FILE = "pyvenv.cfg"
+_ELSEWHERE = "keep it outside of the model repository, which is for models only"
+
 _TF2ONNX = "python -m tf2onnx.convert {option} {path} --output {version}/model.onnx"
 _IN_PYTHON = 'or load it in {version}/model.py with backend: "python"'
 #: ending of a file or directory -> its kind, and how to serve it
@@ -163,6 +167,8 @@ def _advice_without_version(found: _Folder) -> str:
             f"'{name}' is named like a version, and '{root}' looks like a model: give its parent, "
             f"--model-repository={quote(str(root.parent))}"
         )
+    if _ENVIRONMENT_FILE in found.files:
+        return f"{name}/ is a virtual environment of Python, not a model: {_ELSEWHERE}"
     for folder in found.folders:
         if (model / folder / CONFIG_FILE).is_file() or _versions(_read(model / folder, "")):
             inner = quote(f"{name}/{folder}")
@@ -171,14 +177,25 @@ def _advice_without_version(found: _Folder) -> str:
         if like := _VERSION_LIKE.match(folder):
             move = _move(f"{name}/{folder}", f"{name}/{like[1]}")
             return f"{name}/{folder} is no version directory: its name must be a number without zeros before it: {move}"
+    for folder in found.folders:
+        if _read(model / folder, "").ending(*_SERVED):
+            move = _move(f"{name}/{folder}", f"{name}/1")
+            return f"{name}/{folder} is no version directory: its name must be a number: {move}"
     for file in found.ending(*_SERVED):
         target = f"{name}/1/{_SERVED[PurePath(file).suffix.lower()][1]}"
         move = _move(f"{name}/{file}", target)
         return f"{name}/ holds {file} and no version directory such as {name}/1: mkdir {quote(f'{name}/1')} && {move}"
-    return (
+    made = (
         f"there is no version directory such as {name}/1: mkdir {quote(f'{name}/1')} and put the model's file there, "
         "as model.onnx or model.py (git does not keep empty directories)"
     )
+    return made if CONFIG_FILE in found.files else f"{made}; if {name}/ is no model, {_ELSEWHERE}"
+
+
+def is_model(directory: Path) -> bool:
+    """Return whether a directory of a repository looks like a model: it has a configuration or a version."""
+    found = _read(directory, "")
+    return CONFIG_FILE in found.files or bool(_versions(found))
 
 
 def _advice_on_files(found: _Folder, expected: str = "") -> str:

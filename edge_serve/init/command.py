@@ -10,10 +10,15 @@ from pathlib import Path
 
 from edge_serve.commands.options import OptionParser
 from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.layout import is_model
 from edge_serve.errors import EdgeServeError
 from edge_serve.init import ensemble, onnx_file, python_model
 from edge_serve.init.directory import Place, new_directory
 from edge_serve.init.example import curl
+from edge_serve.models.repository import Repository
+
+#: directories that are no models and that the note names; of others it says that there are more
+_MOST_NAMES = 4
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -54,7 +59,22 @@ def _next_steps(place: Place, config: pb.ModelConfig) -> str:
         f"edge-serve --model-repository {repository}",
         request or "# FP16 and BF16 have no JSON form: send binary tensors, as with tritonclient",
     ]
+    if others := _no_models(place.repository):
+        names = ", ".join(others[:_MOST_NAMES]) + (" and others" if len(others) > _MOST_NAMES else "")
+        lines[1:1] = [
+            f"note: a server of '{place.repository}' ends with an error, because these are no models: {names}. Keep "
+            "models in a directory of their own, as --model-repository models does"
+        ]
     return "\n".join(lines)
+
+
+def _no_models(repository: Path) -> list[str]:
+    """Return the directories that a server takes for models, and that are none."""
+    try:
+        found = Repository([repository]).scan()
+    except EdgeServeError:  # the model is written; a server says why it cannot read the rest
+        return []
+    return [f"{name}/" for name, entry in found.items() if not is_model(entry.directory)]
 
 
 def _parser() -> OptionParser:

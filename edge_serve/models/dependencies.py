@@ -14,6 +14,8 @@ from edge_serve.config.checks import check_cache
 from edge_serve.config.checks_ensemble import check_ensemble_members, member_key
 from edge_serve.errors import EdgeServeError, InvalidArgument
 
+#: what stands before the name of a similar model, in the failure of one that is in no repository
+_DID_YOU_MEAN = ", did you mean "
 #: model -> the models that it needs itself
 Needs = Mapping[str, Collection[str]]
 
@@ -56,6 +58,12 @@ def members_of(config: pb.ModelConfig) -> dict[str, set[int]]:
     return members
 
 
+def _meant(failure: EdgeServeError | None) -> str:
+    """Return the end of a failure that names the model with the most similar name; "" = it names none."""
+    _, found, name = failure.message.partition(_DID_YOU_MEAN) if failure is not None else ("", "", "")
+    return found + name.strip()
+
+
 def check_members(config: pb.ModelConfig, member: Callable[[str], Member]) -> bool:
     """Whether an ensemble can work with its members as they are now; True when it is decoupled.
 
@@ -68,6 +76,7 @@ def check_members(config: pb.ModelConfig, member: Callable[[str], Member]) -> bo
     if missing:
         text = f"ensemble {name} contains models that are not available or ambiguous: {', '.join(missing)}"
         text += "; put them into the repository, or correct model_name in its steps"
+        text += "".join(dict.fromkeys(_meant(members[model].failure) for model in missing))
         raise LoadFailure(name, text, invalid=True)
     for model, found in members.items():
         _check_member(name, model, found, needed[model])

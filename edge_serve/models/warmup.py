@@ -17,7 +17,7 @@ from edge_serve.aio.offload import offload
 from edge_serve.backends.base import Reply
 from edge_serve.config.model import read_file
 from edge_serve.config.model_config_pb2 import ModelConfig, ModelWarmup
-from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.errors import EdgeServeError, InvalidArgument, with_advice
 from edge_serve.messages.about import DISPLAY, about
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.models.reshape import converted
@@ -148,7 +148,9 @@ def _check_names(config: ModelConfig, sample: ModelWarmup) -> None:
     known += [control.name for control in sequences.control_input]
     known += [state.input_name for state in sequences.state]
     for name in sorted(sample.inputs.keys() - known):
-        raise InvalidArgument(f"unexpected inference input '{name}' for model '{config.name}'")
+        text = f"unexpected inference input '{name}' for model '{config.name}'"
+        advice = f"model_warmup sample '{sample.name}' has it: correct the key; the inputs are {', '.join(known)}"
+        raise InvalidArgument(with_advice(text, advice))
 
 
 def _tensor(

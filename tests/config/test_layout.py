@@ -79,7 +79,22 @@ def made(root: Path, *names: str) -> Path:
         (
             ("m/",),
             "there is no version directory such as m/1: mkdir m/1 and put the model's file there, as model.onnx or "
+            "model.py (git does not keep empty directories); if m/ is no model, keep it outside of the model "
+            "repository, which is for models only",
+        ),
+        (
+            ("m/config.pbtxt",),
+            "there is no version directory such as m/1: mkdir m/1 and put the model's file there, as model.onnx or "
             "model.py (git does not keep empty directories)",
+        ),
+        (
+            ("m/latest/model.py",),
+            "m/latest is no version directory: its name must be a number: mv m/latest m/1",
+        ),
+        (
+            ("m/pyvenv.cfg", "m/lib/python3.11/"),
+            "m/ is a virtual environment of Python, not a model: keep it outside of the model repository, which is for "
+            "models only",
         ),
     ],
 )  # fmt: skip

@@ -61,6 +61,21 @@ def test_a_python_model_and_an_ensemble_of_two_are_written(tmp_path: Path, capsy
         assert not file.is_file() or "docs/" not in file.read_text().replace("main/docs/", "")
 
 
+def test_directories_that_are_no_models_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("environment", "good/1", ".hidden", "__pycache__"):
+        (tmp_path / name).mkdir(parents=True)
+
+    assert init(tmp_path, "first", "--python") == 0
+    said = capsys.readouterr().out
+    assert f"note: a server of '{tmp_path}' ends with an error, because these are no models: environment/. Keep" in said
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+    assert init(tmp_path, "second", "--python") == 0
+    assert "no models: a/, b/, c/, d/ and others. Keep" in capsys.readouterr().out
+    assert init(tmp_path / "own", "first", "--python") == 0
+    assert "note:" not in capsys.readouterr().out
+
+
 def test_the_warmup_in_comments_is_valid_when_it_is_uncommented(tmp_path: Path) -> None:
     assert init(tmp_path, "m", "--python") == 0
     file = tmp_path / "m" / "config.pbtxt"

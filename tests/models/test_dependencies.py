@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edge_serve.config.text import parse_model_config as parse
+from edge_serve.errors import Internal
 from edge_serve.models.dependencies import LoadFailure, Member, check_members
 
 ENSEMBLE = """name: "e" platform: "ensemble"
@@ -18,6 +19,18 @@ MEMBER = """name: "a" model_transaction_policy { decoupled: true }
 def check(ensemble: str) -> bool:
     member = Member(parse(MEMBER), [1])
     return check_members(parse(ensemble), lambda _: member)
+
+
+def test_an_unknown_member_is_told_with_the_name_that_may_be_meant() -> None:
+    def unknown(failure: Internal | None) -> str:
+        with pytest.raises(LoadFailure) as refused:
+            check_members(parse(ENSEMBLE), lambda _: Member(failure=failure, known=False))
+        return refused.value.reason.partition("not available or ambiguous: ")[2]
+
+    said = "a; put them into the repository, or correct model_name in its steps"
+    assert unknown(None) == said
+    assert unknown(Internal("no directory 'a' in models")) == said
+    assert unknown(Internal("no directory 'a' in models, did you mean 'ab'?")) == f"{said}, did you mean 'ab'?"
 
 
 def test_an_ensemble_that_a_member_makes_decoupled_has_no_response_cache() -> None:

@@ -88,7 +88,9 @@ def test_what_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "warmup" / "short").write_bytes(b"1234")
     value = "batch_size: 1 inputs {{ key: 'X' value {{ data_type: TYPE_INT32 dims: [{}] {} }} }}"
 
-    with pytest.raises(InvalidArgument, match="unexpected inference input 'Z' for model 'm'"):
+    with pytest.raises(
+        InvalidArgument, match=r"unexpected inference input 'Z' for model 'm'; model_warmup sample '\w*' has"
+    ):
         requests(sample(value.replace("'X'", "'Z'").format(1, "zero_data: true")))
     with pytest.raises(InvalidArgument, match="warmup input 'X' must specify 'data_type'"):
         requests(sample(value.replace("TYPE_INT32", "99").format(1, "zero_data: true")))

@@ -215,6 +215,16 @@ FIRST = (
         (NO_BACKEND, "There is no version directory such as no_version/1", "mkdir no_version/1"),
     ),
     Broken(
+        "word_as_version",
+        paths({"latest/model.onnx": "x"}),
+        (NO_BACKEND, "word_as_version/latest is no version directory", "mv word_as_version/latest word_as_version/"),
+    ),
+    Broken(
+        "environment",
+        paths({"pyvenv.cfg": "home = /usr/bin", "lib/python3/x.py": ""}),
+        (NO_BACKEND, "environment/ is a virtual environment of Python", "keep it outside of the model repository"),
+    ),
+    Broken(
         "saved_model",
         paths({"1/model.savedmodel/saved_model.pb": "x", "1/model.savedmodel/variables/": ""}),
         (NO_BACKEND, "model.savedmodel is a TensorFlow SavedModel", "tf2onnx.convert --saved-model"),
