@@ -1,0 +1,398 @@
+"""TUF client: refreshes a repository's signed metadata, and verifies documents. It alone imports tuf.ngclient.
+
+It adds to that library: version floors, time as an argument, several mirrors, strict JSON, durable files, a lock, and
+errors of this package only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import NamedTuple
+
+from tuf.api import exceptions
+from tuf.api.metadata import Metadata, Root, Signed, TargetFile, Targets
+from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
+
+from ota import files
+from ota.errors import Busy, FetchError, NotFound, OtaError, StoreError, Untrusted
+from ota.source import Source
+from ota.strict_json import MOST_INTEGER, parse
+from ota.trust.floors import Floors
+from ota.trust.foreign import translated
+from ota.trust.roles import role_of
+from ota.trust.roots import MOST_METADATA, MOST_ROOTS, seconds_of, stored_roots, text_of
+
+#: documents that are kept in metadata/targets; each is small
+MOST_CACHED = 64
+_LATEST = datetime.max.replace(tzinfo=timezone.utc).timestamp() - 86400
+
+
+class Target(NamedTuple):
+    """What signed metadata says of a file."""
+
+    sha256: str
+    size: int
+
+
+class _Verified(NamedTuple):
+    """Verified metadata of a role, and the keys that may sign it."""
+
+    role: str
+    signed: Signed
+    keys: frozenset[str]
+    threshold: int
+
+
+class Trust:
+    """The trusted view of a repository, at one moment.
+
+    Args:
+        metadata_dir: TUF's local metadata; made when it is not there.
+        root: the factory root's bytes.
+        source: the repository, or its mirrors in the order in which they are tried.
+        floors: the version floors; raised and saved here.
+        now: seconds since the epoch; expiry is judged by it, and by the times in `floors` when those are later.
+    """
+
+    def __init__(
+        self, metadata_dir: Path, root: bytes, source: Source | Sequence[Source], floors: Floors, now: float
+    ) -> None:
+        self._dir = metadata_dir
+        self._root = root
+        self._sources: list[Source] = list(source) if isinstance(source, Sequence) else [source]
+        self._floors = floors
+        self._now = min(max(now, floors.issued, floors.good_time), _LATEST)
+        self._had_metadata = (metadata_dir / "timestamp.json").exists()
+        self._updater: Updater | None = None
+
+    def refresh(self) -> None:
+        """Fetch the metadata of root, timestamp, snapshot, and targets; verify it; check the floors, and raise them.
+
+        Raises:
+            FetchError: no mirror delivered.
+            Expired, RolledBack, Untrusted: no mirror has metadata that may be relied on.
+            StoreError, Busy: the metadata directory cannot be written, or another process writes it.
+        """
+        failures: list[OtaError] = []
+        for number, source in enumerate(self._sources):
+            try:
+                self._updater = None
+                self._refresh(source)
+            except (FetchError, Untrusted) as error:
+                failures.append(error)
+            else:
+                self._sources.insert(0, self._sources.pop(number))
+                return
+        worst = next((one for one in failures if isinstance(one, Untrusted)), failures[0])
+        if len(failures) > 1:
+            raise type(worst)(f"{worst.message} (all {len(failures)} mirrors failed)") from worst
+        raise worst
+
+    def target(self, path: str) -> Target | None:
+        """Return length and hash of a target; None = the role that may list it does not.
+
+        Raises:
+            OtaError: as `refresh`; also when the targets role lets another role list the path.
+        """
+        info = self._info(path)
+        if info is None:
+            return None
+        sha256 = info.hashes.get("sha256")
+        if sha256 is None:
+            raise Untrusted(f"{path} is listed without a SHA-256: the publisher must list it again")
+        return Target(sha256, info.length)
+
+    def document(self, path: str, most_bytes: int) -> bytes:
+        """Return a small target's bytes, as signed; from the cache, else from the repository.
+
+        Raises:
+            NotFound: the metadata does not list it.
+            Untrusted: it is longer than `most_bytes`, or no mirror has the signed bytes.
+            OtaError: as `refresh`.
+        """
+        info = self._info(path)
+        if info is None:
+            raise NotFound(f"the repository's metadata does not list {path}: check its name, or publish it")
+        if info.length > most_bytes:
+            raise Untrusted(f"{path} is listed with {info.length} bytes, expected at most {most_bytes}")
+        with translated(self._now):
+            cached = self._dir / "targets" / hashlib.sha256(path.encode()).hexdigest()
+            with contextlib.suppress(StoreError, exceptions.RepositoryError):
+                if (data := files.read(cached, most_bytes)) is not None:
+                    info.verify_length_and_hashes(data)
+                    return data
+            data = self._fetch(info)
+            self._cache(cached, data)
+        return data
+
+    def floor(self, name: str, path: str) -> int:
+        """Return the floor of a value in the document `path`; 0 = none. See `raise_floor`."""
+        keys, threshold = self._keys_of(path)
+        return self._floors.floor(name, keys, threshold)
+
+    def raise_floor(self, name: str, path: str, value: int) -> None:
+        """Raise the floor of a value in the document `path`, durably: a rollout's serial, a bundle's release counter.
+
+        The floor ends with the keys of the role that lists the document, as the floors of versions do.
+
+        Args:
+            name: such as `serial/plant-a`, `counter/det`.
+
+        Raises:
+            RolledBack: the value is below the floor.
+        """
+        keys, threshold = self._keys_of(path)
+        self._floors.check(name, value, keys, threshold)
+        self._floors.raise_to(name, value, keys, threshold)
+        self._floors.save()
+
+    def versions(self) -> dict[str, int]:
+        """Return the version of each role that was verified so far."""
+        return {one.role: one.signed.version for one in self._verified()}
+
+    def expires(self) -> dict[str, float]:
+        """Return the seconds that are left to each role that was verified so far."""
+        return {one.role: one.signed.expires.timestamp() - self._now for one in self._verified()}
+
+    def _refresh(self, source: Source) -> None:
+        with translated(self._now), self._locked():
+            before = self._inodes()
+            try:
+                updater = self._updater_of(source)
+                last = updater._trusted_set.root.version + updater.config.max_root_rotations
+                try:
+                    updater.refresh()
+                except exceptions.RepositoryError as error:
+                    if updater._trusted_set.root.version == last:
+                        text = (
+                            f"the repository has more than {MOST_ROOTS} new roots; this run got to {last}, run it again"
+                        )
+                        raise FetchError(text) from error
+                    raise
+                self._accept(updater)
+            finally:
+                self._sync(before)
+            self._note_lost()
+            self._floors.save()
+            self._updater = updater
+
+    def _updater_of(self, source: Source) -> Updater:
+        version = Metadata[Root].from_bytes(self._root).signed.version
+        config = UpdaterConfig(
+            max_root_rotations=stored_roots(self._dir, version) + MOST_ROOTS, targets_max_length=MOST_METADATA
+        )
+        updater = Updater(str(self._dir), "metadata", fetcher=_Fetcher(source), config=config, bootstrap=self._root)
+        # private, as there is no argument for it; tests/ota/trust/test_time.py fails when it has no effect any more
+        updater._trusted_set.reference_time = datetime.fromtimestamp(self._now, timezone.utc)
+        return updater
+
+    def _info(self, path: str) -> TargetFile | None:
+        if self._updater is None:
+            self.refresh()
+        updater = self._updater
+        assert updater is not None
+        with translated(self._now), self._locked():
+            _check_delegation(updater._trusted_set.targets, path)
+            before = self._inodes()
+            try:
+                info = updater.get_targetinfo(path)
+                self._accept(updater)
+            finally:
+                self._sync(before)
+            self._floors.save()
+        return info
+
+    def _accept(self, updater: Updater) -> None:
+        """Check all floors, then raise them."""
+        verified = list(_verified(updater))
+        for one in verified:
+            self._floors.check(f"role/{one.role}", one.signed.version, one.keys, one.threshold)
+        issued = _issued(updater)
+        for one in verified:
+            self._floors.raise_to(f"role/{one.role}", one.signed.version, one.keys, one.threshold)
+        self._floors.issued = max(self._floors.issued, issued)
+
+    def _note_lost(self) -> None:
+        """Remember that the floors were lost: there was metadata from earlier runs, and no place had floors."""
+        if not self._floors.found and self._had_metadata:
+            self._floors.lost = self._now
+        self._floors.found = True
+
+    def _verified(self) -> list[_Verified]:
+        return list(_verified(self._updater)) if self._updater else []
+
+    def _keys_of(self, path: str) -> tuple[Collection[str], int]:
+        """Return the key IDs and the threshold of the role that lists a path."""
+        role = role_of(path)
+        for one in self._verified():
+            if one.role == role:
+                return one.keys, one.threshold
+        raise Untrusted(f"the role {role} of {path} was not verified yet: ask for the document first")
+
+    def _fetch(self, info: TargetFile) -> bytes:
+        """Return a target's verified bytes from the first mirror that has them."""
+        folder, slash, name = info.path.rpartition("/")
+        where = f"targets/{folder}{slash}{next(iter(info.hashes.values()))}.{name}"
+        failures: list[OtaError] = []
+        for source in self._sources:
+            try:
+                with translated(self._now):
+                    data = _got(source, where, info.length)
+                    info.verify_length_and_hashes(data)
+                    return data
+            except (FetchError, Untrusted) as error:
+                failures.append(error)
+        raise next((one for one in failures if isinstance(one, Untrusted)), failures[0])
+
+    def _cache(self, path: Path, data: bytes) -> None:
+        """Keep a document for the next run; on a full disk it is fetched again."""
+        with contextlib.suppress(StoreError):
+            files.make_directory(path.parent)
+            files.write_durably(path, data)
+            known = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime_ns)
+            for old in known[: -MOST_CACHED or None] if len(known) > MOST_CACHED else []:
+                files.unlink(old)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Lock the metadata directory: tuf writes files there, and must be alone."""
+        files.make_directory(self._dir)
+        with open(os.open(self._dir / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Busy(f"another edge-ota is working on {self._dir}: wait until it has ended") from None
+            yield
+
+    def _inodes(self) -> dict[Path, int]:
+        """Return the files of the metadata directory; tuf replaces a file by a new one."""
+        found = {}
+        for folder in (self._dir, self._dir / "root_history"):
+            with contextlib.suppress(FileNotFoundError):
+                for entry in os.scandir(folder):
+                    if entry.is_file(follow_symlinks=False) and entry.name.startswith("tmp"):
+                        os.unlink(entry.path)  # a process was killed while it wrote
+                    elif entry.is_file(follow_symlinks=False):
+                        found[Path(entry.path)] = entry.inode()
+        return found
+
+    def _sync(self, before: dict[Path, int]) -> None:
+        """Make what tuf wrote durable: tuf does not."""
+        for path, inode in self._inodes().items():
+            if before.get(path) != inode:
+                with files.reopen(path) as file:
+                    files.fsync(file, path)
+        for folder in (self._dir / "root_history", self._dir):
+            if folder.is_dir():
+                files.sync_directory(folder)
+
+
+class _Fetcher(FetcherInterface):
+    """Gives tuf the metadata of a `Source`, in memory and with strict JSON."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def _fetch(self, url: str) -> Iterator[bytes]:
+        raise NotImplementedError("metadata comes through download_bytes")
+
+    def download_bytes(self, url: str, max_length: int) -> bytes:
+        """Return a metadata file.
+
+        Raises:
+            DownloadHTTPError: there is no such root: the one before is the newest.
+            FetchError, Untrusted: it did not come, or is no strict JSON.
+        """
+        try:
+            data = _got(self._source, url, max_length)
+        except NotFound as error:
+            if url.endswith(".root.json"):
+                raise exceptions.DownloadHTTPError(error.message, 404) from error
+            raise FetchError(
+                f"the repository lacks {url}: check its address, or wait until it is published completely"
+            ) from error
+        signed = parse(data, url, max_length).get("signed")
+        version = signed.get("version") if isinstance(signed, dict) else None
+        if isinstance(version, int) and version > MOST_INTEGER:
+            raise Untrusted(
+                f"{url} has version {version}, expected at most {MOST_INTEGER}: its key was misused, rotate it"
+            )
+        return data
+
+
+def _got(source: Source, path: str, most_bytes: int) -> bytes:
+    """Return a file of a source, with no error but ours, and never more than asked for."""
+    try:
+        data = source.get(path, most_bytes)
+    except OtaError:
+        raise
+    except Exception as error:
+        raise FetchError(f"{path} did not come: {type(error).__name__}: {error}; the next run tries again") from error
+    if len(data) > most_bytes:
+        raise FetchError(f"{path} has more than {most_bytes} bytes, which is what signed metadata allows")
+    return data
+
+
+def _verified(updater: Updater) -> Iterator[_Verified]:
+    """Yield each role whose metadata was verified, with its keys as its delegator lists them."""
+    trusted = updater._trusted_set
+    root = trusted.root
+    for role in (Root.type, "timestamp", "snapshot", Targets.type):
+        # a root may not go back whatever its keys: the chain from the factory root is its own proof
+        keys = frozenset() if role == Root.type else frozenset(root.roles[role].keyids)
+        yield _Verified(role, trusted[role], keys, root.roles[role].threshold)
+    waiting: list[Targets] = [trusted.targets]
+    seen = {Targets.type}
+    while waiting:
+        delegations = waiting.pop().delegations
+        if delegations is None:
+            continue
+        bins = delegations.succinct_roles
+        named = [(role, bins) for role in bins.get_roles()] if bins else list((delegations.roles or {}).items())
+        for role, delegated in named:
+            signed = trusted.get(role)
+            if isinstance(signed, Targets) and role not in seen:
+                seen.add(role)
+                waiting.append(signed)
+                yield _Verified(role, signed, frozenset(delegated.keyids), delegated.threshold)
+
+
+def _check_delegation(targets: Targets, path: str) -> None:
+    """Refuse a path that the targets role lists itself, or lets any role list but the one that `role_of` names.
+
+    So the holder of one key gets nothing into the place of another, whatever mistake a delegation has.
+    """
+    role = role_of(path)
+    if role is None:
+        return
+    found = [name for name, _ in targets.delegations.get_roles_for_target(path)] if targets.delegations else []
+    found += [Targets.type] if path in targets.targets else []
+    if any(name != role for name in found):
+        others = ", ".join(sorted(set(found) - {role}))
+        raise Untrusted(
+            f"{path} may be listed by {role} only, and the targets role lets {others} list it: delegate anew"
+        )
+
+
+def _issued(updater: Updater) -> float:
+    """Return when the timestamp says that it was signed; 0 = it does not say.
+
+    A stolen timestamp key must not set the clock floor so far ahead that nothing is fresh any more: a time at which
+    other roles have expired is a lie.
+    """
+    trusted = updater._trusted_set
+    issued = seconds_of(trusted.timestamp.unrecognized_fields.get("x-issued"))
+    if issued is None:
+        return 0.0
+    for role in (Root.type, "timestamp", "snapshot", Targets.type):
+        if issued > trusted[role].expires.timestamp():
+            raise Untrusted(
+                f"the timestamp says that it was issued at {text_of(issued)}, when {role} has expired: sign anew"
+            )
+    return issued

@@ -1,0 +1,190 @@
+"""Version floors: the lowest version of each role, serial, and release counter that this device still accepts.
+
+TUF's own protection lies in its local files, and a lost `timestamp.json` ends it. So the highest versions seen are kept
+in two more files, beside the store and on another partition. Of each value, the higher of the two counts: a backup of
+one partition lowers nothing, and a lost file is written again.
+
+A floor carries the keys that could sign when it was recorded. It applies as long as these keys still suffice: metadata
+that no longer verifies needs no floor. That is TUF's recovery from a fast-forward attack (5.3.11), for every role.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ota import files
+from ota.errors import RolledBack, StoreError, Untrusted
+from ota.strict_json import MOST_INTEGER, Members, canonical, parse
+
+SCHEMA = 1
+MOST_FLOORS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The lowest value that is accepted of what `keys` signed; no keys = always."""
+
+    value: int
+    keys: frozenset[str] = frozenset()
+
+    def applies(self, keys: Collection[str], threshold: int) -> bool:
+        """Return whether metadata from the time of this floor still verifies with `keys`."""
+        return not self.keys or len(self.keys.intersection(keys)) >= threshold
+
+
+class Floors:
+    """The floors of a device, read from all places at once. `save` writes to each place that has something else.
+
+    Args:
+        places: the files; `Layout.floors` and `Settings.floor_copy`.
+
+    Attributes:
+        found: whether a place had readable floors.
+        issued: when the newest timestamp was signed; good_time: the last time that the clock was believed (epoch).
+        lost: when this device noticed that it had metadata, and no floors (epoch); 0 = never.
+        warnings: sentences about places that could not be read or written.
+
+    Raises:
+        StoreError: a newer edge-ota wrote a place.
+    """
+
+    def __init__(self, places: Sequence[Path]) -> None:
+        self._places = tuple(places)
+        self._floors: dict[str, list[Floor]] = {}
+        self.issued = self.good_time = self.lost = 0.0
+        self.found = False
+        self.warnings: list[str] = []
+        self._stored: dict[Path, bytes | None] = {}
+        for place in self._places:
+            self._read(place)
+
+    def floor(self, name: str, keys: Collection[str] = (), threshold: int = 1) -> int:
+        """Return the lowest value that is accepted, 0 = any.
+
+        Args:
+            name: such as `role/timestamp`, `serial/plant-a`, `counter/det`.
+            keys: key IDs of the role that signs the value; none = every floor of that name applies.
+        """
+        known = self._floors.get(name, [])
+        return max((one.value for one in known if not keys or one.applies(keys, threshold)), default=0)
+
+    def check(self, name: str, value: int, keys: Collection[str], threshold: int) -> None:
+        """Refuse a value below its floor.
+
+        Raises:
+            RolledBack: it is below.
+            Untrusted: it is higher than any counter gets.
+        """
+        if value > MOST_INTEGER:
+            raise Untrusted(f"{name} is {value}, expected at most {MOST_INTEGER}: the publisher must rotate its key")
+        if value < (lowest := self.floor(name, keys, threshold)):
+            raise RolledBack(
+                f"the repository serves an old state: {name} is {value}, and this device has seen {lowest}; "
+                "use another mirror, or publish again"
+            )
+
+    def raise_to(self, name: str, value: int, keys: Collection[str], threshold: int) -> None:
+        """Set a floor, unless a higher one applies. `save` makes it durable."""
+        if value >= self.floor(name, keys, threshold):
+            self._floors[name] = [Floor(value, frozenset(keys))]
+
+    def values(self) -> dict[str, int]:
+        """Return each floor by name, for status."""
+        return {name: self.floor(name) for name in sorted(self._floors)}
+
+    def save(self) -> None:
+        """Write each place that differs.
+
+        Raises:
+            StoreError: no place could be written.
+        """
+        data = self._encoded()
+        failed: list[StoreError] = []
+        for place in self._places:
+            if self._stored[place] == data:
+                continue
+            try:
+                files.make_directory(place.parent)
+                files.write_durably(place, data)
+            except StoreError as error:
+                failed.append(error)
+                self._warn(f"version floors not written: {error.message}")
+            else:
+                self._stored[place] = data
+        if failed and len(failed) == len(self._places):
+            raise failed[0]
+
+    def _encoded(self) -> bytes:
+        body = {
+            "schema": SCHEMA,
+            "issued": self.issued,
+            "good_time": self.good_time,
+            "lost": self.lost,
+            "floors": {
+                name: [{"value": one.value, "keys": sorted(one.keys)} for one in known]
+                for name, known in self._floors.items()
+            },
+        }
+        return canonical({"floors": body, "sha256": _sum(body)})
+
+    def _read(self, place: Path) -> None:
+        self._stored[place] = None
+        try:
+            data = files.read(place)
+            if data is None:
+                return
+            self._merge(data, str(place))
+        except (StoreError, Untrusted) as error:
+            if isinstance(error, _NewerSchema):
+                raise
+            self._warn(f"version floors ignored: {error.message}")
+        else:
+            self._stored[place] = data
+            self.found = True
+
+    def _merge(self, data: bytes, place: str) -> None:
+        outer = parse(data, place, files.MOST_DOCUMENT)
+        body = outer.get("floors")
+        if not isinstance(body, dict) or outer.get("sha256") != _sum(body):
+            raise Untrusted(f"{place} is damaged: its checksum does not match")
+        members = Members(body, place)
+        if (schema := members.integer("schema")) != SCHEMA:
+            raise _NewerSchema(
+                f"{place} has schema {schema}, and this edge-ota reads {SCHEMA}: install the newer edge-ota again"
+            )
+        issued, good, lost = (members.number(name) for name in ("issued", "good_time", "lost"))
+        found = {
+            name: list(_floors_of(items, place)) for name, items in members.table("floors", most=MOST_FLOORS).items()
+        }
+        self.issued, self.good_time = max(self.issued, issued), max(self.good_time, good)
+        self.lost = max(self.lost, lost)
+        for name, floors in found.items():
+            for one in floors:
+                self._merge_floor(name, one)
+
+    def _merge_floor(self, name: str, found: Floor) -> None:
+        known = self._floors.setdefault(name, [])
+        if not any(one.keys == found.keys and one.value >= found.value for one in known):
+            known[:] = [one for one in known if one.keys != found.keys] + [found]
+
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+
+class _NewerSchema(StoreError):
+    """Floors that must not be ignored, although this agent cannot read them."""
+
+
+def _floors_of(found: object, place: str) -> Iterator[Floor]:
+    for item in found if isinstance(found, list) else []:
+        members = Members(item, place)
+        yield Floor(members.integer("value"), frozenset(str(key) for key in members.array("keys", most=1024)))
+
+
+def _sum(body: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical(body)).hexdigest()

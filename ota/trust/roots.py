@@ -1,0 +1,76 @@
+"""The factory root, and the dates of stored metadata: read without tuf, so that `status` starts at once."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ota import files
+from ota.errors import StoreError, Untrusted, UsageError
+from ota.strict_json import parse
+
+#: as long as a role's metadata may be
+MOST_METADATA = 5_000_000
+#: new roots that one refresh verifies; a server cannot keep a device busy with more
+MOST_ROOTS = 256
+
+
+def factory_root(path: Path) -> bytes:
+    """Return the trusted root that this device was given.
+
+    Raises:
+        UsageError: it is not there, or no root metadata.
+    """
+    hint = "copy the root.json of your repository there ('edge-ota publish init' made it)"
+    try:
+        data = files.read(path, MOST_METADATA)
+    except StoreError as error:
+        raise UsageError(f"the trusted root cannot be read: {error.message}; {hint}") from None
+    if data is None:
+        raise UsageError(f"{path}: this device has no trusted root; {hint}")
+    try:
+        signed = parse(data, str(path), MOST_METADATA).get("signed")
+    except Untrusted as error:
+        raise UsageError(f"{error.message}; {hint}") from None
+    if not isinstance(signed, dict) or signed.get("_type") != "root" or not isinstance(signed.get("version"), int):
+        raise UsageError(f"{path} is no TUF root metadata; {hint}")
+    return data
+
+
+def stored_roots(metadata_dir: Path, version: int) -> int:
+    """Return how many roots after `version` follow each other in the local metadata."""
+    count = 0
+    while (metadata_dir / "root_history" / f"{version + count + 1}.root.json").exists():
+        count += 1
+    return count
+
+
+def stored_expiry(metadata_dir: Path) -> dict[str, float]:
+    """Return when each role's local metadata expires (epoch). For status; nothing is verified here."""
+    found = {}
+    for path in sorted(metadata_dir.glob("*.json")):
+        try:
+            signed = parse(files.read(path, MOST_METADATA) or b"", path.name, MOST_METADATA).get("signed")
+            expires = seconds_of(signed.get("expires")) if isinstance(signed, dict) else None
+        except (StoreError, Untrusted):
+            continue
+        if expires is not None:
+            found[path.stem] = expires
+    return found
+
+
+def seconds_of(text: Any) -> float | None:
+    """Return a time of TUF, `2026-11-22T20:00:00Z`, as seconds since the epoch; None = it is none."""
+    if not isinstance(text, str) or not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", text):
+        return None
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return None
+
+
+def text_of(seconds: float) -> str:
+    """Return seconds since the epoch as a time of TUF."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,46 @@
+"""A device under attack: its state on disk, and what it does in one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ota.source import Source
+from ota.trust.client import Trust
+from ota.trust.floors import Floors
+from tests.ota.simulator import NOW
+
+MANIFEST = "bundles/det/det.1.json"
+
+
+class Device:
+    """A device with its metadata and the two places of its floors."""
+
+    def __init__(self, directory: Path, root: bytes) -> None:
+        self.metadata = directory / "metadata"
+        self.places = (directory / "floors.json", directory / "other" / "floors.json")
+        self.root = root
+
+    def trust(self, source: Source | list[Source], now: float = NOW) -> Trust:
+        """Return a client that has not refreshed yet."""
+        return Trust(self.metadata, self.root, source, Floors(self.places), now)
+
+    def run(self, source: Source | list[Source], now: float = NOW) -> Trust:
+        """Refresh, and return the client."""
+        trust = self.trust(source, now)
+        trust.refresh()
+        return trust
+
+    def floors(self) -> Floors:
+        """Return the floors as they are on disk."""
+        return Floors(self.places)
+
+    def lose_metadata(self, *names: str) -> None:
+        """Lose local metadata: files, or all."""
+        for path in sorted(self.metadata.rglob("*")):
+            if path.is_file() and (not names or path.name in names) and path.name != ".lock":
+                path.unlink()
+
+    def lose_floors(self) -> None:
+        """Lose both places."""
+        for place in self.places:
+            place.unlink(missing_ok=True)
