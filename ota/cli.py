@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"ota.commands.{name}")
+    return importlib.import_module(f"ota.commands.{name.replace('-', '_')}")
 
 
 def nearest(found: str, known: Sequence[str]) -> str:

@@ -172,7 +172,7 @@ OTA_LAYERS = {
     "layout": 2, "decide": 2,
     "trust": 3, "fetch": 3, "store": 3, "server": 3,
     "agent": 4, "publish": 4,
-    "commands": 5, "cli": 6, "conformance": 6, "__main__": 6,
+    "commands": 5, "cli": 6, "conformance": 6, "__main__": 7,
 }  # fmt: skip
 OTA_FREE = {0}
 

@@ -1,0 +1,7 @@
+"""`python -m ota` is `edge-ota`."""
+
+import sys
+
+from ota.cli import main
+
+sys.exit(main())

@@ -1,0 +1,151 @@
+"""The socket for administration of edge-serve: GET /edge-serve/status, POST /edge-serve/reload, and Triton's load."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from ota.errors import ServerError
+
+#: bytes of an answer; the status of a thousand models has two million
+MOST_ANSWER = 32 * 1024 * 1024
+#: seconds for an answer that needs no load
+QUICK = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The result of a reload for one model.
+
+    Attributes:
+        versions: those that serve now.
+        reason: why its last load failed; "" = it did not.
+    """
+
+    versions: tuple[str, ...]
+    reason: str = ""
+
+
+class Administration:
+    """One server.
+
+    Args:
+        address: the path of its socket, or `http://host:port`.
+        load_limit: seconds that a reload may take.
+    """
+
+    def __init__(self, address: str, load_limit: float = 900.0) -> None:
+        self._address = address
+        self._load_limit = load_limit
+
+    def is_there(self) -> bool:
+        """Return whether edge-serve answers."""
+        try:
+            self.status()
+        except ServerError:
+            return False
+        return True
+
+    def status(self) -> dict[str, Any]:
+        """Return the status document. docs/status.md has its members.
+
+        Raises:
+            ServerError: there is no answer, or it is no status document.
+        """
+        status, found = self._ask("GET", "/edge-serve/status", None, QUICK)
+        if status != 200 or "models" not in found:
+            raise ServerError(
+                f"{self._address} returned no status document of edge-serve (HTTP {status}): {self._hint()}"
+            )
+        return found
+
+    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> dict[str, Loaded]:
+        """Have the server load what has changed of `models`, and return the result for each.
+
+        Args:
+            unload_first: the serving versions leave first, because memory holds one only.
+
+        Raises:
+            ServerError: the server does not answer in time, or refuses.
+        """
+        body = {"models": list(models), "unload_first": unload_first}
+        status, found = self._ask("POST", "/edge-serve/reload", body, self._load_limit)
+        if status == 400 and "explicit" in str(found.get("error")):
+            return {model: self._load(model) for model in models}
+        if status != 200 or not isinstance(found.get("models"), list):
+            raise ServerError(f"edge-serve did not reload {', '.join(models)}: HTTP {status}, {_error(found)}")
+        return {str(one["name"]): _loaded(one) for one in found["models"] if isinstance(one, dict) and "name" in one}
+
+    def _load(self, model: str) -> Loaded:
+        """Load a model where models are loaded on request (mode `explicit`)."""
+        status, found = self._ask("POST", f"/v2/repository/models/{quote(model, safe='')}/load", {}, self._load_limit)
+        rows = [row for row in self.status()["models"] if isinstance(row, dict) and row.get("name") == model]
+        serving = tuple(str(row.get("version")) for row in rows if row.get("state") == "READY")
+        return Loaded(serving, "" if status == 200 else _error(found))
+
+    def _ask(self, method: str, path: str, body: object, limit: float) -> tuple[int, dict[str, Any]]:
+        """Return the HTTP status and the JSON object of an answer; {} when it is none."""
+        end = time.monotonic() + limit
+        try:
+            with contextlib.closing(_connect(self._address, min(limit, QUICK))) as connection:
+                connection.request(method, path, None if body is None else json.dumps(body))
+                assert connection.sock is not None, "a request connects"
+                connection.sock.settimeout(max(0.1, end - time.monotonic()))
+                answer = connection.getresponse()
+                data = answer.read(MOST_ANSWER + 1)
+                status = answer.status
+        except PermissionError:
+            raise ServerError(f"no permission to use {self._address}: {self._hint()}") from None
+        except TimeoutError:
+            raise ServerError(
+                f"edge-serve did not answer {method} {path} within {limit:g} s at {self._address}"
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise ServerError(f"no edge-serve answers at {self._address} ({reason}): {self._hint()}") from error
+        try:
+            found = json.loads(data) if len(data) <= MOST_ANSWER else None
+        except (ValueError, RecursionError):
+            found = None
+        return status, found if isinstance(found, dict) else {}
+
+    def _hint(self) -> str:
+        return "start it (systemctl start edge-serve), or set ADMIN_SOCKET in /etc/edge-ota/edge-ota.conf"
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a UNIX socket."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _connect(address: str, timeout: float) -> http.client.HTTPConnection:
+    if "://" not in address:
+        return _UnixConnection(address, timeout)
+    parts = urlsplit(address)
+    if parts.scheme != "http" or not parts.hostname:
+        raise ServerError(f"ADMIN_SOCKET is {address!r}: expected the path of a socket, or http://127.0.0.1:PORT")
+    return http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=timeout)
+
+
+def _loaded(found: Mapping[str, Any]) -> Loaded:
+    versions = found.get("versions")
+    return Loaded(tuple(map(str, versions)) if isinstance(versions, list) else (), str(found.get("reason") or ""))
+
+
+def _error(found: Mapping[str, Any]) -> str:
+    return str(found.get("error") or "an answer without a reason")

@@ -1,0 +1,105 @@
+"""The trial of a release: `edge-serve check --json` loads its models, runs golden tests, and judges budgets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ota.documents.names import name
+from ota.errors import OtaError, ServerError, TrialFailed, UsageError
+from ota.server.unit import answer, ask_child, ask_unit, below, read_request, refusal, standard_streams
+
+_MOST_REASON = 900
+
+
+class UnitTrial:
+    """Implements `agent.parts.Trial`.
+
+    Args:
+        path: the socket of the unit for trials; "" = a child process.
+        program: `edge-serve`, for the child process.
+    """
+
+    def __init__(self, path: str, program: str) -> None:
+        self._path = path
+        self._program = program
+
+    def run(self, repository: Path, models: Sequence[str], limit: float) -> None:
+        """Load the models of a repository outside the server, and run their golden tests.
+
+        Raises:
+            TrialFailed: a model does not load, gives other outputs, or is over its budget; with the figures.
+            ServerError: the trial could not be held.
+        """
+        request = {"repository": str(repository), "models": list(models), "limit": limit}
+        found = ask_unit(self._path, request, limit) if self._path else check(self._program, repository, models, limit)
+        if "models" not in found:
+            raise ServerError(f"the trial could not be held: {found.get('error')}")
+        judge(found, models)
+
+
+def check(program: str, repository: Path, models: Sequence[str], limit: float) -> dict[str, Any]:
+    """Run `edge-serve check --json`; its document.
+
+    Raises:
+        ServerError: it did not end in time, or printed none.
+    """
+    chosen = [text for model in models for text in ("--model", model)]
+    command = [program, "check", "--json", *chosen, str(repository)]
+    status, output, errors = ask_child(command, limit)
+    try:
+        found = json.loads(output)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("models"), list):
+        reason = errors.splitlines()[-1] if errors else f"it printed {output[:80]!r}"
+        raise ServerError(f"'{program} check' ended with {status} and no result: {reason}")
+    return found
+
+
+def judge(found: Mapping[str, Any], models: Sequence[str]) -> None:
+    """Compare the document of `edge-serve check` with what was asked.
+
+    Raises:
+        TrialFailed: with what failed, of every model.
+    """
+    rows = {row.get("name"): row for row in found.get("models", []) if isinstance(row, dict)}
+    failures = [str(found["error"])] if found.get("error") else []
+    failures += [f"{model}: {reason}" for model in models if (reason := _reason(rows.get(model)))]
+    if failures:
+        text = "; ".join(failures)
+        raise TrialFailed(text if len(text) <= _MOST_REASON else f"{text[:_MOST_REASON]} ...")
+
+
+def _reason(row: Mapping[str, Any] | None) -> str:
+    """Return why a model failed its trial; "" = it passed."""
+    if row is None:
+        return "edge-serve did not check it"
+    if row.get("ok") is True:
+        return ""
+    texts = [str(row.get("error") or "")]
+    for member in ("golden", "asked"):
+        texts += [str(text) for one in row.get(member) or [] for text in one.get("problems") or []]
+    return "; ".join(filter(None, texts)) or "edge-serve check says that it cannot be served"
+
+
+def serve_trial(root: Path, program: str) -> int:
+    """Be the unit for trials: read a request, run the check, write its document; the exit status.
+
+    Args:
+        root: the only place whose repositories are tried.
+    """
+    source, sink = standard_streams()
+    try:
+        request = read_request(source)
+        repository = below(request.get("repository"), root)
+        models, limit = request.get("models"), request.get("limit")
+        if not isinstance(models, list) or not models or not isinstance(limit, (int, float)) or not 0 < limit <= 86400:
+            raise UsageError("the request lacks models or a limit in seconds")
+        answer(sink, check(program, repository, [name(one, "a model") for one in models], float(limit)))
+    except OtaError as error:
+        answer(sink, refusal(error))
+        return error.exit_status
+    return 0

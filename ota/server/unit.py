@@ -1,0 +1,153 @@
+"""Work in a unit of its own: a socket starts it (`Accept=yes`), because the agent may not start units.
+
+The agent writes one JSON object and reads one. Where no socket is set, a child process does the same, for tests, the
+demo, and a device without systemd. `serve` is the side of the unit: it takes no command from the request, only names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ota.errors import OtaError, ServerError, UsageError
+
+MOST_REQUEST = 64 * 1024
+MOST_ANSWER = 16 * 1024 * 1024
+#: seconds in which a unit starts and Python with it
+START_SECONDS = 30.0
+
+
+def ask_unit(path: str, request: Mapping[str, Any], limit: float) -> dict[str, Any]:
+    """Return the answer of the unit behind a socket.
+
+    Raises:
+        ServerError: it does not start, does not answer in time, or answers with no JSON object.
+    """
+    end = time.monotonic() + limit + START_SECONDS
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(START_SECONDS)
+            connection.connect(path)
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            connection.shutdown(socket.SHUT_WR)
+            answer = _read_until(connection, end)
+    except TimeoutError:
+        raise ServerError(f"the unit behind {path} did not answer within {limit:g} s: see its journal") from None
+    except OSError as error:
+        hint = "see 'systemctl status edge-ota-trial.socket edge-ota-build.socket'"
+        raise ServerError(f"the socket {path} cannot be used: {error.strerror or error}; {hint}") from error
+    return _object(answer, f"the unit behind {path}")
+
+
+def ask_child(command: Sequence[str], limit: float) -> tuple[int, bytes, str]:
+    """Run a program; its exit status, standard output, and the end of standard error. Its whole process group ends
+    with the limit.
+
+    Raises:
+        ServerError: it cannot be started, or takes longer than `limit` seconds.
+    """
+    try:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+    except OSError as error:
+        raise ServerError(f"{command[0]} cannot be started: {error.strerror or error}; set EDGE_SERVE") from error
+    try:
+        output, errors = child.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        _end(child)
+        raise ServerError(f"'{' '.join(command[:3])} ...' did not end within {limit:g} s and was killed") from None
+    except BaseException:
+        _end(child)
+        raise
+    return child.returncode, output[:MOST_ANSWER], errors[-4000:].decode(errors="replace").strip()
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.communicate()
+
+
+def _read_until(connection: socket.socket, end: float) -> bytes:
+    data = bytearray()
+    while len(data) <= MOST_ANSWER:
+        connection.settimeout(max(0.01, end - time.monotonic()))
+        if not (block := connection.recv(64 * 1024)):
+            break
+        data += block
+        if time.monotonic() > end:
+            raise TimeoutError
+    return bytes(data)
+
+
+def _object(data: bytes, source: str) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        shown = data[:200].decode(errors="replace") if data else "nothing"
+        raise ServerError(f"{source} answered {shown!r}, expected a JSON object: see its journal")
+    return found
+
+
+def read_request(source: BinaryIO, limit: float = START_SECONDS) -> dict[str, Any]:
+    """Return the request that came to this unit.
+
+    Raises:
+        UsageError: it did not come in time, or is no JSON object.
+    """
+    end, data = time.monotonic() + limit, bytearray()
+    while not data.endswith(b"\n") and len(data) <= MOST_REQUEST:
+        if not select.select([source], [], [], max(0.0, end - time.monotonic()))[0]:
+            raise UsageError(f"no request came within {limit:g} s: this command is for the units of edge-ota")
+        if not (block := os.read(source.fileno(), MOST_REQUEST)):
+            break
+        data += block
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise UsageError(f"the request is {bytes(data[:80])!r}, expected a JSON object")
+    return found
+
+
+def below(path: object, root: Path) -> Path:
+    """Return a path that a request names, if it lies in `root` without `..`.
+
+    Raises:
+        UsageError: it does not.
+    """
+    found = Path(str(path))
+    if not isinstance(path, str) or not found.is_absolute() or ".." in found.parts or root not in found.parents:
+        raise UsageError(f"the request names {path!r}, expected a path below {root}")
+    return found
+
+
+def answer(write: BinaryIO, found: Mapping[str, Any]) -> None:
+    """Write the answer of this unit."""
+    with contextlib.suppress(BrokenPipeError):  # the agent was killed
+        write.write(json.dumps(found).encode() + b"\n")
+        write.flush()
+
+
+def refusal(error: OtaError) -> dict[str, Any]:
+    """Return the answer for a request that this unit does not carry out."""
+    return {"error": error.message, "reason": error.reason}
+
+
+def standard_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Return where a request comes from and where the answer goes, in a unit with StandardInput=socket."""
+    return sys.stdin.buffer, sys.stdout.buffer
