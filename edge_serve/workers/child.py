@@ -14,8 +14,9 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 
-from edge_serve.workers.frames import Frame, Kind, Splitter, frame
+from edge_serve.workers.frames import Frame, Kind, Splitter, frame, json_frame
 from edge_serve.workers.leash import Tied
 from edge_serve.workers.remote import Remote
 
@@ -97,9 +98,14 @@ def _die_first() -> None:
         pass  # a system that hides it
 
 
-def beat(control: Control, seconds: float) -> None:
-    """Heartbeats for ever: run it in a thread of its own."""
+def beat(control: Control, seconds: float, place: Callable[[], str] = str) -> None:
+    """Heartbeats for ever: run it in a thread of its own.
+
+    Args:
+        place: returns where a model is that is being loaded; "" = none is, or that is not known.
+    """
     heartbeat = frame(Kind.HEARTBEAT)
     while True:
         time.sleep(seconds)
-        control.send(heartbeat)
+        where = place()
+        control.send(json_frame(Kind.HEARTBEAT, 0, {"place": where}) if where else heartbeat)

@@ -37,6 +37,7 @@ from edge_serve.workers.layout import Layout
 from edge_serve.workers.lending import Borrowed
 from edge_serve.workers.mismatch import Mismatches
 from edge_serve.workers.own_threads import OwnThread
+from edge_serve.workers.place import calls_of, own_place
 from edge_serve.workers.remote import Remote
 from edge_serve.workers.states import with_states
 
@@ -74,6 +75,8 @@ class Main:
         self._busy: set[object] = set()
         self._borrowed = Borrowed()
         self._forked = False
+        #: threads in which models are described or opened now
+        self._loading: list[int] = []
         #: model -> questions that the answer of its `is_ready` is for
         self._health: dict[int, deque[int]] = {}
         self._health_lock = threading.Lock()
@@ -187,6 +190,22 @@ class Main:
         self._control.send(answer)
         return True
 
+    def _answer_load(self, question: int, make: Callable[[], bytes]) -> bool:
+        """`_answer` while a model loads in this thread."""
+        thread = threading.get_ident()
+        self._loading.append(thread)
+        try:
+            return self._answer(question, make)
+        finally:
+            self._loading.remove(thread)
+
+    def place_of_load(self) -> str:
+        """Return where in its own code a model is that is being loaded; "" = none is, or none is in code of its own."""
+        if not self._loading:
+            return ""
+        frames = sys._current_frames()
+        return next(filter(None, (own_place(calls_of(frames.get(thread))) for thread in list(self._loading))), "")
+
     # ---- questions ------------------------------------------------------------------------------------------------
 
     def _on_describe(self, received: Frame) -> None:
@@ -202,7 +221,7 @@ class Main:
             self._described[spec.name, spec.version] = backend
             return json_frame(Kind.DESCRIBED, question, {"config": completed})
 
-        return self._answer(question, describe)
+        return self._answer_load(question, describe)
 
     def _on_open(self, received: Frame) -> None:
         value = received.json()
@@ -220,7 +239,7 @@ class Main:
             self._load(value, sockets, arena)
             return json_frame(Kind.OPENED, question, {})
 
-        if not self._answer(question, load):
+        if not self._answer_load(question, load):
             for sock in sockets:
                 sock.close()
             return
@@ -377,7 +396,7 @@ def main(arguments: list[str]) -> None:
     Forks(in_child).watch()
     host.install(worker.remote)
     logging.basicConfig(level=logging.INFO, handlers=[ForwardingHandler(worker.remote)], format="%(message)s")
-    OwnThread(partial(beat, control, float(arguments[2])), "heartbeat").start()
+    OwnThread(partial(beat, control, float(arguments[2]), worker.place_of_load), "heartbeat").start()
     control.send(json_frame(Kind.HELLO, 0, {"pid": os.getpid()}))
     worker.run()
 

@@ -11,9 +11,9 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from edge_serve.messages.about import RECURS
+from edge_serve.workers.place import own_place
 
 LONGEST_LINE = 4096
 #: what a restarted process prints within so many seconds counts as a repetition
@@ -22,9 +22,6 @@ RECURS_SECONDS = 60.0
 _MOST_FATAL = 100
 _FATAL = "Fatal Python error"
 _FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
-#: files of libraries, where the model's own line is more telling
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3[^/]*/|^<")
-_OWN = str(Path(__file__).parents[1])
 _READ_BYTES = 64 * 1024
 
 log = logging.getLogger(__name__)
@@ -156,6 +153,5 @@ class Output:
 
         The innermost frame may be a library's; the first one outside of libraries is the line to look at.
         """
-        found = [match.groups() for line in self.fatal if (match := _FRAME.match(line))]
-        own = [frame for frame in found if not _LIBRARY.search(frame[0]) and not frame[0].startswith(_OWN)]
-        return "in {2}, {0} line {1}".format(*own[0]) if own else ""
+        found = (match for line in self.fatal if (match := _FRAME.match(line)))
+        return own_place((match[1], match[2], match[3]) for match in found)

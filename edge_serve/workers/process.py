@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_serve.errors import Unavailable
+from edge_serve.messages.line import shortened
 from edge_serve.tensors import Buffer
 from edge_serve.workers.arena import PAGE
 from edge_serve.workers.cgroups import Group
@@ -51,6 +52,7 @@ class Limits:
     Attributes:
         hello: from exec to the first frame.
         load: to describe or open a model (TensorRT builds take minutes), and to warm it up.
+        slow_load: after which a load that is not done is logged.
         load_setting: the option that sets `load`; "" = none does, as in the server.
         close: to finalize a model, and then to end.
         silence: without a heartbeat before the interpreter counts as stuck; not while a model loads.
@@ -60,6 +62,7 @@ class Limits:
 
     hello: float = 60.0
     load: float = 600.0
+    slow_load: float = 15.0
     load_setting: str = ""
     close: float = 30.0
     silence: float = 30.0
@@ -89,6 +92,7 @@ class Process:
     Attributes:
         lending: other models' arenas that it was lent.
         exited: resolves to the reason once the process is reaped; what it had written before has been read.
+        place: where in its own code a model was that loads, by the newest heartbeat; "" = none loads, or not known.
     """
 
     def __init__(
@@ -122,6 +126,7 @@ class Process:
         self._seen = loop.time()
         self._closing = False
         self._loading = 0
+        self.place = ""
         try:
             self._spawn()
         except (OSError, ValueError) as error:
@@ -249,6 +254,7 @@ class Process:
 
     def _on_control(self, received: Frame) -> None:
         if received.kind == Kind.HEARTBEAT:
+            self.place = shortened(str(received.json().get("place", ""))) if received.payload else ""
             return
         if received.kind == Kind.HELLO:
             if not self._hello.done():

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 _REOPEN_FIRST, _REOPEN_LONGEST = 0.25, 5.0
 #: how long the index tells of a worker that died
 _NEWS_SECONDS = 60.0
+#: seconds between two reports of a slow load
+_SLOW_LOAD_AGAIN = 60.0
 _NO_PROCESS = "its worker is started again"
 #: the kernel passes at most 253 descriptors at once (SCM_MAX_FD), and one is the arena
 MOST_INSTANCES = 252
@@ -247,10 +249,15 @@ class Worker:
         self._turning.add(name)
         try:
             await process.hello()
-            return await process.ask(kind, question, self._limits.load, fds)
+            slow = start_task(self._report_slow_load(name, process), f"slow load of {name}")
+            try:
+                return await process.ask(kind, question, self._limits.load, fds)
+            finally:
+                slow.cancel()
         except asyncio.TimeoutError:
             setting = f" ({self._limits.load_setting})" if self._limits.load_setting else ""
-            reason = f"model '{name}' did not load within {self._limits.load:g} s{setting}"
+            place = f": it was {process.place}" if process.place else ""
+            reason = f"model '{name}' did not load within {self._limits.load:g} s{setting}{place}"
             process.kill(f"was killed: {reason}")
             raise Internal(reason) from None
         except asyncio.CancelledError:
@@ -264,6 +271,16 @@ class Worker:
             raise Internal(f"{lost.message} while it loaded model '{name}'{said}") from lost
         finally:
             self._turning.discard(name)
+
+    async def _report_slow_load(self, name: str, process: Process) -> None:
+        """Log again and again that a load is slow, and where the model is: it may hang, and its time limit is long."""
+        started, pause = self._loop.time(), self._limits.slow_load
+        while True:
+            await asyncio.sleep(pause)
+            place = f": it is {process.place}" if process.place else ""
+            text = "model %s has been loading for %.0f s%s; after %.0f s the load fails"
+            log.warning(text, name, self._loop.time() - started, place, self._limits.load, extra=about(name))
+            pause = _SLOW_LOAD_AGAIN
 
     async def refusal(self, part: Part, timeout: float) -> str:
         """Ask the model whether it is ready. Return why it is not; "" = it is.

@@ -7,7 +7,10 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from edge_serve.backends.base import InstanceSpec
+from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest
 from edge_serve.tensors import DataType, Tensor
 from edge_serve.workers.arena import Arena, Budget
@@ -109,3 +112,34 @@ def test_questions_about_health_share_one_is_ready_and_one_that_hangs_delays_not
         arena.close()
 
     run(work())
+
+
+@pytest.mark.parametrize("method", ["auto_complete_config(config)", "initialize(self, args)"])
+def test_a_load_that_hangs_is_reported_with_the_line_of_the_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    code = f"import subprocess\nclass TritonPythonModel:\n  def {method}:\n    subprocess.run(['sleep', '60'])\n"
+    static = code.replace("  def auto", "  @staticmethod\n  def auto")
+
+    async def work() -> str:
+        (tmp_path / "1").mkdir()
+        (tmp_path / "1" / "model.py").write_text(static + "  def execute(self, requests): return []\n")
+        workers, arena = Workers(Limits(load=1.5, slow_load=0.7, silence=0.6)), Arena("m", Budget(1 << 20))
+        made = spec(tmp_path, CONFIG)
+        describing = workers.describe(made, "python")
+        opening = workers.open(made, "python", [InstanceSpec("echo_0")], Recorder(), arena)
+        hangs, unused = (describing, opening) if "config" in method else (opening, describing)
+        unused.close()
+        with pytest.raises(Internal) as caught:
+            await hangs
+        arena.close()
+        return caught.value.message
+
+    message = run(work())
+
+    line = static[: static.index("subprocess.run")].count("\n") + 1
+    place = f"in {method.partition('(')[0]}, {tmp_path}/1/model.py line {line}"
+    assert message == f"model 'echo' did not load within 1.5 s: it was {place}"
+    (record,) = (one for one in caplog.records if "has been loading" in one.message)
+    assert record.message == f"model echo has been loading for 1 s: it is {place}; after 2 s the load fails"
+    assert record.levelname == "WARNING"
