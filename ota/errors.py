@@ -43,6 +43,13 @@ class NotFound(FetchError):
     reason = "not_found"
 
 
+class Postponed(OtaError):
+    """Nothing is wrong: downloads wait for their hours, for another link, or for the next run."""
+
+    reason = "postponed"
+    exit_status = 0
+
+
 class Untrusted(OtaError):
     """Metadata or content is not what the trusted keys signed."""
 

@@ -87,6 +87,10 @@ class Members:
         if unknown:
             raise self._complain(f"{self._path} has the unknown member {unknown[0]!r}; a newer edge-ota may know it")
 
+    def names(self) -> list[str]:
+        """Return the names of the members that are not read yet."""
+        return sorted(self._left)
+
     def has(self, name: str) -> bool:
         """Return whether the member is there and not read yet."""
         return name in self._left

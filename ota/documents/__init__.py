@@ -3,5 +3,6 @@
 - `names`: the names and paths that a document may contain.
 - `manifest`: a release: the files of its models, and its variants.
 - `rollout`: which devices of a fleet get which release, and when.
+- `floor`: the lowest releases that a family allows.
 - `device`: what the publisher knows of a device: fleet, ring, labels, key.
 """

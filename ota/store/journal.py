@@ -26,14 +26,15 @@ _FILE_MODE = 0o600
 
 
 class Stage(str, Enum):
-    """How far the next release is. GOOD has no stage: the release is `active` then."""
+    """How far the next release is. GOOD has no stage: the release is `active` then. UNDOING is the way back."""
 
-    PLANNED = "planned"
-    INSTALLED = "installed"
-    READY = "ready"
-    TESTED = "tested"
-    SWITCHING = "switching"
-    PROBATION = "probation"
+    PLANNED = "PLANNED"
+    INSTALLED = "INSTALLED"
+    READY = "READY"
+    TESTED = "TESTED"
+    SWITCHING = "SWITCHING"
+    PROBATION = "PROBATION"
+    UNDOING = "UNDOING"
 
 
 #: stages in which the links name the next release
@@ -197,6 +198,11 @@ def rebuild(layout: Layout, repository: Path, bundle: str, bad: Iterable[int] = 
 
 
 def is_possible(layout: Layout, journal: Journal) -> bool:
-    """Return whether what serves by this journal is on this disk. One that is newer than the disk says otherwise."""
-    release = journal.serving()
-    return all(releases.whole(layout, model, release) is not None for model in journal.models.get(release, ()))
+    """Return whether the release that serves by this journal is on this disk, whole."""
+    return has_whole(layout, journal, journal.serving())
+
+
+def has_whole(layout: Layout, journal: Journal, release: int) -> bool:
+    """Return whether all models of a release are on this disk, whole; true for none (0)."""
+    models = journal.models.get(release, ())
+    return not release or (bool(models) and all(releases.whole(layout, model, release) is not None for model in models))

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ota.layout import Layout
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A directory in memory, where there is one: these tests call fsync tens of thousands of times."""
+    memory = Path("/dev/shm")
+    path = Path(tempfile.mkdtemp(prefix="edge-ota-", dir=memory if memory.is_dir() else None))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture

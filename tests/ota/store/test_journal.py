@@ -40,7 +40,7 @@ def test_a_torn_journal_counts_as_none(layout: Layout) -> None:
     for cut in range(len(good) - 1):  # the last byte is the newline
         path.write_bytes(good[:cut])
         assert journal.read(layout, "det") is None
-    for old, new in [(b'"active":16', b'"active":17'), (b'"schema":1', b'"schema":2'), (b"probation", b"xrobation")]:
+    for old, new in [(b'"active":16', b'"active":17'), (b'"schema":1', b'"schema":2'), (b"PROBATION", b"XROBATION")]:
         assert old in good
         path.write_bytes(good.replace(old, new))
         assert journal.read(layout, "det") is None

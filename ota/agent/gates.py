@@ -1,0 +1,54 @@
+"""The approval of code, and the model repository of a trial."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from ota import files
+from ota.agent.parts import Parts
+from ota.documents.manifest import Manifest, Variant
+from ota.documents.names import code_target
+from ota.errors import Untrusted
+from ota.layout import Layout
+from ota.store.places import SHARED_MODE
+
+_MOST_CONFIG = 1024 * 1024
+
+
+def check_code(parts: Parts, manifest: Manifest, variant: Variant) -> None:
+    """Refuse a release with code that the role engines does not list. Its blobs are in the store.
+
+    Raises:
+        Untrusted: with the first such file.
+    """
+    for model in manifest.models:
+        entries = manifest.files_of(variant, model)
+        configs = [
+            files.read(parts.layout.blob(one.sha256), _MOST_CONFIG) or b""
+            for one in entries
+            if one.path.endswith(".pbtxt")
+        ]
+        for one in parts.decider.code(entries, configs):
+            approved = parts.trust.target(code_target(manifest.family, one.sha256))
+            if approved is None or tuple(approved) != (one.sha256, one.size):
+                raise Untrusted(
+                    f"{manifest.bundle} {manifest.release}: {one.path} of {model} runs as code, and the role engines "
+                    "does not list it: sign it with 'edge-ota publish', or leave it out"
+                )
+
+
+@contextlib.contextmanager
+def trial_repository(layout: Layout, manifest: Manifest) -> Iterator[Path]:
+    """Make a model repository that has the models of a release only; it is removed at the end."""
+    place = layout.trial / manifest.bundle
+    files.remove_tree(place)
+    files.make_directory(place, SHARED_MODE)
+    try:
+        for model in sorted(manifest.models):
+            with files.wrapped(place):
+                files.symlink(place / model, str(layout.release(model, manifest.release)))
+        yield place
+    finally:
+        files.remove_tree(place)

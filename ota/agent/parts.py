@@ -1,0 +1,191 @@
+"""What the line of an update is given: each part is a Protocol, and `compose` has the real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from ota.clock import Clock
+from ota.documents.device import DeviceDocument
+from ota.documents.manifest import FileEntry, Manifest, Variant
+from ota.documents.rollout import Wish
+from ota.layout import Layout
+from ota.settings import Settings
+from ota.store.journal import Journal
+
+#: bytes that came, and bytes in all
+Progress = Callable[[int, int], None]
+
+
+class Trust(Protocol):
+    """Signed metadata. `trust.client.Trust`."""
+
+    def refresh(self) -> None:
+        """Fetch and verify the metadata."""
+
+    def target(self, path: str) -> tuple[str, int] | None:
+        """Return SHA-256 and length of a target; None = it is not listed."""
+
+    def document(self, path: str, most_bytes: int) -> bytes:
+        """Return the verified bytes of a small target. Raises NotFound when it is not listed."""
+
+    def raise_floor(self, name: str, path: str, value: int) -> None:
+        """Raise the floor of a value in a document. Raises RolledBack when the value is below it."""
+
+    def expires(self) -> dict[str, float]:
+        """Return the seconds that are left to each role."""
+
+
+class Fetcher(Protocol):
+    """Blobs. `fetch.blobs`."""
+
+    def missing(self, entries: Sequence[FileEntry]) -> int:
+        """Return the bytes that a fetch would transfer.
+
+        Raises:
+            NoSpace: the disk or the quota has no room for them.
+        """
+
+    def fetch(self, entries: Sequence[FileEntry], progress: Progress) -> None:
+        """Put the blobs of files into the store, verified and durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a device shall do about a bundle.
+
+    Attributes:
+        release: the release to run; 0 = none.
+        may_switch: the switching hours have come; until then the release is fetched and tried only.
+        why: why it is this release, or why it waits; for `explain` and status.
+    """
+
+    release: int
+    may_switch: bool = True
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A variant, and why it cannot be taken; "" = it can."""
+
+    variant: Variant
+    why_not: str = ""
+
+
+class Decider(Protocol):
+    """Pure decisions. `decide/`."""
+
+    def choose(self, wish: Wish, device: DeviceDocument, active: int, now: float) -> Choice:
+        """Return the release that this device shall run."""
+
+    def variants(self, manifest: Manifest, facts: Mapping[str, str]) -> Sequence[Judged]:
+        """Return all variants, the preferred one first."""
+
+    def code(self, files: Sequence[FileEntry], configs: Sequence[bytes]) -> Sequence[FileEntry]:
+        """Return the files that run as code, so that the role engines must approve them."""
+
+
+class Device(Protocol):
+    """This device."""
+
+    def document(self, trust: Trust) -> DeviceDocument:
+        """Return the signed document of this device."""
+
+    def facts(self) -> Mapping[str, str]:
+        """Return the facts that variants are matched with."""
+
+    def fingerprint(self) -> str:
+        """Return a digest of the facts; a bad release gets another chance when it changes."""
+
+    def fits_beside(self, memory_bytes: int) -> bool:
+        """Return whether so much memory is free beside the release that serves."""
+
+
+class Trial(Protocol):
+    """The trial of a release outside the server. `server.trial`."""
+
+    def run(self, repository: Path, models: Sequence[str], limit: float) -> None:
+        """Load the models of a repository and run their golden tests.
+
+        Raises:
+            TrialFailed: with the figures.
+            ServerError: the trial could not be held.
+        """
+
+
+class Builder(Protocol):
+    """Builds what a variant needs on this device. `server.build`."""
+
+    def build(self, manifest: Manifest, variant: Variant, releases: Mapping[str, Path]) -> None:
+        """Build the plans of a variant into the directories of its models. What is built already stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The result of a reload for one model: the versions that serve, and why the last load failed ("" = it did not)."""
+
+    versions: tuple[str, ...]
+    reason: str = ""
+
+
+class Server(Protocol):
+    """edge-serve's administration. `server.status`."""
+
+    def is_there(self) -> bool:
+        """Return whether edge-serve answers."""
+
+    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> Mapping[str, Loaded]:
+        """Have the server look at models at once. Raises ServerError."""
+
+
+class Verdict(Enum):
+    """Of a probation."""
+
+    WAIT = "wait"
+    GOOD = "good"
+    BAD = "bad"
+
+
+class Probation(Protocol):
+    """Watches a new release. `agent.probation`."""
+
+    def baseline(self, models: Sequence[str]) -> Mapping[str, object]:
+        """Return figures of the serving release, for the journal; taken before the switch."""
+
+    def judge(self, entry: Journal, now: float) -> tuple[Verdict, str]:
+        """Return the verdict, and its reason."""
+
+    def interval(self) -> float:
+        """Return how many seconds to wait between two judgements."""
+
+
+class Tell(Protocol):
+    """Where the progress of a run is shown."""
+
+    def __call__(self, text: str) -> None:
+        """Show a line."""
+
+    def progress(self, text: str, done: int, total: int) -> None:
+        """Show how far something is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All of them."""
+
+    layout: Layout
+    settings: Settings
+    clock: Clock
+    trust: Trust
+    fetcher: Fetcher
+    decider: Decider
+    device: Device
+    trial: Trial
+    builder: Builder
+    server: Server
+    probation: Probation
+    tell: Tell

@@ -1,0 +1,101 @@
+"""Recovery after a crash or on a bad disk: reads or rebuilds a bundle's journal and heals its links, offline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ota import files
+from ota.layout import Layout
+from ota.store import bad, journal, links
+from ota.store.journal import Journal, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A bundle as it stands now.
+
+    Attributes:
+        changed: models whose links were healed.
+        found: what was wrong, in sentences; () = nothing.
+    """
+
+    entry: Journal
+    changed: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
+
+
+def tidy(layout: Layout) -> None:
+    """Remove what an earlier run left half made. The caller has the lock."""
+    for place in (layout.stage, layout.trial):
+        for one in sorted(place.iterdir()) if place.is_dir() else ():
+            if one.is_dir() and not one.is_symlink():
+                files.remove_tree(one)
+            else:
+                with files.wrapped(one):
+                    files.unlink(one)
+
+
+def restore(layout: Layout, repository: Path, bundle: str) -> Restored:
+    """Return the journal of a bundle, made right: on disk, with a release that is whole, and links that name it.
+
+    Raises:
+        Occupied: a link was replaced by a model of the same name.
+        StoreError: the disk does not take it.
+    """
+    found: list[str] = []
+    entry = journal.read(layout, bundle)
+    before = entry
+    if entry is None:
+        entry = journal.rebuild(layout, repository, bundle, bad.load(layout).releases(bundle))
+        found.append(f"the journal of {bundle} was missing or torn: rebuilt from the releases and links on this disk")
+    for text, better in _corrections(layout, repository, entry):
+        found.append(text)
+        entry = better
+    changed = links.apply(layout, repository, entry.wanted_links())
+    if changed and not found and entry.next is None:
+        found.append(f"the links of {', '.join(changed)} named another release: turned back to {entry.serving()}")
+    if entry != before:
+        journal.write(layout, entry)
+    return Restored(entry, tuple(changed), tuple(found))
+
+
+def _corrections(layout: Layout, repository: Path, entry: Journal) -> Iterator[tuple[str, Journal]]:
+    """Yield what is wrong with a journal by the releases on disk, and a journal that is right."""
+    following = entry.next
+    if following is not None and following.stage in journal.SWITCHED and not journal.is_possible(layout, entry):
+        yield (
+            f"{entry.bundle} {following.release} is damaged or missing on this disk: back to {entry.active}",
+            entry := replace(entry, next=replace(following, stage=Stage.UNDOING)),
+        )
+    if journal.has_whole(layout, entry, entry.active):
+        return
+    if entry.previous and journal.has_whole(layout, entry, entry.previous):
+        text = f"{entry.bundle} {entry.active} is damaged or missing on this disk: back to {entry.previous}"
+        yield text, replace(entry, active=entry.previous, previous=0)
+        return
+    rebuilt = journal.rebuild(layout, repository, entry.bundle, bad.load(layout).releases(entry.bundle))
+    if rebuilt.active:
+        yield f"the journal of {entry.bundle} names no release that is on this disk: rebuilt", rebuilt
+        return
+    # the link stays: edge-serve may have the files open
+    yield (
+        f"{entry.bundle} {entry.active} is damaged or missing, and there is no other: 'edge-ota apply' fetches it",
+        entry,
+    )
+
+
+def begin_undo(layout: Layout, entry: Journal) -> Journal:
+    """Write that the next release is on its way back."""
+    assert entry.next is not None
+    entry = replace(entry, next=replace(entry.next, stage=Stage.UNDOING))
+    journal.write(layout, entry)
+    return entry
+
+
+def end_undo(layout: Layout, entry: Journal) -> Journal:
+    """Write that the next release is gone; its links are."""
+    entry = replace(entry, next=None)
+    journal.write(layout, entry)
+    return entry

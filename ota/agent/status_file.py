@@ -1,0 +1,109 @@
+"""The status file: the one file that edge-serve reads, for `status`, `/ui`, and the metrics of updates.
+
+It is replaced by a rename without fsync: after a power cut the next run writes it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ota import files
+from ota.errors import OtaError
+from ota.layout import Layout
+from ota.store.journal import Journal
+from ota.strict_json import canonical
+
+SCHEMA = 1
+_MOST_BYTES = 1024 * 1024
+_MOST_MESSAGE = 1000
+
+
+class StatusFile:
+    """The document of earlier runs, and changes to it. A failed write is left alone: it must not fail an update."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.document = read(layout)
+
+    def write(self, now: float, **members: object) -> None:
+        """Set members of the document, and write it."""
+        self.document.update(members, schema=SCHEMA, agent=version(), time=now, disk_free_bytes=_free(self._layout))
+        path = self._layout.status
+        fresh = path.with_name(f".{path.name}.new")
+        try:
+            with files.create(fresh, 0o640) as file:
+                files.write(file, fresh, canonical(self.document))
+            files.rename(fresh, path)
+        except OSError:
+            return
+
+    def bundle(self, now: float, entry: Journal, **members: object) -> None:
+        """Write the state of a bundle. `reason`: why the last try failed, or why an update waits."""
+        models = self.document.setdefault("models", {})
+        following = entry.next
+        models[entry.bundle] = {
+            "release": entry.serving(),
+            "previous": entry.previous,
+            "next": following.release if following else 0,
+            "stage": following.stage.value if following else "",
+            "reason": following.reason if following else "",
+            "models": list(entry.models.get(entry.serving(), ())),
+            "progress": {"done_bytes": 0, "total_bytes": 0},
+            **members,
+        }
+        self.write(now)
+
+    def forget(self, bundles: set[str]) -> None:
+        """Remove bundles that this device no longer has."""
+        models = self.document.get("models", {})
+        self.document["models"] = {name: found for name, found in models.items() if name in bundles}
+
+    def failed(self, now: float, step: str, error: OtaError) -> None:
+        """Count a failure, and write the error."""
+        self.count(f"{step}/{error.reason}")
+        self.write(now, error={"reason": error.reason, "message": error.message[:_MOST_MESSAGE]})
+
+    def count(self, what: str, more: int = 1) -> None:
+        """Count a failure (`step/reason`), or one of the totals."""
+        counters = self.document.setdefault("counters", {})
+        place = counters.setdefault("failures", {}) if "/" in what else counters
+        place[what] = place.get(what, 0) + more
+
+
+def version() -> str:
+    """Return the version of this program."""
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version("edge-serve")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def read(layout: Layout) -> dict[str, Any]:
+    """Return the document; {} = there is none that can be read."""
+    try:
+        found = json.loads(files.read(layout.status, _MOST_BYTES) or b"{}")
+    except (OtaError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and found.get("schema") == SCHEMA and _is_sound(found) else {}
+
+
+def _is_sound(found: Mapping[str, Any]) -> bool:
+    counters = found.get("counters", {})
+    return (
+        isinstance(found.get("models", {}), dict)
+        and isinstance(counters, dict)
+        and (isinstance(counters.get("failures", {}), dict))
+    )
+
+
+def _free(layout: Layout) -> int:
+    try:
+        found = os.statvfs(layout.state_dir)
+        return found.f_bavail * found.f_frsize
+    except OSError:
+        return 0

@@ -1,0 +1,139 @@
+"""The switch to a release, and the way back. The journal is written first, then all links, then the server looks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ota.agent.parts import Parts
+from ota.agent.recovery import begin_undo, end_undo
+from ota.errors import OtaError, ServerError, TrialFailed
+from ota.store import bad, history, journal, links
+from ota.store.bad import ANY_VARIANT, Bad
+from ota.store.history import Event
+from ota.store.journal import Journal, Next, Stage
+
+
+def switch(parts: Parts, entry: Journal, following: Next, *, unload_first: bool = False) -> Journal:
+    """Make the server serve the next release of a bundle; the journal in PROBATION. Safe to repeat after a crash.
+
+    Raises:
+        TrialFailed: a model of the release did not load; nothing is switched back yet.
+        Occupied, ServerError, StoreError: as it says; the same holds.
+    """
+    entry = step(parts, entry, replace(following, stage=Stage.SWITCHING))
+    apply_links(parts, entry)
+    load(parts, entry, unload_first=unload_first)
+    entry = step(parts, entry, replace(following, stage=Stage.PROBATION))
+    note(parts, Event(parts.clock.now(), "switched", entry.bundle, following.release, following.variant))
+    return entry
+
+
+def step(parts: Parts, entry: Journal, following: Next | None) -> Journal:
+    """Write a journal in which the next release is at another stage."""
+    if following is not None:
+        following = replace(following, since=parts.clock.now())
+    entry = replace(entry, next=following)
+    journal.write(parts.layout, entry)
+    return entry
+
+
+def apply_links(parts: Parts, entry: Journal) -> list[str]:
+    """Make the links name what the journal says; the changed models."""
+    return links.apply(parts.layout, parts.settings.model_repository, entry.wanted_links())
+
+
+def load(parts: Parts, entry: Journal, *, unload_first: bool = False) -> None:
+    """Have the server look at the models of a bundle.
+
+    Raises:
+        TrialFailed: a model does not serve its release; with the server's reason.
+        ServerError: the server did not answer.
+    """
+    wanted = entry.wanted_links()
+    if not wanted:
+        return
+    found = parts.server.reload(sorted(wanted), unload_first=unload_first)
+    for model, release in wanted.items():
+        result = found.get(model)
+        if result is None:
+            raise ServerError(f"edge-serve did not say what became of {model}: is it older than this edge-ota?")
+        if release and (str(release) not in result.versions or result.reason):
+            reason = result.reason or f"versions {', '.join(result.versions) or 'none'} serve"
+            raise TrialFailed(f"edge-serve did not load {model} {release}: {reason}")
+
+
+def undo(parts: Parts, entry: Journal, error: OtaError, variant: str = ANY_VARIANT) -> Journal:
+    """Remember the next release as bad, and go back to the active one; the journal without the next one.
+
+    Args:
+        variant: what is bad; "" = the release in all its variants.
+
+    Raises:
+        StoreError, ServerError: the disk or edge-serve did not do its part. The journal says UNDOING: the next run, or
+            the boot step, goes on.
+    """
+    following = entry.next
+    assert following is not None
+    remember(parts, entry.bundle, following.release, variant, error)
+    if following.stage not in (*journal.SWITCHED, Stage.UNDOING):
+        return step(parts, entry, None)
+    note(
+        parts,
+        Event(parts.clock.now(), "rolled_back", entry.bundle, following.release, "", error.reason, error.message),
+    )
+    parts.tell(f"{entry.bundle}: rolling back to {_named(entry.active)}: {error.message}")
+    return go_back(parts, begin_undo(parts.layout, entry))
+
+
+def go_back(parts: Parts, entry: Journal) -> Journal:
+    """Turn the links back, and have the server load the active release again; the one before it, where that fails."""
+    apply_links(parts, entry)
+    try:
+        load(parts, entry)
+    except TrialFailed as error:
+        older = entry.previous
+        entry = end_undo(parts.layout, entry)
+        if not older or not journal.has_whole(parts.layout, entry, older):
+            text = "and no release before it is on this disk: see 'edge-serve status', or publish one that works"
+            raise ServerError(f"{error.message}; {text}") from error
+        parts.tell(f"{entry.bundle}: {error.message}; back to release {older}")
+        entry = replace(entry, active=older, previous=0)
+        journal.write(parts.layout, entry)
+        apply_links(parts, entry)
+        load(parts, entry)
+        return entry
+    return end_undo(parts.layout, entry)
+
+
+def _named(release: int) -> str:
+    return f"release {release}" if release else "no release"
+
+
+def remember(parts: Parts, bundle: str, release: int, variant: str, error: OtaError) -> None:
+    """Put a failure on the bad list: for good, or for a time."""
+    now = parts.clock.now()
+    fingerprint = parts.device.fingerprint()
+    text = error.message[:1000]
+    found = Bad(bundle, release, variant, fingerprint, error.reason, text, now, error.permanent)
+    bad.save(parts.layout, bad.load(parts.layout).add(found))
+    if error.permanent:
+        note(parts, Event(now, "bad", bundle, release, variant, error.reason, error.message))
+
+
+def accept(parts: Parts, entry: Journal) -> Journal:
+    """Make the release in probation the active one: it is GOOD."""
+    following = entry.next
+    assert following is not None
+    previous = entry.active if entry.active != following.release else entry.previous
+    entry = replace(entry, active=following.release, previous=previous, next=None, baseline={})
+    journal.write(parts.layout, entry)
+    note(parts, Event(parts.clock.now(), "good", entry.bundle, following.release, following.variant))
+    return entry
+
+
+def note(parts: Parts, event: Event) -> None:
+    """Add to the history. A full disk must not end an update for that."""
+    try:
+        history.append(parts.layout, event)
+    except OtaError as error:
+        parts.tell(f"the history lacks an event: {error.message}")

@@ -1,0 +1,46 @@
+"""The file that says that an operator paused updates."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from ota import files
+from ota.errors import OtaError
+from ota.layout import Layout
+from ota.strict_json import canonical
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Since when updates are paused, and why."""
+
+    since: float
+    why: str = ""
+
+
+def read(layout: Layout) -> Pause | None:
+    """Return the pause; None = there is none. A file that cannot be read pauses, too: somebody wanted it."""
+    try:
+        data = files.read(layout.pause, 64 * 1024)
+        if data is None:
+            return None
+        found = json.loads(data)
+        return Pause(float(found["since"]), str(found["why"])[:1000])
+    except (OtaError, ValueError, KeyError, TypeError):
+        return Pause(0.0, f"{layout.pause} is there and cannot be read")
+
+
+def write(layout: Layout, found: Pause) -> None:
+    """Pause, durably."""
+    files.write_durably(layout.pause, canonical({"since": found.since, "why": found.why}), 0o640)
+
+
+def remove(layout: Layout) -> bool:
+    """Resume; whether there was a pause."""
+    with files.wrapped(layout.pause):
+        if not layout.pause.exists():
+            return False
+        files.unlink(layout.pause)
+        files.sync_directory(layout.pause.parent)
+        return True

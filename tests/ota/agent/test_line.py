@@ -1,0 +1,363 @@
+"""The line of an update, with real files and fakes around them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ota.agent.parts import Verdict
+from ota.errors import (
+    FetchError,
+    NoSpace,
+    Occupied,
+    ServerError,
+    TrialFailed,
+    Unsuitable,
+    Untrusted,
+)
+from ota.store import bad, history, pause
+from ota.store.journal import Stage
+from tests.ota.bundles import files_of, sha256
+from tests.ota.device import NOW, Device
+
+PAIR: Mapping[str, Any] = {"front": 1, "inner": 1, "outer": 1}
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    """A device that serves release 16 of det."""
+    found = Device(tmp_path)
+    found.publish(release=16)
+    assert found.run()["det"].release == 16
+    return found
+
+
+def models_of(bundle: str, release: int) -> dict[str, dict[str, bytes]]:
+    return {model: files_of(model, release) for model in PAIR}
+
+
+def events(device: Device) -> list[str]:
+    return [f"{one['event']} {one.get('release', 0)}" for one in history.read(device.layout)]
+
+
+def status(device: Device) -> Any:
+    return json.loads(device.layout.status.read_bytes())
+
+
+def test_a_release_goes_the_whole_line(device: Device) -> None:
+    device.publish(release=17)
+    outcome = device.run()["det"]
+    assert (outcome.release, outcome.waiting_for, outcome.error) == (17, "", None)
+    entry = device.journal()
+    assert (entry.active, entry.previous, entry.next) == (17, 16, None)
+    assert device.server.serving == {"det": 17}
+    assert device.trial.tried == [("det", 16), ("det", 17)]
+    assert events(device)[4:] == ["installed 17", "tested 17", "switched 17", "good 17"]
+    found = status(device)
+    assert found["models"]["det"]["release"] == 17
+    assert (found["state"], found["error"]) == ("idle", None)
+    assert found["metadata_expires"] == {"timestamp": NOW + 3600}
+    device.fetcher.fetched.clear()
+    assert device.run()["det"].release == 17
+    assert device.fetcher.fetched == []
+
+
+@pytest.mark.fault("L2")
+def test_a_release_that_fails_its_trial_is_never_seen_and_not_tried_again(device: Device) -> None:
+    device.publish(release=18)
+    device.trial.bad.add(("det", 18))
+    with pytest.raises(TrialFailed, match=r"OUTPUT0\[3\] is 0.7, expected 0.1"):
+        device.run()
+    assert device.server.reloads[1:] == []
+    assert device.journal().active == 16
+    assert device.journal().next is None
+    tried = list(device.trial.tried)
+    outcome = device.run(by_hand=False)["det"]
+    assert device.trial.tried == tried
+    assert outcome.release == 16
+    assert "it failed on this device (trial: the golden test of det 18 failed" in outcome.waiting_for
+    assert "'edge-ota retry det' tries it again" in outcome.waiting_for
+    assert "golden test" in status(device)["models"]["det"]["reason"]
+    device.publish(release=19)
+    assert device.run()["det"].release == 19
+
+
+@pytest.mark.fault("R6")
+def test_another_fingerprint_is_another_chance(device: Device) -> None:
+    device.publish(release=18)
+    device.trial.bad.add(("det", 18))
+    with pytest.raises(TrialFailed):
+        device.run()
+    device.trial.bad.clear()
+    assert device.run()["det"].release == 16
+    device.facts.print = "facts-2"
+    assert device.run()["det"].release == 18
+
+
+def test_the_next_variant_is_taken_when_the_first_one_failed(device: Device) -> None:
+    variants = [{"id": "fast", "kind": "onnx", "priority": 1}, {"id": "slow", "kind": "onnx", "priority": 2}]
+    device.publish(release=18, variants=variants)
+    device.trial.bad.add(("det", 18))
+    with pytest.raises(TrialFailed):
+        device.run()
+    device.trial.bad.clear()
+    assert device.run()["det"].release == 18
+    assert [one.variant for one in bad.load(device.layout).entries] == ["fast"]
+
+
+@pytest.mark.fault("L4")
+def test_a_release_that_fails_its_probation_is_rolled_back_as_a_whole(device: Device) -> None:
+    device.publish(release=19)
+    device.probation.verdicts = [(Verdict.WAIT, ""), (Verdict.BAD, "5.1 % of 900 requests failed, before: 0 %")]
+    with pytest.raises(TrialFailed, match=r"det 19 failed its probation: 5.1 % of 900 requests failed"):
+        device.run()
+    assert device.server.serving == {"det": 16}
+    assert (device.journal().active, device.journal().next) == (16, None)
+    assert "rolled_back 19" in events(device)
+    assert status(device)["counters"]["rollbacks"] == 1
+    assert "probation" in device.outcomes()["det"].waiting_for
+
+
+def test_a_bundle_of_models_is_tried_switched_and_rolled_back_as_a_whole(tmp_path: Path) -> None:
+    device = Device(tmp_path)
+    device.publish("pair", 1, models_of("pair", 1))
+    device.run()
+    device.publish("pair", 2, models_of("pair", 2))
+    device.trial.bad.add(("inner", 2))
+    with pytest.raises(TrialFailed):
+        device.run()
+    assert len(device.server.reloads) == 1
+    device.publish("pair", 3, models_of("pair", 3))
+    device.server.bad.add(("outer", 3))
+    with pytest.raises(TrialFailed, match="edge-serve did not load outer 3"):
+        device.run()
+    assert device.server.serving == dict.fromkeys(PAIR, 1)
+    device.publish("pair", 4, {**models_of("pair", 4), "more": files_of("more", 4)})
+    device.run()
+    assert device.server.serving == dict.fromkeys([*PAIR, "more"], 4)
+    fewer = models_of("pair", 5)
+    del fewer["front"]
+    device.publish("pair", 5, fewer)
+    device.probation.verdicts = [(Verdict.BAD, "slow")]
+    with pytest.raises(TrialFailed):
+        device.run()
+    assert device.server.serving == dict.fromkeys([*PAIR, "more"], 4)
+
+
+def test_a_first_release_that_fails_leaves_no_link(tmp_path: Path) -> None:
+    device = Device(tmp_path)
+    device.publish(release=1)
+    device.probation.verdicts = [(Verdict.BAD, "slow")]
+    with pytest.raises(TrialFailed):
+        device.run()
+    assert list(device.repository.iterdir()) == []
+    assert device.server.serving == {}
+
+
+@pytest.mark.fault("L9")
+def test_where_memory_holds_one_release_the_load_is_the_trial(device: Device) -> None:
+    device.facts.room = False
+    device.publish(release=17)
+    device.run()
+    assert device.trial.tried == [("det", 16)]
+    assert device.server.reloads[-1] == (("det",), True)
+    device.publish(release=18)
+    device.server.bad.add(("det", 18))
+    with pytest.raises(TrialFailed, match="did not load det 18: the golden test of det 18 failed"):
+        device.run()
+    assert device.server.serving == {"det": 17}
+
+
+@pytest.mark.fault("R7")
+def test_a_newer_release_takes_the_place_of_one_that_waits_for_its_hours(device: Device) -> None:
+    device.decider.may_switch = False
+    device.publish(release=17)
+    outcome = device.run()["det"]
+    assert (outcome.release, outcome.waiting_for) == (16, "the switching hours are 02:00-05:00")
+    following = device.journal().next
+    assert following is not None
+    assert (following.release, following.stage) == (17, Stage.TESTED)
+    device.publish(release=18)
+    device.run()
+    following = device.journal().next
+    assert following is not None
+    assert (following.release, following.stage) == (18, Stage.TESTED)
+    device.decider.may_switch = True
+    tried = list(device.trial.tried)
+    assert device.run()["det"].release == 18
+    assert device.trial.tried == tried  # tested before
+    assert (device.journal().active, device.journal().previous) == (18, 16)
+
+
+@pytest.mark.fault("R7")
+def test_a_newer_release_waits_until_a_probation_has_ended(device: Device) -> None:
+    device.publish(release=17)
+    device.probation.verdicts = [(Verdict.WAIT, "12 of 500 requests")] * 7000
+    assert device.run()["det"].waiting_for == "probation: 12 of 500 requests"
+    device.publish(release=18)
+    assert device.run()["det"].release == 17  # another run watches on
+    device.probation.verdicts = []
+    assert device.run()["det"].release == 18
+    assert (device.journal().active, device.journal().previous) == (18, 17)
+
+
+def test_a_wish_that_goes_back_before_the_switch_is_followed(device: Device) -> None:
+    device.decider.may_switch = False
+    device.publish(release=17)
+    device.run()
+    device.want("det", 16)
+    device.run()
+    assert device.journal().next is None
+    device.want("det", 17)
+    device.decider.may_switch = True
+    assert device.run()["det"].release == 17
+    device.want("det", 16)  # a rollback by the fleet: the release is still on this disk
+    device.fetcher.fetched.clear()
+    assert device.run()["det"].release == 16
+    assert device.fetcher.fetched == []
+
+
+def test_a_model_that_was_copied_in_by_hand_is_refused_before_anything_is_fetched(device: Device) -> None:
+    (device.repository / "seg").mkdir()
+    device.publish("seg", 1)
+    device.fetcher.fetched.clear()
+    found = device.outcomes()
+    assert isinstance(found["seg"].error, Occupied)
+    assert "Move it out of the model repository" in found["seg"].error.message
+    assert found["det"].error is None
+    assert device.fetcher.fetched == []
+    assert status(device)["error"]["reason"] == "occupied"
+    (device.repository / "seg").rmdir()
+    assert device.run()["seg"].release == 1
+
+
+@pytest.mark.parametrize(("member", "program"), [("needs_agent", "edge-ota"), ("needs_server", "edge-serve")])
+def test_a_release_that_needs_a_newer_program_is_refused(device: Device, member: str, program: str) -> None:
+    device.publish("det", 17, None, **{member: "9.1"})
+    with pytest.raises(Unsuitable, match=rf"det 17 needs {program} 9.1, and this is 0.1.0: update {program} first"):
+        device.run()
+    assert device.server.serving == {"det": 16}
+
+
+def test_code_that_the_role_engines_does_not_list_is_refused(device: Device) -> None:
+    models = {"det": {**files_of("det", 17), "17/model.py": b"import os"}}
+    device.decider.code_paths = {"17/model.py"}
+    device.publish("det", 17, models)
+    with pytest.raises(Untrusted, match=r"17/model.py of det runs as code, and the role engines does not list it"):
+        device.run()
+    assert not device.layout.release("det", 17).exists()
+    code = models["det"]["17/model.py"]
+    device.trust.documents[f"engines/vision/{sha256(code)}"] = code
+    assert device.run()["det"].release == 17
+
+
+def test_transient_failures_wait_longer_except_when_an_operator_asks(device: Device) -> None:
+    device.publish(release=17)
+    device.fetcher.failures = [FetchError("the server is down") for _ in range(2)]
+    with pytest.raises(FetchError):
+        device.run(by_hand=False)
+    waiting = device.run(by_hand=False)["det"].waiting_for
+    assert "(fetch: the server is down)" in waiting
+    device.clock.seconds += bad.FIRST_WAIT
+    with pytest.raises(FetchError):
+        device.run(by_hand=False)
+    device.clock.seconds += bad.FIRST_WAIT
+    assert device.run(by_hand=False)["det"].release == 16
+    assert device.run()["det"].release == 17
+
+
+def test_a_full_disk_collects_garbage_and_tries_once_more(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    device.publish(release=17)
+    asked = []
+
+    def missing(entries: object) -> int:
+        asked.append(1)
+        if len(asked) == 1:
+            raise NoSpace("too little space")
+        return 1
+
+    monkeypatch.setattr(device.fetcher, "missing", missing)
+    assert device.run()["det"].release == 17
+    assert len(asked) == 2
+
+
+def test_nothing_is_switched_while_edge_serve_does_not_answer(device: Device) -> None:
+    device.publish(release=17)
+    device.server.up = False
+    with pytest.raises(ServerError, match=r"so nothing was switched: start it \(systemctl start edge-serve\)"):
+        device.run()
+    assert device.journal().serving() == 16
+    device.server.up = True
+    assert device.run()["det"].release == 17
+
+
+def test_a_switch_that_the_server_did_not_answer_is_finished_by_the_next_run(device: Device) -> None:
+    device.publish(release=17)
+    device.server.failures = [ServerError("the connection was closed")]
+    with pytest.raises(ServerError):
+        device.run()
+    assert device.journal().next.stage is Stage.SWITCHING  # type: ignore[union-attr]  # it is on its way
+    assert device.run()["det"].release == 17
+
+
+def test_a_switch_that_never_ends_is_undone(device: Device) -> None:
+    device.publish(release=17)
+    device.server.failures = [ServerError("the connection was closed")] * 4
+    for _ in range(4):
+        with pytest.raises(ServerError):
+            device.run()
+    with pytest.raises(TrialFailed, match="was begun 3 times, and never came to an end: 'edge-ota retry'"):
+        device.run()
+    assert (device.journal().active, device.journal().next) == (16, None)
+    assert device.server.serving == {"det": 16}
+
+
+def test_a_trial_that_ends_the_agent_is_not_begun_for_ever(device: Device) -> None:
+    device.publish(release=17)
+    device.trial.failure = KeyboardInterrupt()
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            device.run()
+    with pytest.raises(TrialFailed, match="was begun 3 times"):
+        device.run()
+    assert "failed on this device" in device.run()["det"].waiting_for
+
+
+def test_while_paused_nothing_is_updated_and_a_probation_goes_on(device: Device) -> None:
+    device.publish(release=17)
+    device.probation.verdicts = [(Verdict.WAIT, "")] * 4000
+    device.run()
+    pause.write(device.layout, pause.Pause(NOW, "the line is inspected"))
+    device.probation.verdicts = [(Verdict.BAD, "slow")]
+    found = device.outcomes()
+    assert isinstance(found["det"].error, TrialFailed)
+    assert device.server.serving == {"det": 16}
+    device.publish(release=18)
+    assert device.run()["det"].release == 16
+    assert status(device)["paused"] == "updates are paused (the line is inspected): 'edge-ota resume'"
+    pause.remove(device.layout)
+    assert device.run()["det"].release == 18
+
+
+@pytest.mark.fault("L6")
+def test_when_the_release_before_does_not_load_the_one_before_that_serves(device: Device) -> None:
+    device.publish(release=17)
+    device.run()
+    device.publish(release=18)
+    device.probation.verdicts = [(Verdict.BAD, "slow")]
+    device.server.bad.add(("det", 17))
+    with pytest.raises(TrialFailed):
+        device.run()
+    assert device.server.serving == {"det": 16}
+    assert (device.journal().active, device.journal().previous) == (16, 0)
+
+
+def test_a_damaged_active_release_is_put_in_place_again(device: Device) -> None:
+    (device.layout.release("det", 16) / "16" / "model.onnx").unlink()
+    assert device.run()["det"].release == 16
+    assert device.server.serving == {"det": 16}
+    assert (device.layout.release("det", 16) / "16" / "model.onnx").exists()

@@ -1,0 +1,305 @@
+"""A device for tests of the agent: real files, and small fakes of all parts around them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ota import files
+from ota.agent.line import Line, Options, Outcome
+from ota.agent.parts import Choice, Judged, Loaded, Parts, Progress, Trust, Verdict
+from ota.documents.device import DeviceDocument
+from ota.documents.manifest import FileEntry, Manifest, Variant
+from ota.documents.names import manifest_target, rollout_target
+from ota.documents.rollout import Wish
+from ota.errors import NotFound, OtaError, TrialFailed
+from ota.layout import Layout
+from ota.settings import Settings
+from ota.store import journal, releases
+from ota.store.journal import Journal
+from ota.strict_json import canonical
+from tests.ota.bundles import Files, files_of, manifest_bytes, sha256
+
+NOW = 1_800_000_000.0
+
+
+@dataclass
+class FakeClock:
+    """Time that passes in sleeps only."""
+
+    seconds: float = NOW
+
+    def now(self) -> float:
+        return self.seconds
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@dataclass
+class FakeTrust:
+    """A repository's verified documents."""
+
+    documents: dict[str, bytes] = field(default_factory=dict)
+    floors: dict[str, int] = field(default_factory=dict)
+    code: set[str] = field(default_factory=set)
+    failure: OtaError | None = None
+
+    def refresh(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def target(self, path: str) -> tuple[str, int] | None:
+        data = self.documents.get(path)
+        return None if data is None else (sha256(data), len(data))
+
+    def document(self, path: str, most_bytes: int) -> bytes:
+        if path not in self.documents:
+            raise NotFound(f"the metadata does not list {path}")
+        assert len(self.documents[path]) <= most_bytes
+        return self.documents[path]
+
+    def raise_floor(self, name: str, path: str, value: int) -> None:
+        self.floors[name] = max(value, self.floors.get(name, 0))
+
+    def expires(self) -> dict[str, float]:
+        return {"timestamp": 3600.0}
+
+
+@dataclass
+class FakeFetcher:
+    """Blobs that come through the same file operations as real ones."""
+
+    layout: Layout
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    failures: list[OtaError] = field(default_factory=list)
+    fetched: list[str] = field(default_factory=list)
+
+    def missing(self, entries: Sequence[FileEntry]) -> int:
+        return sum(one.size for one in entries if not self.layout.blob(one.sha256).exists())
+
+    def fetch(self, entries: Sequence[FileEntry], progress: Progress) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        for one in entries:
+            blob, partial = self.layout.blob(one.sha256), self.layout.partial / one.sha256
+            if blob.exists():
+                continue
+            files.make_directory(blob.parent, 0o750)
+            with files.wrapped(blob):
+                with files.create(partial, 0o640) as file:
+                    files.write(file, partial, self.blobs[one.sha256])
+                    files.fsync(file, partial)
+                files.rename(partial, blob)
+                files.sync_directory(blob.parent)
+            self.fetched.append(one.path)
+            progress(one.size, one.size)
+
+
+@dataclass
+class FakeDecider:
+    """Takes what the fleet wants."""
+
+    may_switch: bool = True
+    code_paths: set[str] = field(default_factory=set)
+
+    def choose(self, wish: Wish, device: DeviceDocument, active: int, now: float) -> Choice:
+        if wish.paused:
+            return Choice(active, True, "paused")
+        return Choice(wish.want, self.may_switch, "" if self.may_switch else "the switching hours are 02:00-05:00")
+
+    def variants(self, manifest: Manifest, facts: Mapping[str, str]) -> Sequence[Judged]:
+        return [Judged(one) for one in sorted(manifest.variants, key=lambda one: one.priority)]
+
+    def code(self, files: Sequence[FileEntry], configs: Sequence[bytes]) -> Sequence[FileEntry]:
+        return [one for one in files if one.path in self.code_paths]
+
+
+@dataclass
+class FakeDevice:
+    """A device with room for both releases."""
+
+    room: bool = True
+    print: str = "facts-1"
+
+    def document(self, trust: Trust) -> DeviceDocument:
+        return DeviceDocument("dev-1", "plant", "prod")
+
+    def facts(self) -> Mapping[str, str]:
+        return {"arch": "x86_64", "edge_ota": "0.1.0", "edge_serve": "0.1.0"}
+
+    def fingerprint(self) -> str:
+        return self.print
+
+    def fits_beside(self, memory_bytes: int) -> bool:
+        return self.room
+
+
+@dataclass
+class FakeTrial:
+    """A trial that looks at the files, and knows which models are bad."""
+
+    bad: set[tuple[str, int]] = field(default_factory=set)
+    tried: list[tuple[str, int]] = field(default_factory=list)
+    failure: BaseException | None = None
+
+    def run(self, repository: Path, models: Sequence[str], limit: float) -> None:
+        if self.failure is not None:
+            raise self.failure
+        assert sorted(one.name for one in repository.iterdir()) == list(models)
+        for model in models:
+            release = check_whole(repository / model)
+            self.tried.append((model, release))
+            if (model, release) in self.bad:
+                raise TrialFailed(f"the golden test of {model} {release} failed: OUTPUT0[3] is 0.7, expected 0.1")
+
+
+class FakeBuilder:
+    """Builds nothing."""
+
+    def build(self, manifest: Manifest, variant: Variant, releases: Mapping[str, Path]) -> None:
+        return
+
+
+def check_whole(path: Path) -> int:
+    """Return the release that a link names; its files are those of its record."""
+    directory = Path(os.readlink(path))
+    record = releases.read_record(directory)
+    assert record is not None, f"{path} -> {directory} has no record"
+    for name, found in record.files.items():
+        assert files.sha256_of(directory / name) == found, f"{directory / name} is damaged"
+    return record.release
+
+
+@dataclass
+class FakeServer:
+    """edge-serve in mode none: it loads what changed when it is asked to look, and refuses releases that are bad."""
+
+    repository: Path
+    serving: dict[str, int] = field(default_factory=dict)
+    bad: set[tuple[str, int]] = field(default_factory=set)
+    up: bool = True
+    reloads: list[tuple[tuple[str, ...], bool]] = field(default_factory=list)
+    failures: list[OtaError] = field(default_factory=list)
+
+    def is_there(self) -> bool:
+        return self.up
+
+    def start(self) -> None:
+        """Load all models, as at a boot."""
+        self.serving = {one.name: check_whole(one) for one in self.repository.iterdir() if one.name[0] != "."}
+
+    def reload(self, models: Sequence[str], *, unload_first: bool = False) -> Mapping[str, Loaded]:
+        self.reloads.append((tuple(models), unload_first))
+        if self.failures:
+            raise self.failures.pop(0)
+        return {model: self._load(model, unload_first) for model in models}
+
+    def _load(self, model: str, unload_first: bool) -> Loaded:
+        if not (self.repository / model).is_symlink():
+            self.serving.pop(model, None)
+            return Loaded(())
+        release = check_whole(self.repository / model)
+        if (model, release) in self.bad:
+            if unload_first:
+                self.serving.pop(model, None)
+            old = self.serving.get(model)
+            return Loaded((str(old),) if old else (), f"the golden test of {model} {release} failed")
+        self.serving[model] = release
+        return Loaded((str(release),))
+
+
+@dataclass
+class FakeProbation:
+    """Verdicts in order; GOOD when there are none left."""
+
+    verdicts: list[tuple[Verdict, str]] = field(default_factory=list)
+
+    def baseline(self, models: Sequence[str]) -> Mapping[str, object]:
+        return {"models": list(models)}
+
+    def judge(self, entry: Journal, now: float) -> tuple[Verdict, str]:
+        return self.verdicts.pop(0) if self.verdicts else (Verdict.GOOD, "500 requests")
+
+    def interval(self) -> float:
+        return 2.0
+
+
+@dataclass
+class FakeTell:
+    """Lines that were shown."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def __call__(self, text: str) -> None:
+        self.lines.append(text)
+
+    def progress(self, text: str, done: int, total: int) -> None:
+        return
+
+
+class Device:
+    """A device below a directory: `state/` and `models/`."""
+
+    def __init__(self, root: Path, **settings: object) -> None:
+        self.root = root
+        self.layout = Layout(root / "state")
+        self.repository = root / "models"
+        self.repository.mkdir(parents=True, exist_ok=True)
+        self.clock, self.trust, self.decider, self.facts = FakeClock(), FakeTrust(), FakeDecider(), FakeDevice()
+        self.fetcher, self.server = FakeFetcher(self.layout), FakeServer(self.repository)
+        self.trial, self.probation, self.tell = FakeTrial(), FakeProbation(), FakeTell()
+        self.settings = Settings(
+            state_dir=self.layout.state_dir,
+            model_repository=self.repository,
+            **settings,  # type: ignore[arg-type]  # what a test sets
+        )
+        self.serial = 0
+        self.wishes: dict[str, dict[str, object]] = {}
+
+    def parts(self) -> Parts:
+        return Parts(
+            self.layout, self.settings, self.clock, self.trust, self.fetcher, self.decider, self.facts, self.trial,
+            FakeBuilder(), self.server, self.probation, self.tell,
+        )  # fmt: skip
+
+    def publish(
+        self, bundle: str = "det", release: int = 17, models: Mapping[str, Files] | None = None, **members: object
+    ) -> None:
+        """Sign a release, and have the fleet want it."""
+        models = models if models is not None else {bundle: files_of(bundle, release)}
+        self.trust.documents[manifest_target("vision", bundle, release)] = manifest_bytes(
+            bundle, release, models, **members
+        )
+        self.fetcher.blobs.update((sha256(data), data) for found in models.values() for data in found.values())
+        self.want(bundle, release)
+
+    def want(self, bundle: str, release: int, **members: object) -> None:
+        """Change the rollout document."""
+        self.serial += 1
+        self.wishes[bundle] = {"family": "vision", "want": release, **members}
+        document = {"schema": 1, "fleet": "plant", "serial": self.serial, "models": self.wishes}
+        self.trust.documents[rollout_target("plant")] = canonical(document)
+
+    def run(self, **options: object) -> dict[str, Outcome]:
+        """Run the line once; its outcomes. An error of a bundle is raised."""
+        found = self.outcomes(**options)
+        for one in found.values():
+            if one.error is not None:
+                raise one.error
+        return found
+
+    def outcomes(self, **options: object) -> dict[str, Outcome]:
+        """Run the line once."""
+        line = Line(self.parts(), Options(**options))  # type: ignore[arg-type]  # what a test sets
+        return {one.bundle: one for one in line.run()}
+
+    def journal(self, bundle: str = "det") -> Journal:
+        found = journal.read(self.layout, bundle)
+        assert found is not None
+        return found
