@@ -108,6 +108,15 @@ def _on_zipmap(match: re.Match[str], path: Path, version: str) -> str:
     )
 
 
+def _on_locale(match: re.Match[str], path: Path, version: str) -> str:
+    language, _, encoding = match[1].partition(".")
+    return (
+        f"the model lowers text by the rules of the locale {match[1]}, which this machine lacks: export the model with "
+        "the locale C.UTF-8 (skl2onnx: options={'tfidfvectorizer__locale': 'C.UTF-8'}), or install it: "
+        f"apt-get install locales && localedef -i {language} -f {encoding or 'UTF-8'} {match[1]}"
+    )
+
+
 _BY_TEXT: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], Path, str], str]], ...] = (
     (re.compile(r"Unsupported model IR version: \d+, max supported IR version: (\d+)"), _on_format),
     (re.compile(r"support for domain (\S+) is till opset (\d+)"), _on_opset),
@@ -117,5 +126,6 @@ _BY_TEXT: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], Path, str], str]
     (re.compile(r"No Op registered for (\S+) with domain_version"), _on_operator),
     (re.compile(r"Could not find an implementation for (\w+)"), _on_implementation),
     (re.compile(r"of operator \(ZipMap\)"), _on_zipmap),
+    (re.compile(r"Failed to construct locale with name:(\w+(?:\.[\w-]+?)?)(?=locale::|:|$)"), _on_locale),
     (re.compile(r"Protobuf parsing failed|ModelProto does not have a graph|No graph was found"), _on_content),
 )

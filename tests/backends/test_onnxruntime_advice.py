@@ -48,6 +48,11 @@ def test_the_kind_of_a_file_that_is_no_model(tmp_path: Path, content: bytes, sai
             "Type 'tensor(double)' of input parameter (probabilities) of operator (ZipMap) in node () is invalid.",
             "export with options={'zipmap': False}",
         ),
+        (
+            "Failed to construct locale with name:en_US.UTF-8:locale::facet::_S_create_c_locale name not valid:Please",
+            "&& localedef -i en_US -f UTF-8 en_US.UTF-8",
+        ),
+        ("Failed to construct locale with name:de_DE:locale::facet", "-i de_DE -f UTF-8 de_DE"),
         ("anything else", ""),
     ],
 )
