@@ -22,7 +22,7 @@ PACKAGE = "edge_serve"
 LAYERS = {
     "errors": 0, "clock": 0, "tensors": 0, "ragged": 0, "protoc": 0, "messages": 0, "files": 0, "aio": 0,
     "config": 1, "protocol": 1, "metrics": 1, "tracing": 1, "access": 1,
-    "scheduling": 2, "backends": 2,
+    "scheduling": 2, "backends": 2, "golden": 2,
     "workers": 3,
     "models": 4,
     "service": 5,

@@ -1,14 +1,19 @@
-"""One load of several models: side by side, but each after those that it needs."""
+"""One load of several models: side by side, but each after those that it needs.
+
+A Python model may call others, and nothing says which. Where it has a golden test, which sends it requests before it
+serves, it is loaded after the models that have none. If it fails then, and another such model has been loaded, it is
+tried again: it may call that one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.about import about
-from edge_serve.models.dependencies import circles, members_of
+from edge_serve.models.dependencies import circles, dependents, members_of
 from edge_serve.models.loading import Plan
 
 log = logging.getLogger(__name__)
@@ -46,14 +51,27 @@ class Batch:
             log.error("failed to load '%s': %s", name, failure.reason, extra=about(name))
             self.results[name] = failure
         create = asyncio.get_running_loop().create_task
-        for name, plan in self._plans.items():
-            if name not in self.results:
-                self._tasks[name] = create(self._load(plan, load), name=f"load {name}")
-        await asyncio.gather(*self._tasks.values())
+        callers = {name for name, plan in self._plans.items() if plan.golden is not None and _may_call(plan)}
+        late = callers | dependents(callers, needs)
+        left = set(self._plans) - self.results.keys()
+        while left:
+            self._tasks = {
+                name: create(self._load(self._plans[name], load, callers, late), name=f"load {name}")
+                for name in self._plans
+                if name in left
+            }
+            await asyncio.gather(*self._tasks.values())
+            loaded = {name for name in left if self.results[name] is None}
+            left = late & (left - loaded) if callers & loaded else set()
         return self.results
 
-    async def _load(self, plan: Plan, load: Callable[[Plan], Awaitable[None]]) -> None:
-        before = [self._tasks[name] for name in members_of(plan.config) if name in self._tasks]
+    async def _load(
+        self, plan: Plan, load: Callable[[Plan], Awaitable[None]], callers: Collection[str], late: Collection[str]
+    ) -> None:
+        needed = set(members_of(plan.config))
+        if plan.name in callers:
+            needed.update(name for name in self._tasks if name not in late)
+        before = [self._tasks[name] for name in needed if name in self._tasks]
         if before:
             await asyncio.wait(before)
         try:
@@ -65,3 +83,8 @@ class Batch:
             self.results[plan.name] = Internal(f"load failed for model '{plan.name}': {type(error).__name__}: {error}")
         else:
             self.results[plan.name] = None
+
+
+def _may_call(plan: Plan) -> bool:
+    """Whether the model may send requests to others (business logic scripting)."""
+    return plan.config.backend == "python"

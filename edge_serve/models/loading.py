@@ -1,4 +1,4 @@
-"""From a model directory to a version that serves: plan, describe, check, open, warm up."""
+"""From a model directory to a version that serves: plan, describe, check, open, warm up, run its golden test."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from edge_serve.config.model import check_files, load_model_config, merge_comple
 from edge_serve.config.notes import notes_on
 from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.errors import EdgeServeError
+from edge_serve.golden.reader import GoldenTest, read_golden
 from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.signature import Signature
@@ -35,6 +36,7 @@ from edge_serve.models.driver import Driver
 from edge_serve.models.ensemble import EnsembleRunner, member_labels
 from edge_serve.models.ensemble_flight import Lookup
 from edge_serve.models.gathering import GatheringDriver
+from edge_serve.models.golden import prove, prove_with
 from edge_serve.models.instance_group import placed
 from edge_serve.models.iterative import IterativeDecoupledDriver, IterativeDriver
 from edge_serve.models.override import Override
@@ -68,6 +70,8 @@ log = logging.getLogger(__name__)
 
 #: model parameter: `own` or `shared`, whether a compiled model gets a worker process of its own
 WORKER_PARAMETER = "EDGE_SERVE_WORKER"
+#: how long it may take until a worker that hangs has been killed
+_KILL_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -80,6 +84,7 @@ class Plan:
         directory: where the model's files are; an override's files lie in `kept`.
         print: the state of the model directory when it was read.
         advice: why there is no version, and what to do; "" = there is one.
+        golden: the answers that each version must give before it serves; None = any.
     """
 
     name: str
@@ -90,6 +95,7 @@ class Plan:
     override: Override | None = None
     kept: TemporaryDirectory[str] | None = None
     advice: str = ""
+    golden: GoldenTest | None = None
 
     def same_as(self, other: Plan) -> bool:
         """Loading this would serve the same files under the same configuration as `other` does."""
@@ -139,6 +145,7 @@ class LoaderOptions:
 
     Attributes:
         backend_settings: what `--backend-config` says for a backend.
+        proves: whether a load runs the golden test of a model, by name.
     """
 
     auto_complete: bool = True
@@ -146,6 +153,7 @@ class LoaderOptions:
     backend_settings: Callable[[str], dict[str, str]] = lambda backend: {}
     summaries: bool = False
     histograms: bool = False
+    proves: Callable[[str], bool] = lambda name: True
 
 
 class Loader:
@@ -195,7 +203,8 @@ class Loader:
         advice = "" if chosen else _advice_on_versions(directory, config)
         if override is None and (stray := advice_on_config(directory, own)):
             log.warning("model %s: %s", found.name, stray, extra=about(found.name))
-        return Plan(found.name, directory, config, chosen, print, override, kept, advice)
+        golden = read_golden(directory)
+        return Plan(found.name, directory, config, chosen, print, override, kept, advice, golden)
 
     def joins(self, plan: Plan, *, own_worker: bool) -> bool:
         """Return whether `open` would load the model into a worker that runs already."""
@@ -203,7 +212,7 @@ class Loader:
         return not alone and self._workers.runs(plan.config.backend)
 
     async def open(self, plan: Plan, version: int, *, own_worker: bool) -> Served:
-        """Load one version in a worker and warm it up.
+        """Load one version in a worker, warm it up, and run its golden test.
 
         Raises:
             EdgeServeError: why it cannot be served.
@@ -232,25 +241,31 @@ class Loader:
         config = settle_instances(config)
         return Regrouping(served, config, self._spec(plan, config, int(served.version)), plan.directory)
 
-    def open_ensemble(self, plan: Plan, version: int, lookup: Lookup) -> Served:
+    async def open_ensemble(self, plan: Plan, version: int, lookup: Lookup) -> Served:
         """One version of an ensemble whose members serve; it has no worker and no memory of its own.
 
         Raises:
-            EdgeServeError: its labels cannot be read.
+            EdgeServeError: its labels cannot be read, or it fails its golden test.
         """
         started = time.monotonic()
         config = plan.config
         check_inputs_and_outputs(config)
         layout = ensemble_plan(config)
-        labels = {**member_labels(layout, lookup), **read_labels(config, plan.directory)}
+        labels = {**member_labels(layout, lookup), **await offload(read_labels, config, plan.directory)}
         signature = signature_of(config, config.name, version, labels)
         statistics = self._new_statistics(config)
         most_calls = config.ensemble_scheduling.max_inflight_requests
-        runner = EnsembleRunner(layout, signature, statistics, lookup, self._clock, most_calls)
+
+        def runner(counters: ModelStatistics) -> EnsembleRunner:
+            return EnsembleRunner(layout, signature, counters, lookup, self._clock, most_calls)
+
         served = Served(
-            config.name, str(version), config, signature, runner, statistics, None, None, time.monotonic() - started,
-            shape_key_for(signature), kept=plan.kept, identity=plan.name,
+            config.name, str(version), config, signature, runner(statistics), statistics, None, None, 0.0,
+            shape_key_for(signature), kept=plan.kept, identity=plan.name, golden=plan.golden,
         )  # fmt: skip
+        if plan.golden is not None and self._options.proves(plan.name):
+            await prove_with(served, plan.golden, self._proof_seconds, runner(self._new_statistics(config)))
+        served.load_seconds = time.monotonic() - started
         self._put_cache_before(served)
         return served
 
@@ -290,14 +305,19 @@ class Loader:
         limited: LimitedModel | None,
     ) -> Served:
         driver = self._driver(config, signature, limited)
-        if signature.has_sequence_batching:
-            driver.controls = Controls(config)
         warmup = WarmupListener()
         instances = placed(config)
         specs = [one.spec for one in instances]
         opened = await self._workers.open(spec, config.backend, specs, warmup, arena, own_worker=own)
         try:
             await warm_up(config, plan.directory, opened, warmup)
+            served = Served(
+                config.name, str(spec.version), config, signature, driver, driver.statistics, opened, arena, 0.0,
+                shape_key_for(signature), kept=plan.kept, identity=plan.name, directory=plan.directory,
+                golden=plan.golden, instances=dict(enumerate(instances)),
+            )  # fmt: skip
+            if plan.golden is not None and self._options.proves(plan.name):
+                await prove(served, plan.golden, self._proof_seconds, self._driver(config, signature, None))
         except BaseException:
             await opened.close()
             raise
@@ -306,11 +326,12 @@ class Loader:
             opened.listener = driver
         else:
             limited.join(driver, opened)
-        return Served(
-            config.name, str(spec.version), config, signature, driver, driver.statistics, opened, arena, 0.0,
-            shape_key_for(signature), kept=plan.kept, identity=plan.name, directory=plan.directory,
-            instances=dict(enumerate(instances)),
-        )  # fmt: skip
+        return served
+
+    @property
+    def _proof_seconds(self) -> float:
+        """How long a golden sample may take. A worker that hangs is killed just before, and its end says more."""
+        return self._workers.load_seconds + _KILL_SECONDS
 
     def _put_cache_before(self, served: Served) -> None:
         """Answers are kept when the model's configuration and the server's settings both say so."""
@@ -342,6 +363,12 @@ class Loader:
         return new_statistics(summaries=options.summaries, histograms=options.histograms, first_response_bounds=bounds)
 
     def _driver(self, config: pb.ModelConfig, signature: Signature, limited: LimitedModel | None) -> Driver:
+        driver = self._bare_driver(config, signature, limited)
+        if signature.has_sequence_batching:
+            driver.controls = Controls(config)
+        return driver
+
+    def _bare_driver(self, config: pb.ModelConfig, signature: Signature, limited: LimitedModel | None) -> Driver:
         instances = placed(config)
         passive = {number for number, one in enumerate(instances) if one.group.passive}
         order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = None
@@ -359,8 +386,8 @@ class Loader:
                 count_responses=config.backend != "python",
             )  # fmt: skip
         stateful = IterativeDriver if iterative else GatheringDriver
-        driver = stateful if signature.has_sequence_batching else Driver
-        return driver(name, version, scheduler, statistics, self._clock, loop, order)
+        kind = stateful if signature.has_sequence_batching else Driver
+        return kind(name, version, scheduler, statistics, self._clock, loop, order)
 
     async def close(self, served: Served) -> None:
         """Close the model in its worker and give its memory back. Never raises."""

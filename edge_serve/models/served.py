@@ -12,6 +12,7 @@ from typing import Protocol
 
 from edge_serve.aio.tasks import start_task
 from edge_serve.config.model_config_pb2 import ModelConfig
+from edge_serve.golden.reader import GoldenTest
 from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse, Room
 from edge_serve.messages.signature import Signature
@@ -62,6 +63,7 @@ class Served:
         lineage: what metrics add of the loads that this one replaced.
         on_close: called when the version is closed, to give back what it has of the whole server.
         directory: of the model's files.
+        golden: its recorded answers; None = it has none.
         sick: it has answered a question of the server's own before and does not now (`self_inference`).
         failed_questions: how often that happened.
     """
@@ -81,6 +83,7 @@ class Served:
     on_close: tuple[Callable[[], None], ...] = ()
     identity: str = ""
     directory: Path = Path()
+    golden: GoldenTest | None = None
     sick: bool = False
     failed_questions: int = 0
     instances: dict[int, Placed] = field(default_factory=dict)

@@ -200,7 +200,7 @@ class Turnover:
         extra = about(plan.name, version)
         try:
             if members_of(plan.config):
-                return self._loader.open_ensemble(plan, version, self._lookup)
+                return await self._loader.open_ensemble(plan, version, self._lookup)
             return await self._loader.open(plan, version, own_worker=own_worker)
         except EdgeServeError as error:
             log.error("failed to load '%s' version %d: %s", plan.name, version, error.as_triton(), extra=extra)

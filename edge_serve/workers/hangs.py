@@ -22,12 +22,14 @@ class Hang:
 
     Attributes:
         warms_up: the batch is a warm-up, and the limit that of a load.
+        tests: the batch is of the golden test; the same.
     """
 
     model: str
     seconds: float
     limit: float
     warms_up: bool = False
+    tests: bool = False
 
     @property
     def overdue(self) -> float:
@@ -48,22 +50,23 @@ class HangWatch:
 
         Args:
             limit: for parts without one of their own; 0 = they may take for ever.
-            load_limit: for warm-up, which is a part of loading.
+            load_limit: for warm-up and the golden test, which are parts of loading.
             callers: numbers of parts that wait for other models: those are watched themselves.
         """
         markers: dict[tuple[int, int], object] = {}
-        limits: dict[tuple[int, int], tuple[str, float, bool]] = {}
+        limits: dict[tuple[int, int], tuple[Part, float, bool]] = {}
         for part in parts:
             for instance, channel in part.channels.items():
                 batch = channel.running()
-                allowed = load_limit if batch < 0 else part.link.hang or limit
+                loads = batch < 0 or part.link.tests
+                allowed = load_limit if loads else part.link.hang or limit
                 if batch and allowed and not channel.held and part.number not in callers:
                     key = part.number, instance
-                    markers[key], limits[key] = (batch, channel.partials), (part.spec.name, allowed, batch < 0)
+                    markers[key], limits[key] = (batch, channel.partials), (part, allowed, batch < 0)
         ages = self._stalls.look(now_ns, markers)
         hangs = []
         for key, age in ages.items():
-            model, allowed, warms_up = limits[key]
+            part, allowed, warms_up = limits[key]
             if age > allowed:
-                hangs.append(Hang(model, age, allowed, warms_up))
+                hangs.append(Hang(part.spec.name, age, allowed, warms_up, part.link.tests))
         return max(hangs, key=lambda hang: hang.overdue, default=None)

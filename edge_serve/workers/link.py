@@ -55,6 +55,7 @@ class Link:
         timeout: the model's `execution_timeout_ms`, in seconds; 0 = none.
         hang: seconds after which a batch that does not move counts as hung; 0 = as for every model.
         awake: is told how many batches are out.
+        tests: its golden test is running, which is a part of loading.
         warned: warnings that the log has already (`Remote.warn_once`).
     """
 
@@ -65,6 +66,7 @@ class Link:
     timeout: float = 0.0
     hang: float = 0.0
     awake: Awake = field(default_factory=Awake)
+    tests: bool = False
     warned: set[str] = field(default_factory=set)
     row_bytes: int = field(init=False)
     large: bool = field(init=False)

@@ -73,6 +73,15 @@ class OpenedModel:
     def listener(self, listener: ModelListener) -> None:
         self._link.listener = listener
 
+    @property
+    def tests(self) -> bool:
+        """Its golden test is running: a batch that does not move has the time limit of a load."""
+        return self._link.tests
+
+    @tests.setter
+    def tests(self, tests: bool) -> None:
+        self._link.tests = tests
+
     def next_numbers(self) -> Iterator[int]:
         """Return numbers that no instance has or had."""
         return itertools.count(self._next_number)

@@ -78,6 +78,11 @@ class Workers:
         self.control_groups: Groups | None = None
         self._told_no_groups = False
 
+    @property
+    def load_seconds(self) -> float:
+        """How long a model may take to load."""
+        return self._limits.load
+
     def workers(self) -> int:
         """How many there are."""
         return len(self._all)

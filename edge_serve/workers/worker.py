@@ -137,8 +137,9 @@ class Worker:
         process = self._process
         found = self._hangs.look(now_ns, self._parts, hang, self._limits.load, self._desk.callers())
         if found is not None:
-            if found.warms_up:
-                hangs, setting = "hangs in its warm-up", self._limits.load_setting or "the time limit of a load"
+            if found.warms_up or found.tests:
+                hangs = f"hangs in its {'warm-up' if found.warms_up else 'golden test'}"
+                setting = self._limits.load_setting or "the time limit of a load"
             else:
                 hangs, setting = "hangs", f"--hang-timeout-secs, or its parameter {HANG_PARAMETER}"
             silence = f"nothing has come from it for {found.seconds:.0f} s"
