@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from edge_serve.commands.options import OptionParser
+from edge_serve.doctor.facts import find_facts
 from edge_serve.doctor.finding import Finding, all_good, as_document, as_text
 from edge_serve.doctor.gpu import examine_gpu
 from edge_serve.doctor.libraries import examine_libraries
@@ -41,7 +42,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON document (docs/commands.md)")
     options = parser.parse(arguments)
     findings = examine(environ)
-    print(json.dumps(as_document(findings), indent=2) if options.json else as_text(findings), flush=True)
+    print(json.dumps(as_document(findings, find_facts()), indent=2) if options.json else as_text(findings), flush=True)
     return 0 if all_good(findings) else 1
 
 

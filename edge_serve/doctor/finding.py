@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,11 +44,12 @@ def as_text(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def as_document(findings: Sequence[Finding]) -> dict[str, Any]:
+def as_document(findings: Sequence[Finding], facts: Mapping[str, str]) -> dict[str, Any]:
     """Return the report for programs (docs/commands.md)."""
     return {
         "schema": SCHEMA,
         "edge_serve": __version__,
         "ok": all_good(findings),
+        "facts": dict(facts),
         "findings": [asdict(finding) for finding in findings],
     }

@@ -32,8 +32,8 @@ def test_a_line_has_mark_topic_text_and_advice() -> None:
     ]
     assert not all_good(findings)
     assert all_good(findings[:2])
-    assert as_document(findings)["ok"] is False
-    assert as_document(findings)["findings"][1] == {"topic": "b", "text": "news", "good": None, "advice": "read"}
+    assert as_document(findings, {"arch": "x"})["ok"] is False
+    assert as_document(findings, {})["findings"][1] == {"topic": "b", "text": "news", "good": None, "advice": "read"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""The facts of a device by which releases are matched to it: `facts` of `edge-serve doctor --json`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+from edge_serve import __version__
+from edge_serve.doctor.gpu import find_machine, read
+from edge_serve.doctor.machine import installed
+
+#: fact -> the packages that have its version
+_LIBRARIES = {"onnxruntime": ("onnxruntime", "onnxruntime-gpu"), "tensorrt": ("tensorrt", "tensorrt-lean")}
+
+
+def find_facts(root: Path = Path("/")) -> dict[str, str]:
+    """Return what is known of this device; a fact that is unknown is absent.
+
+    Args:
+        root: stands in for / in tests.
+    """
+    machine = find_machine(root)
+    found = {
+        "arch": platform.machine(),
+        "kind": machine.kind,
+        "edge_serve": __version__,
+        "python": platform.python_version(),
+        "memory_bytes": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        "driver": machine.driver,
+        **_jetson(root),
+        **(_gpus() if machine.driver else {}),
+    }
+    for name, packages in _LIBRARIES.items():
+        found[name] = next(filter(None, map(installed, packages)), "")
+    return {name: value for name, value in found.items() if value}
+
+
+def _jetson(root: Path) -> dict[str, str]:
+    """Return the release of Jetson Linux, `36.4.3`, and the version of JetPack's package."""
+    found = re.match(r"# R(\d+) \(release\), REVISION: ([\d.]+)", read(root / "etc/nv_tegra_release"))
+    if not found:
+        return {}
+    package = re.search(
+        r"^Package: nvidia-jetpack\n(?:.+\n)*?Version: (\d[\d.]*)", read(root / "var/lib/dpkg/status"), re.M
+    )
+    return {"l4t": f"{found[1]}.{found[2]}", "jetpack": package[1] if package else ""}
+
+
+def _gpus() -> dict[str, str]:
+    """Return names, compute capabilities (`8.7`), and memory of the GPUs; several are joined by commas."""
+    try:
+        import pynvml
+    except ImportError:
+        return {}
+    rows: list[tuple[str, str, int]] = []
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        try:
+            rows = [_gpu(pynvml, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())]
+        finally:
+            pynvml.nvmlShutdown()
+    if not rows:
+        return {}
+    names, capabilities, sizes = zip(*rows, strict=True)
+    return {"gpu": ",".join(names), "sm": ",".join(capabilities), "gpu_memory_bytes": str(min(sizes))}
+
+
+def _gpu(nvml: Any, handle: Any) -> tuple[str, str, int]:
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    name = nvml.nvmlDeviceGetName(handle)
+    text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+    return text.replace(",", " "), f"{major}.{minor}", int(nvml.nvmlDeviceGetMemoryInfo(handle).total)

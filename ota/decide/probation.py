@@ -1,0 +1,148 @@
+"""Whether a new release is good or bad: its failures, latency, crashes, and memory, beside those of the one before.
+
+Refused and cancelled requests do not count, nor do mistakes of clients. A share is judged by the lower end of its
+Wilson interval, so that a few failures among few requests roll nothing back, and many do within seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+#: standard normal quantile: one in twenty judgements of a release at the limit would be wrong
+_Z = 1.645
+#: fewer failures are no pattern
+LEAST_FAILURES = 5
+#: latencies of fewer requests say nothing of the 99th percentile
+LEAST_REQUESTS = 200
+#: differences below it are noise, seconds
+LEAST_SECONDS = 0.002
+#: without traffic a release is good after so many times the span of a probation with traffic
+IDLE_SPANS = 1.0
+
+
+class Outcome(Enum):
+    """Of a judgement."""
+
+    WAIT = "wait"
+    GOOD = "good"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Counters of one model's version.
+
+    Attributes:
+        requests: answered; failures: those that the model itself failed.
+        counts: requests by duration; `bounds` are the ends of the buckets, seconds, and the last one has no end.
+        restarts: of its worker processes.
+        ready: it serves now; unready_seconds: for how long it has not.
+    """
+
+    requests: int = 0
+    failures: int = 0
+    counts: tuple[int, ...] = ()
+    restarts: int = 0
+    memory_bytes: int = 0
+    ready: bool = True
+    unready_seconds: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is allowed; the names are those of the settings."""
+
+    probation_seconds: float = 600.0
+    probation_requests: int = 500
+    most_failures: float = 0.02
+    most_slower: float = 1.5
+    unready_seconds: float = 30.0
+    memory_bytes: int = 0
+
+
+def judge(
+    before: Figures, now: Figures, bounds: Sequence[float], elapsed: float, limits: Limits
+) -> tuple[Outcome, str]:
+    """Return the outcome for one model, and its reason.
+
+    Args:
+        before: of the release that served before, as it was at the switch; without requests = unknown.
+        now: of the new release, counted from the switch.
+        elapsed: seconds since the switch.
+    """
+    if trouble := _trouble(before, now, bounds, limits):
+        return Outcome.BAD, trouble
+    if elapsed < limits.probation_seconds:
+        return Outcome.WAIT, f"{elapsed:.0f} of {limits.probation_seconds:.0f} s, {now.requests} requests"
+    if not now.ready:
+        return Outcome.WAIT, f"it does not serve: {now.reason}"
+    if now.requests >= limits.probation_requests:
+        return Outcome.GOOD, f"{now.requests} requests in {elapsed:.0f} s, {now.failures} failed"
+    if elapsed < limits.probation_seconds * (1 + IDLE_SPANS):
+        return Outcome.WAIT, f"{now.requests} of {limits.probation_requests} requests"
+    return Outcome.GOOD, f"{now.requests} requests in {elapsed:.0f} s, and its golden test passed"
+
+
+def _trouble(before: Figures, now: Figures, bounds: Sequence[float], limits: Limits) -> str:
+    if now.unready_seconds > limits.unready_seconds:
+        return f"it has not served for {now.unready_seconds:.0f} s: {now.reason or 'no reason is known'}"
+    if now.restarts:
+        return f"its worker process died {now.restarts} times"
+    allowed = share(before.failures, before.requests + before.failures) + limits.most_failures
+    lowest = wilson_low(now.failures, now.requests + now.failures)
+    if now.failures >= LEAST_FAILURES and lowest > allowed:
+        found = share(now.failures, now.requests + now.failures)
+        return f"{found:.1%} of {now.requests + now.failures} requests failed, at most {allowed:.1%} may"
+    if limits.memory_bytes and now.memory_bytes > limits.memory_bytes:
+        return f"it takes {now.memory_bytes >> 20} MiB of memory, at most {limits.memory_bytes >> 20} MiB may"
+    return _slower(before, now, bounds, limits)
+
+
+def _slower(before: Figures, now: Figures, bounds: Sequence[float], limits: Limits) -> str:
+    if sum(before.counts) < LEAST_REQUESTS or sum(now.counts) < LEAST_REQUESTS:
+        return ""
+    old, new = quantile(before.counts, bounds, 0.99), quantile(now.counts, bounds, 0.99)
+    if new <= old * limits.most_slower or new - old < LEAST_SECONDS:
+        return ""
+    return f"99 % of requests take up to {new * 1000:.1f} ms, {old * 1000:.1f} ms with the release before"
+
+
+def share(part: int, whole: int) -> float:
+    """Return part / whole; 0 of nothing."""
+    return part / whole if whole else 0.0
+
+
+def wilson_low(part: int, whole: int) -> float:
+    """Return the lower end of the Wilson score interval of a share (Wilson 1927)."""
+    if not whole:
+        return 0.0
+    found, z = part / whole, _Z * _Z / whole
+    return max(0.0, (found + z / 2 - _Z * math.sqrt((found * (1 - found) + z / 4) / whole)) / (1 + z))
+
+
+def quantile(counts: Sequence[int], bounds: Sequence[float], wanted: float) -> float:
+    """Return a quantile of durations in seconds, interpolated in its bucket; in the last one, its start."""
+    rank, seen = wanted * sum(counts), 0
+    for number, count in enumerate(counts):
+        if count and seen + count >= rank:
+            start = bounds[number - 1] if number else 0.0
+            end = bounds[number] if number < len(bounds) else start
+            return start + (end - start) * (rank - seen) / count
+        seen += count
+    return 0.0
+
+
+def since(start: Figures, now: Figures) -> Figures:
+    """Return what was counted since `start`; all of `now` where its counters began anew."""
+    if now.requests < start.requests or len(start.counts) != len(now.counts):
+        return now
+    counts = tuple(new - old for new, old in zip(now.counts, start.counts, strict=True))
+    failures, restarts = max(0, now.failures - start.failures), max(0, now.restarts - start.restarts)
+    return Figures(
+        now.requests - start.requests, failures, counts, restarts, now.memory_bytes, now.ready, now.unready_seconds,
+        now.reason,
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""Which release of a bundle a device shall run. OTA.md 4.4.
+
+A device hashes itself: no server knows the devices. Raising a percentage only adds devices, and lowering it takes
+none back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import tzinfo
+
+from ota.decide.window import in_window
+from ota.documents.device import DeviceDocument
+from ota.documents.rollout import Wish
+
+#: buckets; a percentage has two decimal places
+BUCKETS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a device shall do about a bundle.
+
+    Attributes:
+        release: the release to run; 0 = none.
+        may_switch: the switching hours have come; until then the release is fetched and tried only.
+        why: why it is this release, or why it waits; for `explain` and status.
+    """
+
+    release: int
+    may_switch: bool = True
+    why: str = ""
+
+
+def bucket(salt: str, device: str) -> int:
+    """Return the bucket of a device, 0 to 9999, from the first 64 bits of SHA-256(salt, 0, device)."""
+    digest = hashlib.sha256(salt.encode() + b"\0" + device.encode()).digest()
+    return int.from_bytes(digest[:8], "big") % BUCKETS
+
+
+def reached(wish: Wish, device: DeviceDocument) -> bool:
+    """Return whether the steps include a device. Rings that no step names are not included."""
+    share = max((step.percent for step in wish.steps if step.ring == device.ring), default=0.0)
+    return bucket(wish.salt, device.device) < round(share * BUCKETS / 100)
+
+
+def begins(wish: Wish, device: DeviceDocument, spread_seconds: int) -> float:
+    """Return when a device may begin: `not_before`, and a share of the spread that is its own."""
+    return wish.not_before + spread_seconds * bucket(f"{wish.salt}/start", device.device) / BUCKETS
+
+
+def choose(
+    wish: Wish, device: DeviceDocument, active: int, now: float, *, spread_seconds: int = 0, zone: tzinfo | None = None
+) -> Target:
+    """Return the release that a device shall run.
+
+    A denied release never runs, also while the rollout is paused. Then come the pin, the pause, the start time, the
+    steps. A device that has the wanted release keeps it.
+
+    Args:
+        active: the release that serves; 0 = none.
+        now: seconds since the epoch.
+    """
+    release, why = _release(wish, device, active, now, spread_seconds)
+    if release in wish.deny:
+        release, why = _allowed(wish, active, release)
+    if active in wish.deny and release != active:
+        return Target(release, True, f"release {active} is denied: {why}")
+    if release == active:
+        return Target(active, True, why)
+    may_switch = in_window(wish.window, now, zone)
+    return Target(release, may_switch, why if may_switch else f"{why}; it switches at {wish.window} local time")
+
+
+def _release(wish: Wish, device: DeviceDocument, active: int, now: float, spread_seconds: int) -> tuple[int, str]:
+    if device.device in wish.pin:
+        return wish.pin[device.device], "this device is pinned to it"
+    if wish.paused:
+        return active, f"the rollout of release {wish.want} is paused"
+    if active == wish.want:
+        return active, "it is the wanted release"
+    start = begins(wish, device, spread_seconds)
+    if now < start:
+        return _before(wish, active), f"release {wish.want} starts on this device in {(start - now) / 60:.0f} min"
+    if reached(wish, device):
+        return wish.want, f"the steps of release {wish.want} include this device"
+    return _before(
+        wish, active
+    ), f"the steps of release {wish.want} do not include this device (ring {device.ring}) yet"
+
+
+def _before(wish: Wish, active: int) -> int:
+    """Return the release of a device that the rollout has not reached: never an older one than it has."""
+    return max(active, wish.previous)
+
+
+def _allowed(wish: Wish, active: int, denied: int) -> tuple[int, str]:
+    """Return what runs in place of a denied release."""
+    if denied != active and active not in wish.deny:
+        return active, f"release {denied} is denied"
+    if wish.previous and wish.previous not in wish.deny:
+        return wish.previous, f"release {wish.previous} is the one before"
+    return 0, "no other release is allowed, so the model is not served; publish one"

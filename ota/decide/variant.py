@@ -1,0 +1,103 @@
+"""Which variant of a release a device runs, and the reason for each that does not fit.
+
+A constraint is alternatives, separated by `|`, of conditions, separated by `,`: `>=6.1,<6.3`, `==10.3.0.30`, `aarch64`.
+A fact with several values (two GPUs) must fit with each of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ota.documents.manifest import Manifest, Variant
+
+_CONDITION = re.compile(r"\s*(==|!=|>=|<=|>|<)?\s*([^\s|,]+(?: [^\s|,]+)*)\s*")
+_OPERATORS = {
+    "==": frozenset({0}), "!=": frozenset({-1, 1}), ">=": frozenset({0, 1}), "<=": frozenset({-1, 0}),
+    ">": frozenset({1}), "<": frozenset({-1}),
+}  # fmt: skip
+Order = Literal[-1, 0, 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A variant, and why this device cannot run it; "" = it can."""
+
+    variant: Variant
+    why_not: str = ""
+
+
+def candidates(manifest: Manifest, facts: Mapping[str, str], bad: Mapping[str, str] | None = None) -> list[Candidate]:
+    """Return all variants of a release, by priority; the first without a `why_not` is the one to run.
+
+    Args:
+        facts: of `edge-serve doctor --json`, and the labels of the device as `label.NAME`.
+        bad: variant -> why it failed on this device before.
+    """
+    ordered = sorted(manifest.variants, key=lambda one: one.priority)
+    return [Candidate(one, _why_not(one, facts, bad or {})) for one in ordered]
+
+
+def too_old(manifest: Manifest, agent: str, server: str) -> str:
+    """Return why a release needs newer programs; "" = it does not."""
+    for program, needed, found in (
+        ("edge-ota", manifest.needs_agent, agent),
+        ("edge-serve", manifest.needs_server, server),
+    ):
+        if needed and (not found or compare(found, needed) < 0):
+            return f"it needs {program} {needed} or newer, and this is {found or 'unknown'}: update {program} first"
+    return ""
+
+
+def _why_not(variant: Variant, facts: Mapping[str, str], bad: Mapping[str, str]) -> str:
+    if variant.id in bad:
+        return f"it failed on this device: {bad[variant.id]}"
+    for fact, constraint in variant.match.items():
+        if fact not in facts:
+            return f"this device has no {fact}, and it wants {constraint}"
+        for value in facts[fact].split(","):
+            if not fits(value, constraint):
+                return f"{fact} is {value}, and it wants {constraint}"
+    memory = facts.get("gpu_memory_bytes") or facts.get("memory_bytes")
+    if variant.memory_bytes and memory and int(memory) < variant.memory_bytes:
+        return f"it needs {variant.memory_bytes >> 20} MiB, and this device has {int(memory) >> 20} MiB"
+    return ""
+
+
+def fits(value: str, constraint: str) -> bool:
+    """Return whether a fact fulfils a constraint; one that cannot be read is fulfilled by none."""
+    return any(all(_holds(value, one) for one in alternative.split(",")) for alternative in constraint.split("|"))
+
+
+def _holds(value: str, condition: str) -> bool:
+    found = _CONDITION.fullmatch(condition)
+    if found is None:
+        return False
+    operator, wanted = found[1] or "==", found[2]
+    if operator in ("==", "!="):
+        return (compare(value, wanted) == 0 or value == wanted) is (operator == "==")
+    return (
+        _numbers(value) is not None and _numbers(wanted) is not None and compare(value, wanted) in _OPERATORS[operator]
+    )
+
+
+def compare(one: str, other: str) -> Order:
+    """Compare versions number by number: 10.3 is newer than 9.9, and 6.1 is 6.1.0. Text is equal or less."""
+    left, right = _numbers(one), _numbers(other)
+    if left is None or right is None:
+        return 0 if one == other else -1
+    length = max(len(left), len(right))
+    first, second = _padded(left, length), _padded(right, length)
+    return 0 if first == second else 1 if first > second else -1
+
+
+def _padded(numbers: Sequence[int], length: int) -> list[int]:
+    return [*numbers, *[0] * (length - len(numbers))]
+
+
+def _numbers(text: str) -> list[int] | None:
+    """Return 6, 1 of `6.1+b77` or `6.1`; None = it is no version."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)*)(?:[+-][\w.]+)?", text.strip()) if len(text) < 64 else None
+    return [int(part) for part in found[1].split(".")] if found else None

@@ -1,0 +1,96 @@
+"""What runs as code in a release, also where it is hidden."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ota.decide.code import code_files, code_in_config, is_data
+from ota.decide.config_text import fields_of
+from ota.documents.manifest import FileEntry
+from ota.errors import Untrusted
+
+HARMLESS = b"""
+name: "det"  # a comment with backend: "python"
+platform: 'onnxruntime_onnx', max_batch_size: 8;
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ 3, -1 ] }, < name: "IN2" dims: 1 > ]
+output: { name: "OUT" dims: -1 label_filename: "labels.txt" }
+parameters { key: "intra_op_thread_count" value: { string_value: "2" } }
+parameters: { key: "session.intra_op.allow_spinning" value: { string_value: "0" } }
+dynamic_batching { }
+ensemble_scheduling { step [ { model_name: "a" model_version: -1 input_map { key: "IN" value: "x" } } ] }
+"""
+
+
+def test_a_configuration_for_data_runs_no_code() -> None:
+    assert code_in_config(HARMLESS, "det") == ""
+
+
+def test_every_configuration_of_the_demo_repository_is_read() -> None:
+    found = {
+        path.parent.name: code_in_config(path.read_bytes(), "x")
+        for path in Path("model_repository").glob("*/config.pbtxt")
+    }
+    assert len(found) > 5
+    assert found["simple"] == ""
+    assert any("python" in reason for reason in found.values())
+
+
+@pytest.mark.fault("U6")
+@pytest.mark.parametrize(
+    "line",
+    [
+        'backend: "python"',
+        'backend: "pyt" "hon"',
+        r'backend: "\160ython"',
+        r'backend: "\x70ython"',
+        "backend: 'onnxruntime' backend: 'python'",
+        'platform: "tensorrt_plan"',
+        'platform: "pytorch_libtorch"',
+        'parameters { key: "EXECUTION_ENV_PATH" value: { string_value: "env.tar.gz" } }',
+        'parameters: [ < key: "intra_op_thread_count" >, < key: "x" > ]',
+        'parameters { key: "session.register_custom_ops_library" value: { string_value: "x" } }',
+        'model_operations { op_library_filename: "x.so" }',
+        'model_repository_agents { agents [ { name: "x" } ] }',
+        'runtime: "model.py"',
+        'backend:"python"',
+        'backend :\n"python"',
+    ],
+)
+def test_a_configuration_that_runs_code_is_found(line: str) -> None:
+    assert code_in_config(HARMLESS.replace(b"platform: ", b"default_model_filename: ") + line.encode(), "det") != ""
+
+
+@pytest.mark.parametrize(
+    "text", [b"a: {", b"a }", b'a: "', b"[x.y]: 1", b"a: [1", b"\xff", b"a {" * 99, b'a "b"', b"1: 2", b"a b"]
+)
+def test_what_cannot_be_read_is_refused(text: bytes) -> None:
+    with pytest.raises(Untrusted, match=r"det.*"):
+        fields_of(text, "det")
+
+
+def test_fields_have_the_names_of_the_messages_around_them() -> None:
+    assert fields_of(b'a { b [ { c: 1 }, { c: "x" "y" } ] } d: [ 1, 2 ]', "x") == [
+        ("a.b.c", "1"), ("a.b.c", "xy"), ("d", "1"), ("d", "2"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "data"),
+    [
+        ("17/model.onnx", True), ("17/model.onnx.data", True), ("labels.txt", True), ("golden/first.INPUT0", True),
+        ("17/model.py", False), ("17/model.plan", False), ("17/libx.so", False), ("env.tar.gz", False),
+        ("17/weights.pkl", False), ("17/model", False), ("17/golden/x", False), ("17/model.pt", False),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_as_data_is_code(path: str, data: bool) -> None:
+    assert is_data(path) is data
+
+
+def test_the_files_of_a_model_that_need_approval() -> None:
+    entries = [FileEntry(path, "0" * 64, 1) for path in ("config.pbtxt", "17/model.py", "17/w.bin", "configs/a.pbtxt")]
+    configs = {"config.pbtxt": b'backend: "python"', "configs/a.pbtxt": b"a: {"}
+    found = {one.path: reason for one, reason in code_files(entries, configs, "det")}
+    assert found.keys() == {"config.pbtxt", "17/model.py", "configs/a.pbtxt"}
+    assert found["config.pbtxt"] == "backend: 'python'"
