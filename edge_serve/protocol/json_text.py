@@ -6,13 +6,14 @@ accepts. A syntax or type error is INTERNAL, hence HTTP 500, in Triton: clients 
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from typing import Any
 
 import orjson
 
-from edge_serve.errors import Unparsable
+from edge_serve.errors import Unparsable, with_advice
 from edge_serve.tensors import Buffer
 
 INT64_MIN = -(2**63)
@@ -21,6 +22,13 @@ UINT64_MAX = 2**64 - 1
 
 #: a longer text is not searched for the exact place of its error, which takes Python about 1 ms per 20 KB
 _MAX_EXPLAINED = 65_536
+
+#: bytes of a body that tell whether it is text
+_HEAD_BYTES = 256
+_NO_TEXT = (
+    "the body is no text: a file or binary tensors need the header Inference-Header-Content-Length, a compressed body "
+    "needs Content-Encoding"
+)
 
 
 def parse(text: Buffer) -> Any:
@@ -38,7 +46,19 @@ def parse(text: Buffer) -> Any:
                 return _parse_with_nan(raw)
             except (ValueError, RecursionError):
                 pass
-        raise Unparsable("failed to parse the request JSON buffer: " + _explain(raw, error)) from None
+        message = "failed to parse the request JSON buffer: " + _explain(raw, error)
+        raise Unparsable(with_advice(message, "" if _is_text(raw) else _NO_TEXT)) from None
+
+
+def _is_text(raw: bytes) -> bool:
+    """Whether a body that is no JSON may have been meant as JSON: it has a bracket in front, or it is UTF-8."""
+    if raw.lstrip()[:1] in (b"{", b"["):
+        return True
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(raw[:_HEAD_BYTES])
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _parse_with_nan(raw: bytes) -> Any:

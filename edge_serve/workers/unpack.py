@@ -221,7 +221,10 @@ class _Target:
         path = self._place(member)
         if member.issym():
             if os.path.isabs(member.linkname) or not self._inside(os.path.join(os.path.dirname(path), member.linkname)):
-                raise self.refusal(member, f"is a link to '{member.linkname}', outside of the archive")
+                reason = f"is a link to '{member.linkname}', outside of the archive"
+                if Path(member.name).match("bin/python*"):
+                    reason += "; this is a virtual environment: name its directory, or pack a conda environment"
+                raise self.refusal(member, reason)
             self._clear(member, path)
             os.symlink(member.linkname, path)
             self._parents.clear()

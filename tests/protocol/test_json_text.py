@@ -48,6 +48,26 @@ def test_faults_are_named_in_rapidjsons_words(text: str, fault: str) -> None:
     assert caught.value.http_status == 500
 
 
+@pytest.mark.parametrize(
+    ("body", "is_told"),
+    [
+        (b"\xff\xd8\xff\xe0\x00\x10JFIF", True),
+        (b"\x89PNG\r\n" + bytes(100_000), True),
+        (b"\x1f\x8b\x08\x00", True),
+        ("é" * 1000, False),
+        (b'{"name": "M\xfcller"}', False),
+        (b" [\xff]", False),
+        (b"FILE=a", False),
+        (b"", False),
+    ],
+)
+def test_a_body_that_is_no_text_is_answered_with_the_headers_for_it(body: bytes | str, is_told: bool) -> None:
+    with pytest.raises(Internal) as caught:
+        json_text.parse(body.encode() if isinstance(body, str) else body)
+    said = caught.value.message.partition("; ")[2]
+    assert said.startswith("the body is no text: a file or binary tensors need the header") is is_told
+
+
 def test_nan_and_infinity_are_numbers() -> None:
     values = json_text.parse(b'[NaN, Infinity, -Infinity, Inf, -Inf, 1, "NaN Inf", "\\"Inf"]')
     assert math.isnan(values[0])

@@ -80,6 +80,10 @@ def test_files_modes_times_and_inner_links_are_kept(tmp_path: Path) -> None:
         ([file("a/../../evil")], "lies outside"),
         ([symlink("a", "/etc")], "is a link to '/etc', outside"),
         ([symlink("a", "../out2")], "is a link to '../out2', outside"),
+        (
+            [symlink("./bin/python3.11", "/usr/bin/python3.11")],
+            "outside of the archive; this is a virtual environment: name",
+        ),
         ([symlink("d/a", "..")], ""),
         # each link alone looks as if it stayed inside; together they would lead out
         ([symlink("l", "nowhere/.."), symlink("nowhere", "."), symlink("l2", "l/.."), file("l2/evil")], "outside"),
