@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from ota.errors import FetchError
+
+
+class StartOver(FetchError):
+    """The source cannot resume, or its file is not the one that the download began with."""
+
 
 class Source(Protocol):
     """A repository as files. Paths are relative, such as `metadata/timestamp.json`."""
@@ -18,9 +24,10 @@ class Source(Protocol):
         """
 
     def stream(self, path: str, offset: int, length: int) -> Iterator[bytes]:
-        """Yield the bytes from `offset` of a file that has `length` bytes in all; resumes by itself where it can.
+        """Yield the bytes from `offset` of a file that has `length` bytes in all.
 
         Raises:
             NotFound: it is not there.
-            FetchError: it did not come whole.
+            StartOver: it cannot be read from `offset`; ask again with 0.
+            FetchError: it did not come whole. The caller asks for the rest.
         """

@@ -38,10 +38,16 @@ class Authority:
         self.root = folder / f"root{next(_NAMES)}.pem"
         self.root.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str = "localhost", organization: str = "") -> Pair:
-        """For a server on localhost, or for a client called `name`."""
+    def issue(
+        self, name: str = "localhost", organization: str = "", *, days: float = 1, host: str = "localhost"
+    ) -> Pair:
+        """For a server on localhost, or for a client called `name`.
+
+        Args:
+            days: until it expires; below 0 = it has expired; host: "elsewhere" = for no address of this machine.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._sign(_name(name, organization), key, name)
+        certificate = self._sign(_name(name, organization), key, host, days)
         number = next(_NAMES)
         pair = Pair(
             self._folder / f"cert{number}.pem",
@@ -64,7 +70,9 @@ class Authority:
             context.set_alpn_protocols([alpn])
         return context
 
-    def _sign(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, host: str | None) -> x509.Certificate:
+    def _sign(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, host: str | None, days: float = 1
+    ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.timezone.utc)
         builder = (
             x509.CertificateBuilder()
@@ -72,8 +80,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _HOUR)
-            .not_valid_after(now + 24 * _HOUR)
+            .not_valid_before(now - _HOUR + min(0.0, days) * 24 * _HOUR)
+            .not_valid_after(now + days * 24 * _HOUR)
             .add_extension(x509.BasicConstraints(ca=host is None, path_length=None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             # Python 3.13 and newer insist on it
@@ -83,7 +91,9 @@ class Authority:
             usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
             builder = builder.add_extension(usage, critical=True)
         else:
-            names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+            names: list[x509.GeneralName] = [x509.DNSName(host)]
+            if host == "localhost":
+                names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return builder.sign(self._key, hashes.SHA256())
 

@@ -1,0 +1,260 @@
+"""Files of a release, from the repository into the store: `partial/<sha256>`, checked, synced, renamed to the blob.
+
+A blob that is in the store is whole. A partial file resumes where it ends. What was not synced before a power cut may
+be garbage of the right length, so the whole file is hashed at the end, and a bad piece is fetched anew. OTA.md 4.6.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from ota import files
+from ota.documents.manifest import FileEntry
+from ota.documents.names import blob_path
+from ota.errors import FetchError, StoreError, Untrusted
+from ota.fetch.chunks import ChunkIndex, Piece, pieces_of
+from ota.fetch.failures import Undelivered
+from ota.fetch.mirrors import Interrupted, Mirrors
+from ota.fetch.pace import Pace
+from ota.layout import Layout
+from ota.source import Source, StartOver
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+#: a request that brought so much is not held against its source
+HEADWAY_BYTES = 256 * 1024
+BLOCK_BYTES = 1024 * 1024
+FILE_MODE = 0o640
+FOLDER_MODE = 0o750
+
+
+class Blobs:
+    """Fetches the blobs of one run."""
+
+    def __init__(self, layout: Layout, mirrors: Mirrors, pace: Pace, index: ChunkIndex | None = None) -> None:
+        self._layout, self._mirrors, self._pace = layout, mirrors, pace
+        self._index = index or ChunkIndex()
+
+    def missing(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
+        """Return the files that the store lacks, each once."""
+        found = {one.sha256: one for one in entries}
+        return [one for one in found.values() if not _is_whole(self._layout.blob(one.sha256), one.size)]
+
+    def fetch(self, entries: Iterable[FileEntry]) -> None:
+        """Bring all files into the store.
+
+        Raises:
+            NotFound: no mirror has one of them.
+            FetchError: they did not come; the next call resumes.
+            Untrusted: each mirror delivered something else, or the manifest's chunks do not make up its file.
+            StoreError: the disk failed (NoSpace: it is full); what came stays for the next call.
+            Postponed: the limits of the run ended it; the next call resumes.
+        """
+        missing = self.missing(entries)
+        if not missing:
+            return
+        self._pace.begin(sum(one.size for one in missing))
+        for one in missing:
+            self._fetch(one)
+        self._pace.finish()
+
+    def _fetch(self, entry: FileEntry) -> None:
+        partial, target = self._layout.partial / entry.sha256, self._layout.blob(entry.sha256)
+        files.make_directory(partial.parent, FOLDER_MODE)
+        files.make_directory(target.parent, FOLDER_MODE)
+        try:
+            with _open_partial(partial) as file:
+                part = _Part(file, partial, entry)
+                self._fill(part)
+                self._check(part)
+                files.fsync(file, partial)
+            files.rename(partial, target)
+            files.sync_directory(target.parent)
+        except OSError as error:
+            raise files.told(error, partial) from error
+
+    def _fill(self, part: _Part) -> None:
+        """Append what is missing. Pieces that are there in full are checked at the end, all at once."""
+        if part.length() > part.entry.size:
+            part.empty()
+        there = part.length()
+        self._pace.done(there)
+        for piece in part.pieces:
+            if there < piece.end or there == piece.end == 0:
+                self._bring(part, piece, max(0, there - piece.offset))
+            part.seen.setdefault(piece.sha256, piece)
+
+    def _check(self, part: _Part) -> None:
+        """Hash the whole file. Bring bad pieces anew."""
+        for again in (False, True):
+            if part.digest(0, part.entry.size).hexdigest() == part.entry.sha256:
+                return
+            bad = [one for one in part.pieces if part.digest(one.offset, one.size).hexdigest() != one.sha256]
+            if not bad or again:
+                break
+            for piece in bad:
+                self._pace.done(-piece.size)
+                self._bring(part, piece, 0)
+        part.empty()
+        if bad:
+            raise StoreError(f"{part.path}: the disk returns other bytes than were written; check or replace it")
+        raise Untrusted(
+            f"the chunks of {part.entry.path} do not make up the file of its manifest: publish a new release"
+        )
+
+    def _bring(self, part: _Part, piece: Piece, have: int) -> None:
+        """Bring one piece, of which the first `have` bytes are there: from another file of the device, or fetched."""
+        if not have and self._copy(part, piece):
+            return
+        download = _Download(part, piece, have, self._pace)
+        if not download.whole():
+            self._pace.persist(lambda: self._mirrors.first(download.attempt))
+
+    def _copy(self, part: _Part, piece: Piece) -> bool:
+        place = self._index.find(piece)
+        twin = part.seen.get(piece.sha256)
+        if twin is not None and twin.offset < piece.offset:
+            place = part.path, twin.offset
+        if place is None:
+            return False
+        digest, offset = hashlib.sha256(), piece.offset
+        for block in _blocks(*place, piece.size):
+            part.write(offset, block)
+            digest.update(block)
+            offset += len(block)
+            self._pace.done(len(block))
+        if digest.hexdigest() == piece.sha256:
+            return True
+        self._pace.done(piece.offset - offset)
+        part.cut(piece)
+        return False
+
+
+@dataclass(slots=True)
+class _Part:
+    """A partial file. `seen` has the pieces that lie in it."""
+
+    file: BinaryIO
+    path: Path
+    entry: FileEntry
+    seen: dict[str, Piece] = field(default_factory=dict)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return pieces_of(self.entry)
+
+    def length(self) -> int:
+        return os.fstat(self.file.fileno()).st_size
+
+    def write(self, offset: int, data: bytes) -> None:
+        self.file.seek(offset)
+        files.write(self.file, self.path, data)
+
+    def cut(self, piece: Piece) -> None:
+        """Discard a piece at the end of the file. One that others follow stays, to be written over."""
+        if piece.offset < self.length() <= piece.end:
+            files.truncate(self.file, self.path, piece.offset)
+
+    def empty(self) -> None:
+        """Discard everything."""
+        files.truncate(self.file, self.path, 0)
+
+    def digest(self, offset: int, count: int) -> _Hash:
+        """Return the hash of a range as it is on the disk; a range that ends early has the hash of what is there."""
+        found = hashlib.sha256()
+        while count > 0 and (block := os.pread(self.file.fileno(), min(BLOCK_BYTES, count), offset)):
+            found.update(block)
+            offset, count = offset + len(block), count - len(block)
+        return found
+
+
+class _Download:
+    """A piece on its way. Its state outlives failed requests: the next one goes on where the last one ended."""
+
+    def __init__(self, part: _Part, piece: Piece, have: int, pace: Pace) -> None:
+        self._part, self._piece, self._pace = part, piece, pace
+        self._have = have
+        self._digest = part.digest(piece.offset, have)
+
+    def whole(self) -> bool:
+        """Return whether the piece is there and right."""
+        return self._have == self._piece.size and self._digest.hexdigest() == self._piece.sha256
+
+    def attempt(self, source: Source) -> None:
+        """Fetch the rest from a source.
+
+        Raises:
+            Interrupted: it broke off after some headway, or what was there before was wrong: the next request may do.
+            NotFound, FetchError: it did not come.
+            Untrusted: all of it came from this source, and it is something else.
+        """
+        if self._have >= self._piece.size:
+            self._restart()
+        began = self._have
+        try:
+            try:
+                self._receive(source)
+            except StartOver:
+                self._restart()
+                began = 0
+                self._receive(source)
+        except FetchError as error:
+            broken_off = isinstance(error, Undelivered) and error.again
+            if not broken_off or self._have - began < HEADWAY_BYTES:
+                raise
+            self._pace.headway()
+            raise Interrupted(error.message) from error
+        if self.whole():
+            self._pace.headway()
+            return
+        found = self._digest.hexdigest()
+        self._restart()
+        if began:
+            raise Interrupted(f"{source}: {self._piece.sha256} was resumed and is wrong; it is fetched anew")
+        raise Untrusted(f"{source} delivered a file with the SHA-256 {found}, expected {self._piece.sha256}")
+
+    def _receive(self, source: Source) -> None:
+        for block in source.stream(blob_path(self._piece.sha256), self._have, self._piece.size):
+            self._part.write(self._piece.offset + self._have, block)
+            self._digest.update(block)
+            self._have += len(block)
+            self._pace.came(len(block))
+
+    def _restart(self) -> None:
+        self._pace.done(-self._have)
+        self._have, self._digest = 0, hashlib.sha256()
+        self._part.cut(self._piece)
+
+
+def _is_whole(path: Path, size: int) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == size
+
+
+def _open_partial(path: Path) -> BinaryIO:
+    with contextlib.suppress(FileNotFoundError):
+        return files.reopen(path)
+    return files.create(path, FILE_MODE)
+
+
+def _blocks(path: Path, offset: int, count: int) -> Iterator[bytes]:
+    """Yield a range of a file. It ends early where the file cannot be read: the caller checks the hash."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            while count > 0 and (block := os.pread(descriptor, min(BLOCK_BYTES, count), offset)):
+                offset, count = offset + len(block), count - len(block)
+                yield block
+        finally:
+            os.close(descriptor)

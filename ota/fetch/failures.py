@@ -1,0 +1,68 @@
+"""Failures of a download: whether another try in the same run may help, and what an operator can do."""
+
+from __future__ import annotations
+
+import re
+import ssl
+
+from ota.errors import FetchError
+
+
+class Undelivered(FetchError):
+    """A request that failed.
+
+    Attributes:
+        again: another try in this run may succeed.
+        retry_after: seconds that the server asked for, or None.
+    """
+
+    def __init__(self, message: str, *, again: bool = True, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.again = again
+        self.retry_after = retry_after
+
+
+#: what OpenSSL says -> what is wrong, and what to do
+_TLS = (
+    ("certificate is not yet valid", "the server's certificate is not yet valid: check this device's clock"),
+    (
+        "certificate has expired",
+        "the server's certificate has expired: renew it on the server (or this device's clock is ahead)",
+    ),
+    ("hostname mismatch", "the server's certificate is for another name: use the name in the certificate in URL"),
+    ("ip address mismatch", "the server's certificate is for another name: use the name in the certificate in URL"),
+    (
+        "self.signed certificate|unable to get (local )?issuer",
+        "the server's certificate is signed by an unknown CA: name the CA's PEM file in CA_CERT",
+    ),
+    (
+        "alert.certificate.(required|expired|unknown|revoked)|alert.unknown.ca|alert.bad.certificate"
+        "|alert.handshake.failure",
+        "the server refused this device's certificate (missing, expired, or of another CA): "
+        "set CLIENT_CERT and CLIENT_KEY, or renew the certificate",
+    ),
+    ("wrong.version.number|http.request|record layer failure", "the server does not speak TLS there: check URL's port"),
+)
+
+
+#: passes by itself where the link broke
+TLS_ENDED = "the connection ended in TLS's handshake: the link, or a server that wants another CLIENT_CERT"
+
+
+def tls_failure(error: BaseException) -> str:
+    """Return the reason of a failed handshake in words, or "" for an error that is not TLS's."""
+    found: BaseException | None = error
+    for _ in range(8):
+        if found is None or isinstance(found, ssl.SSLError):
+            break
+        inner = found.args[-1] if found.args else None
+        found = inner if isinstance(inner, BaseException) else found.__cause__ or found.__context__
+    if not isinstance(found, ssl.SSLError):
+        return ""
+    text = str(found)
+    if isinstance(found, ssl.SSLEOFError):
+        return TLS_ENDED
+    for pattern, words in _TLS:
+        if re.search(pattern, re.sub("[_ ]", " ", text), re.IGNORECASE):
+            return words
+    return f"TLS failed: {text}"

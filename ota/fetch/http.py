@@ -1,0 +1,341 @@
+"""A repository on a web server, through urllib3. One request for each call; `mirrors` and `pace` decide on another try.
+
+Requests carry no cookies and nothing of the device but its certificate, and that only to the configured host. The
+environment's proxies are not used. TLS is always verified, although integrity never depends on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import functools
+import re
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+
+import urllib3
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NameResolutionError,
+    NewConnectionError,
+    ProxyError,
+    ReadTimeoutError,
+)
+from urllib3.util import make_headers
+
+from ota.errors import FetchError, NotFound, UsageError
+from ota.fetch.failures import TLS_ENDED, Undelivered, tls_failure
+from ota.fetch.within import within
+from ota.source import StartOver
+
+MOST_REDIRECTS = 3
+BLOCK_BYTES = 256 * 1024
+#: a server that sends less, averaged over `timeout`, is given up
+LEAST_BYTES_PER_SECOND = 256
+_REDIRECTS = (301, 302, 303, 307, 308)
+#: statuses after which another try may succeed
+_PASSING = (408, 425, 429, 500, 502, 503, 504)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """How web servers are reached.
+
+    Attributes:
+        timeout: seconds of silence after which a request is given up.
+        proxy: `http://[user:password@]host:port`, or "".
+        ca_cert, client_cert, client_key: PEM files, or "".
+    """
+
+    timeout: float = 30.0
+    proxy: str = ""
+    ca_cert: str = ""
+    client_cert: str = ""
+    client_key: str = ""
+
+
+class HttpSource:
+    """The repository below a URL.
+
+    Raises:
+        UsageError: the URL, the proxy, or a PEM file is unusable; the message names the setting.
+    """
+
+    def __init__(self, url: str, options: HttpOptions) -> None:
+        given = _checked_url(url, "URL", "https://ota.example/fleet")
+        self._base = given._replace(netloc=given.netloc.rpartition("@")[2])
+        self._timeout = options.timeout
+        own = _pool(options, _context(options.ca_cert, options.client_cert, options.client_key))
+        other = _pool(options, _context(options.ca_cert)) if options.client_cert else own
+        self._pools = {True: own, False: other}
+        self._headers = {"User-Agent": "edge-ota", "Accept-Encoding": "identity"}
+        self._login = _login(given, "basic_auth")
+        self._etag: tuple[str, str] = ("", "")
+
+    def __str__(self) -> str:
+        return self._base.geturl()
+
+    def get(self, path: str, most_bytes: int) -> bytes:
+        """Return a small file. See `Source`."""
+        with self._asked(path, {}) as response:
+            _expect_ok(response, f"{self}{path}")
+            return b"".join(self._body(response, path, most_bytes, exact=False))
+
+    def stream(self, path: str, offset: int, length: int) -> Iterator[bytes]:
+        """Yield the bytes from `offset` of a file that has `length` bytes in all. See `Source`."""
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        if offset and self._etag[0] == path:
+            headers["If-Range"] = self._etag[1]
+        with self._asked(path, headers) as response:
+            if offset:
+                self._check_resumed(response, path, offset, length)
+            else:
+                _expect_ok(response, f"{self}{path}")
+                etag = response.headers.get("ETag", "")
+                self._etag = (path, etag) if etag.startswith('"') else ("", "")
+            yield from self._body(response, path, length - offset, exact=True)
+
+    def _check_resumed(self, response: urllib3.BaseHTTPResponse, path: str, offset: int, length: int) -> None:
+        """Accept a part only of the file that the download began with: same strong ETag, or same length."""
+        if response.status == 200:
+            _check_head(response, f"{self}{path}", length, exact=True)  # a captive portal must not cost what is there
+        if response.status in (200, 416):
+            raise StartOver(f"{self}{path}: the server does not resume at byte {offset} (HTTP {response.status})")
+        if response.status != 206:
+            _expect_ok(response, f"{self}{path}")
+        found = response.headers.get("Content-Range", "")
+        if not re.fullmatch(rf"bytes {offset}-{length - 1}/{length}", found.strip(), re.IGNORECASE):
+            raise StartOver(
+                f"{self}{path}: Content-Range is {found[:80]!r}, expected bytes {offset}-{length - 1}/{length}"
+            )
+        etag = response.headers.get("ETag", "")
+        if self._etag[0] == path and etag.startswith('"') and etag != self._etag[1]:
+            raise StartOver(f"{self}{path}: the file has changed on the server during the download")
+
+    @contextlib.contextmanager
+    def _asked(self, path: str, headers: Mapping[str, str]) -> Iterator[urllib3.BaseHTTPResponse]:
+        """Send a GET, follow redirects, and close the connection unless the whole body was read."""
+        url = urljoin(self._base.geturl(), path)
+        response = self._follow(url, headers)
+        whole = False
+        try:
+            with self._reported(f"{self}{path}"):
+                yield response
+            whole = True
+        finally:
+            if whole:
+                with contextlib.suppress(HTTPError, OSError):
+                    response.drain_conn()
+                response.release_conn()
+            response.close()
+
+    def _follow(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
+        for _ in range(MOST_REDIRECTS + 1):
+            response = self._send(url, headers)
+            if response.status not in _REDIRECTS:
+                return response
+            target = urljoin(url, response.headers.get("Location", ""))
+            response.close()
+            if urlsplit(target).scheme not in ("http", "https") or not urlsplit(target).hostname:
+                raise Undelivered(f"{_shown(url)} redirects to {_shown(target)}, which is no http(s) URL", again=False)
+            if (urlsplit(url).scheme, urlsplit(target).scheme) == ("https", "http"):
+                raise Undelivered(f"{_shown(url)} redirects from https to {_shown(target)}: refused", again=False)
+            url = target
+        raise Undelivered(f"{self}: more than {MOST_REDIRECTS} redirects, the last to {_shown(url)}", again=False)
+
+    def _send(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
+        there = urlsplit(url)
+        own = _origin(there) == _origin(self._base)
+        fields = {**self._headers, **headers, **(self._login if own else {})}
+
+        def act() -> urllib3.BaseHTTPResponse:
+            return self._pools[own].request(
+                "GET",
+                url,
+                headers=fields,
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                decode_content=False,
+                enforce_content_length=False,  # `_body` counts
+            )
+
+        # urllib3's limits are for each read: name look-ups, and heads that come byte by byte, need one of their own
+        limit = 3 * self._timeout
+        with self._reported(_shown(url)):
+            try:
+                return within(limit, act, lambda late: late.close())
+            except TimeoutError:
+                raise Undelivered(f"{_shown(url)}: no reply within {limit:g} s") from None
+
+    def _body(self, response: urllib3.BaseHTTPResponse, path: str, most_bytes: int, *, exact: bool) -> Iterator[bytes]:
+        what = f"{self}{path}"
+        expected = _check_head(response, what, most_bytes, exact)
+        received = window_bytes = 0
+        window_seconds = 0.0
+        while True:
+            started = time.monotonic()
+            block = self._read(response)
+            if not block:
+                break
+            received += len(block)
+            if received > most_bytes:
+                raise Undelivered(f"{what}: the server sends more than {most_bytes} bytes", again=False)
+            window_bytes += len(block)
+            window_seconds += time.monotonic() - started
+            if window_seconds > self._timeout:
+                if window_bytes < LEAST_BYTES_PER_SECOND * window_seconds:
+                    raise Undelivered(f"{what}: {window_bytes} bytes in {window_seconds:.0f} s; too slow")
+                window_seconds, window_bytes = 0.0, 0
+            yield block
+        if received < expected:
+            raise Undelivered(f"{what}: the connection ended after {received} of {expected} bytes")
+
+    def _read(self, response: urllib3.BaseHTTPResponse) -> bytes:
+        if getattr(response, "chunked", False):  # the lines between the chunks may come byte by byte
+            return within(2 * self._timeout, lambda: response.read1(BLOCK_BYTES))
+        return response.read1(BLOCK_BYTES)
+
+    @contextlib.contextmanager
+    def _reported(self, what: str) -> Iterator[None]:
+        """Turn the errors of urllib3 and of sockets into ours."""
+        try:
+            yield
+        except FetchError:
+            raise
+        except (HTTPError, OSError, ValueError) as error:
+            words, again = _reason(error, self._timeout)
+            raise Undelivered(f"{what}: {words}", again=again) from error
+
+
+def _reason(error: Exception, timeout: float) -> tuple[str, bool]:
+    """Return what happened in words, and whether another try may help."""
+    if words := tls_failure(error):
+        return words, words == TLS_ENDED
+    inner = error
+    if isinstance(error, ProxyError):
+        inner = error.original_error
+        if "407" in str(inner):
+            return "the proxy wants a user and a password: set PROXY=http://user:password@host:port", False
+        return f"the proxy failed ({inner}): check PROXY", True
+    if isinstance(inner, NameResolutionError):
+        return "the host name is not known: check URL and this device's DNS", True
+    if not isinstance(inner, NewConnectionError) and isinstance(
+        inner, (ConnectTimeoutError, ReadTimeoutError, TimeoutError)
+    ):
+        return f"the server was silent for {timeout:g} s", True
+    text = str(error)
+    found = re.search(r"\[Errno \d+\] ([^')]+)|\w+\((?:\d+, )?'([^']+)'\)", text)
+    return f"the connection failed: {(found[1] or found[2]) if found else text[:200]}", True
+
+
+def _expect_ok(response: urllib3.BaseHTTPResponse, what: str) -> None:
+    """Accept 200 only."""
+    status = response.status
+    if status == 200:
+        return
+    if status in (404, 410):
+        raise NotFound(f"{what} is not there (HTTP {status})")
+    if status == 407:
+        raise Undelivered(
+            f"{what}: the proxy wants a user and a password: set PROXY=http://user:password@host:port", again=False
+        )
+    raise Undelivered(
+        f"{what}: HTTP {status}, expected 200",
+        again=status in _PASSING,
+        retry_after=_retry_after(response.headers.get("Retry-After", ""), time.time()),
+    )
+
+
+def _retry_after(text: str, now: float) -> float | None:
+    """Return the seconds of a Retry-After header, which are a number or a date."""
+    if text.strip().isdecimal():
+        return float(text.strip()[:9])
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - now)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _check_head(response: urllib3.BaseHTTPResponse, what: str, most_bytes: int, exact: bool) -> int:
+    """Refuse a body that cannot be the file, before it is read. Return its length; 0 = the server does not say."""
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise Undelivered(f"{what}: the server sends it with Content-Encoding {encoding!r}, expected none", again=False)
+    length = response.headers.get("Content-Length", "")
+    page = response.headers.get("Content-Type", "").startswith("text/html")
+    if page and (exact or what.endswith(".json")):
+        raise Undelivered(f"{what}: the reply is a web page, perhaps of a captive portal or a login", again=False)
+    if not length.isdecimal():
+        return most_bytes if exact else 0
+    if int(length) > most_bytes or (exact and int(length) != most_bytes):
+        least = "" if exact else "at most "
+        raise Undelivered(f"{what} has {length} bytes, expected {least}{most_bytes}", again=False)
+    return int(length)
+
+
+def _checked_url(url: str, setting: str, example: str) -> SplitResult:
+    try:
+        parts = urlsplit(url if url.endswith("/") else url + "/")
+        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable or parts.query or parts.fragment:
+        raise UsageError(f"{setting}: found {url[:100]!r}, expected an address such as {example}")
+    return parts
+
+
+def _shown(url: str | SplitResult) -> str:
+    """Return a URL without user and password."""
+    parts = urlsplit(url) if isinstance(url, str) else url
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()[:300]
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _login(parts: SplitResult, kind: str) -> dict[str, str]:
+    if parts.username is None:
+        return {}
+    text = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return make_headers(basic_auth=text) if kind == "basic_auth" else make_headers(proxy_basic_auth=text)
+
+
+def _pool(options: HttpOptions, context: ssl.SSLContext) -> urllib3.PoolManager:
+    timeout = urllib3.Timeout(connect=options.timeout, read=options.timeout)
+    if not options.proxy:
+        return urllib3.PoolManager(num_pools=4, maxsize=1, timeout=timeout, ssl_context=context)
+    proxy = _checked_url(options.proxy, "PROXY", "http://proxy.example:3128")
+    if proxy.scheme != "http":
+        raise UsageError(f"PROXY: found {_shown(proxy)}, expected an address such as http://proxy.example:3128")
+    return urllib3.ProxyManager(
+        proxy._replace(netloc=proxy.netloc.rpartition("@")[2], path="").geturl(),
+        num_pools=4,
+        maxsize=1,
+        timeout=timeout,
+        ssl_context=context,
+        proxy_headers=_login(proxy, "proxy"),
+    )
+
+
+@functools.lru_cache(maxsize=4)  # reading the system's certificates takes 50 ms
+def _context(ca_cert: str, client_cert: str = "", client_key: str = "") -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca_cert or None)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"CA_CERT: {ca_cert} is no PEM file with certificates: {error}") from None
+    if client_cert:
+        files = f"{client_cert} and {client_key or client_cert}"
+        try:
+            # without a password, OpenSSL would ask for that of an encrypted key at the terminal
+            context.load_cert_chain(client_cert, client_key or None, password=lambda: b"")
+        except (OSError, ssl.SSLError, ValueError) as error:
+            raise UsageError(
+                f"CLIENT_CERT, CLIENT_KEY: {files} are no PEM certificate with its key, unencrypted: {error}"
+            ) from None
+    return context

@@ -1,0 +1,115 @@
+"""Pure decisions about a download: how fast, at which hours, and whether another try is worth it.
+
+Time and randomness are arguments. `pace` acts on these decisions.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+
+from ota.errors import FetchError, NotFound, UsageError
+from ota.fetch.failures import Undelivered
+
+#: failed requests of one run, over all files; each is followed by a wait and another try
+MOST_RETRIES = 100
+#: failed requests in a row that brought nothing
+MOST_IN_A_ROW = 5
+FIRST_DELAY = 1.0
+LONGEST_DELAY = 60.0
+#: a server that asks for a longer wait is left to the next run
+LONGEST_RETRY_AFTER = 300.0
+
+
+class TokenBucket:
+    """A rate limit. Up to a quarter of a second's worth may come at once.
+
+    Args:
+        rate: bytes per second; 0 = no limit.
+    """
+
+    def __init__(self, rate: float, now: float) -> None:
+        self._rate = rate
+        self._most = rate / 4
+        self._tokens = self._most
+        self._at = now
+
+    def take(self, count: int, now: float) -> float:
+        """Count bytes that came. Return the seconds to wait before the next ones."""
+        if not self._rate:
+            return 0.0
+        self._tokens = min(self._most, self._tokens + (now - self._at) * self._rate) - count
+        self._at = now
+        return max(0.0, -self._tokens / self._rate)
+
+
+@dataclass(slots=True)
+class Retries:
+    """The budget of failed requests of one run."""
+
+    left: int = MOST_RETRIES
+    in_a_row: int = 0
+
+    def headway(self) -> None:
+        """Bytes came: the next failure is a first one again."""
+        self.in_a_row = 0
+
+    def delay(self, error: FetchError, random: float) -> float | None:
+        """Return the seconds to wait before another try; None = no other try in this run.
+
+        Args:
+            random: from 0 to 1, so that a fleet does not come back at the same moment.
+        """
+        asked = error.retry_after if isinstance(error, Undelivered) else None
+        final = isinstance(error, NotFound) or (isinstance(error, Undelivered) and not error.again)
+        if final or self.left <= 0 or self.in_a_row >= MOST_IN_A_ROW - 1 or (asked or 0.0) > LONGEST_RETRY_AFTER:
+            return None
+        self.left -= 1
+        self.in_a_row += 1
+        delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (self.in_a_row - 1)) * (0.5 + random / 2)
+        return max(delay, (asked or 0.0) * (1.0 + random / 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """Hours of the day in local time, such as 22:00-06:00: minutes since midnight, the end not included.
+
+    An hour that a change of the clocks leaves out does not happen; one that comes twice counts twice.
+    """
+
+    start: int
+    end: int
+
+    def contain(self, now: float, zone: tzinfo | None = None) -> bool:
+        """Return whether `now` is within them. `zone`: None = that of the system."""
+        local = datetime.fromtimestamp(now, zone)
+        minute = local.hour * 60 + local.minute
+        if self.start <= self.end:
+            return self.start <= minute < self.end or self.start == self.end
+        return minute >= self.start or minute < self.end
+
+
+def read_hours(text: str) -> Hours | None:
+    """Return the hours of the setting DOWNLOAD_HOURS; None = always.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if not text:
+        return None
+    found = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", text)
+    if not found:
+        raise UsageError(f"DOWNLOAD_HOURS: found {text[:60]!r}, expected local times such as 22:00-06:00")
+    first, second, third, fourth = (int(one) for one in found.groups())
+    return Hours(first * 60 + second, third * 60 + fourth)
+
+
+def why_wait(hours: Hours | None, metered: bool, now: float, zone: tzinfo | None = None) -> str:
+    """Return why no blob may be fetched now; "" = it may."""
+    if metered:
+        return "the link is metered (METERED=true): 'edge-ota apply' fetches now"
+    if hours is not None and not hours.contain(now, zone):
+        shown = "-".join(f"{one // 60:02}:{one % 60:02}" for one in (hours.start, hours.end))
+        return f"downloads wait for their hours ({shown} local time, DOWNLOAD_HOURS): 'edge-ota apply' fetches now"
+    return ""

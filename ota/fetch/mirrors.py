@@ -1,0 +1,112 @@
+"""Several mirrors of one repository. None is trusted, and one that is bad does not block another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from ota.clock import Clock
+from ota.errors import FetchError, NotFound, OtaError, Untrusted, UsageError
+from ota.fetch.directory import DirectorySource
+from ota.settings import Settings
+from ota.source import Source
+
+Value = TypeVar("Value")
+#: how long a mirror that failed comes after the others
+DEMOTED_SECONDS = 300.0
+
+
+class Interrupted(FetchError):
+    """A download broke off after some headway. The same source may go on, and is not blamed."""
+
+
+class Mirrors:
+    """Tries sources in order. A source that failed lately comes after the others; one that lied comes last.
+
+    One object lives for one run.
+    """
+
+    def __init__(self, sources: Sequence[Source], clock: Clock) -> None:
+        self._sources = list(sources)
+        self._clock = clock
+        self._failed: dict[int, float] = {}
+        self._lied: set[int] = set()
+
+    def first(self, act: Callable[[Source], Value]) -> Value:
+        """Return what `act` returns for the first source with which it does not fail.
+
+        A refresh of TUF metadata is one `act`, so that no source can fail it for the others.
+
+        Raises:
+            NotFound: no source has the file.
+            Interrupted: a source broke off after some headway; the caller asks again.
+            FetchError: no source delivered, and at least one may do so later.
+            Untrusted: each source delivered what is not signed.
+        """
+        failures: list[OtaError] = []
+        for number in self._order():
+            try:
+                value = act(self._sources[number])
+            except Interrupted:
+                raise
+            except NotFound as error:
+                failures.append(error)
+            except FetchError as error:
+                self._failed[number] = self._clock.monotonic()
+                failures.append(error)
+            except Untrusted as error:
+                self._lied.add(number)
+                failures.append(error)
+            else:
+                self._failed.pop(number, None)
+                return value
+        raise _most_telling(failures)
+
+    def get(self, path: str, most_bytes: int) -> bytes:
+        """Return a small file from the first source that has it."""
+        return self.first(lambda source: source.get(path, most_bytes))
+
+    def _order(self) -> list[int]:
+        now = self._clock.monotonic()
+
+        def rank(number: int) -> tuple[int, float, int]:
+            if number in self._lied:
+                return 2, 0.0, number
+            failed = self._failed.get(number)
+            if failed is not None and now - failed < DEMOTED_SECONDS:
+                return 1, failed, number
+            return 0, 0.0, number
+
+        return sorted(range(len(self._sources)), key=rank)
+
+
+def _most_telling(failures: Sequence[OtaError]) -> OtaError:
+    """Return the error of all sources together: a later try counts more than distrust, and that more than absence."""
+    if not failures:
+        return UsageError("URL is not set: name the repository in /etc/edge-ota/edge-ota.conf (URL=https://...)")
+
+    def rank(error: OtaError) -> int:
+        return 2 if isinstance(error, NotFound) else 0 if isinstance(error, FetchError) else 1
+
+    worst = min(failures, key=rank)
+    if len(failures) > 1:
+        worst.message = "no mirror delivered: " + "; ".join(dict.fromkeys(one.message for one in failures))
+        worst.args = (worst.message,)
+    return worst
+
+
+def open_mirrors(settings: Settings, clock: Clock) -> Mirrors:
+    """Return the mirrors of the setting URL: web servers, and directories (`/mnt/mirror`).
+
+    Raises:
+        UsageError: a URL, the proxy, or a PEM file is unusable.
+        FetchError: a directory has no repository.
+    """
+    from ota.fetch.http import HttpOptions, HttpSource
+
+    options = HttpOptions(settings.timeout, settings.proxy, settings.ca_cert, settings.client_cert, settings.client_key)
+    return Mirrors(
+        [DirectorySource(Path(one)) if one.startswith("/") else HttpSource(one, options) for one in settings.url],
+        clock,
+    )

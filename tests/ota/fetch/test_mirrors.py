@@ -1,0 +1,129 @@
+"""Several mirrors: a bad one does not block a good one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ota.errors import Expired, FetchError, NotFound, OtaError, Untrusted, UsageError
+from ota.fetch.mirrors import DEMOTED_SECONDS, Interrupted, Mirrors, open_mirrors
+from ota.settings import Settings
+
+from .steps import FakeClock
+
+
+class Mirror:
+    """Answers, or fails as it is told."""
+
+    def __init__(self, name: str, error: Callable[[], OtaError] | None = None) -> None:
+        self.name, self.error, self.asked = name, error, 0
+
+    def get(self, path: str, most_bytes: int) -> bytes:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error()
+        return self.name.encode()
+
+    def stream(self, path: str, offset: int, length: int) -> Iterator[bytes]:
+        yield self.get(path, length)
+
+
+def down() -> OtaError:
+    return FetchError("a is down")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def test_the_first_that_delivers_is_used(clock: FakeClock) -> None:
+    a, b = Mirror("a"), Mirror("b")
+
+    assert Mirrors([a, b], clock).get("x", 10) == b"a"
+    assert b.asked == 0
+
+
+@pytest.mark.fault("T6")
+@pytest.mark.parametrize(
+    "error", [down, lambda: NotFound("a lacks it"), lambda: Untrusted("a lies"), lambda: Expired("a is old")]
+)
+def test_a_bad_mirror_does_not_block_a_good_one(clock: FakeClock, error: Callable[[], OtaError]) -> None:
+    assert Mirrors([Mirror("a", error), Mirror("b")], clock).get("x", 10) == b"b"
+
+
+@pytest.mark.fault("T6")
+def test_a_mirror_that_failed_comes_later_for_a_while(clock: FakeClock) -> None:
+    a, b = Mirror("a", down), Mirror("b")
+    mirrors = Mirrors([a, b], clock)
+    mirrors.get("x", 10)
+    mirrors.get("x", 10)
+    assert (a.asked, b.asked) == (1, 2)
+
+    clock.time += DEMOTED_SECONDS
+    a.error = None
+    assert mirrors.get("x", 10) == b"a"
+
+
+@pytest.mark.fault("T6")
+def test_a_mirror_that_lied_comes_last_for_the_whole_run(clock: FakeClock) -> None:
+    a, b = Mirror("a", lambda: Untrusted("a lies")), Mirror("b")
+    mirrors = Mirrors([a, b], clock)
+    mirrors.get("x", 10)
+    clock.time += 10 * DEMOTED_SECONDS
+    b.error = down
+    with pytest.raises(FetchError):
+        mirrors.get("x", 10)
+    a.error = None
+    assert mirrors.get("x", 10) == b"a"
+
+
+def test_a_mirror_that_lacks_a_file_is_not_held_against_it(clock: FakeClock) -> None:
+    a, b = Mirror("a", lambda: NotFound("a lacks it")), Mirror("b")
+    mirrors = Mirrors([a, b], clock)
+    mirrors.get("x", 10)
+    a.error = None
+
+    assert mirrors.get("x", 10) == b"a"
+
+
+def test_an_interrupted_download_goes_back_to_its_mirror(clock: FakeClock) -> None:
+    a, b = Mirror("a", lambda: Interrupted("cut")), Mirror("b")
+    mirrors = Mirrors([a, b], clock)
+    with pytest.raises(Interrupted):
+        mirrors.get("x", 10)
+    a.error = None
+
+    assert mirrors.get("x", 10) == b"a"
+
+
+@pytest.mark.parametrize(
+    ("errors", "kind"),
+    [
+        ([NotFound("a"), NotFound("b")], NotFound),
+        ([NotFound("a"), FetchError("b")], FetchError),
+        ([Untrusted("a"), FetchError("b")], FetchError),
+        ([NotFound("a"), Expired("b")], Expired),
+        ([Untrusted("a")], Untrusted),
+    ],
+)
+def test_the_error_of_all_names_each(clock: FakeClock, errors: list[OtaError], kind: type[OtaError]) -> None:
+    def raiser(error: OtaError) -> Callable[[], OtaError]:
+        return lambda: error
+
+    with pytest.raises(OtaError) as caught:
+        Mirrors([Mirror("m", raiser(one)) for one in errors], clock).get("x", 10)
+    assert type(caught.value) is kind
+    assert all(one.args[0] in caught.value.message for one in errors)
+
+
+def test_urls_and_directories_are_mirrors(tmp_path: Path, clock: FakeClock) -> None:
+    (tmp_path / "metadata").mkdir()
+    (tmp_path / "metadata/x").write_bytes(b"here")
+
+    mirrors = open_mirrors(Settings(url=("http://127.0.0.1:1/", "/nowhere", str(tmp_path))), clock)
+    assert mirrors.get("metadata/x", 10) == b"here"
+    with pytest.raises(UsageError, match="URL is not set"):
+        open_mirrors(Settings(), clock).get("x", 1)
