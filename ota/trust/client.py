@@ -319,10 +319,9 @@ class _Fetcher(FetcherInterface):
             ) from error
         signed = parse(data, url, max_length).get("signed")
         version = signed.get("version") if isinstance(signed, dict) else None
-        if isinstance(version, int) and version > MOST_INTEGER:
-            raise Untrusted(
-                f"{url} has version {version}, expected at most {MOST_INTEGER}: its key was misused, rotate it"
-            )
+        if isinstance(version, bool) or (isinstance(version, int) and version > MOST_INTEGER):
+            text = f"{url} has version {version}, expected a number of at most {MOST_INTEGER}"
+            raise Untrusted(f"{text}: its key was misused, rotate it")
         return data
 
 

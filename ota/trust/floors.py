@@ -129,7 +129,7 @@ class Floors:
                 for name, known in self._floors.items()
             },
         }
-        return canonical({"floors": body, "sha256": _sum(body)})
+        return canonical({"floors": body, "sha256": checksum(body)})
 
     def _read(self, place: Path) -> None:
         self._stored[place] = None
@@ -149,7 +149,7 @@ class Floors:
     def _merge(self, data: bytes, place: str) -> None:
         outer = parse(data, place, files.MOST_DOCUMENT)
         body = outer.get("floors")
-        if not isinstance(body, dict) or outer.get("sha256") != _sum(body):
+        if not isinstance(body, dict) or outer.get("sha256") != checksum(body):
             raise Untrusted(f"{place} is damaged: its checksum does not match")
         members = Members(body, place)
         if (schema := members.integer("schema")) != SCHEMA:
@@ -186,5 +186,6 @@ def _floors_of(found: object, place: str) -> Iterator[Floor]:
         yield Floor(members.integer("value"), frozenset(str(key) for key in members.array("keys", most=1024)))
 
 
-def _sum(body: dict[str, Any]) -> str:
+def checksum(body: dict[str, Any]) -> str:
+    """Return the checksum of floors, by which a damaged file is noticed."""
     return hashlib.sha256(canonical(body)).hexdigest()

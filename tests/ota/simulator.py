@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -204,7 +204,7 @@ class Repository:
         self.files[f"metadata/{name}.json"] = data
         return data
 
-    def sign(self, signed: Any, signers: list[Signer]) -> bytes:
+    def sign(self, signed: Any, signers: Sequence[Signer]) -> bytes:
         """Return metadata with signatures."""
         metadata: Metadata[Any] = Metadata(copy.deepcopy(signed))
         for signer in signers:

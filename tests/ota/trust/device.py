@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from ota.errors import OtaError
 from ota.source import Source
 from ota.trust.client import Trust
 from ota.trust.floors import Floors
@@ -44,3 +47,18 @@ class Device:
         """Lose both places."""
         for place in self.places:
             place.unlink(missing_ok=True)
+
+
+def refused(device: Device, source: Source | list[Source], error: type[OtaError], match: str, now: float = NOW) -> None:
+    """Expect that a run takes nothing: neither the document nor, after it, a lower floor.
+
+    The class must be `error` exactly: status and fleets tell `expired`, `rolled_back`, and `untrusted` apart.
+    """
+    before = device.floors().values()
+    with pytest.raises(OtaError, match=match) as caught:
+        device.run(source, now).document(MANIFEST, 1000)
+    assert type(caught.value) is error, caught.value
+    after = device.floors().values()
+    assert {name: max(value, after.get(name, 0)) for name, value in before.items()} == {
+        name: after.get(name, 0) for name in before
+    }

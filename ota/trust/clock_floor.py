@@ -1,0 +1,113 @@
+"""The clock floor: the time that expiry is judged by, on a device whose clock may be unset, wrong, or set back.
+
+The floor is the latest of three times: when this edge-ota was built, when the newest verified timestamp was signed, and
+the last time at which the clock was believed. No attacker without the timestamp's key raises it, and an unset clock
+does not lower it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from ota.clock import Clock
+from ota.trust.floors import Floors
+from ota.trust.roots import text_of
+
+#: a time before the first release of edge-ota: 2026-11-01
+BUILT = 1_793_491_200.0
+HOUR = 3600.0
+DAY = 86400.0
+#: clocks differ by so much without being wrong
+TOLERANCE = 60.0
+#: systemd-timesyncd makes it once it has heard a server
+SYNCHRONIZED = Path("/run/systemd/timesync/synchronized")
+_TIME_ERROR = 5  # adjtimex: the clock is not synchronized
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The clock of this device, judged.
+
+    Attributes:
+        now: the time for every decision of this run.
+        unset: the system's clock is behind the floor; `now` is the floor.
+        doubt: why expiry is unknown; "" = it is known. While it is unknown no update starts, and models go on.
+    """
+
+    now: float
+    unset: bool
+    doubt: str
+
+
+def read(system: float, floors: Floors, synchronized: bool, built: float = BUILT) -> Reading:
+    """Judge the system's clock. Call it again after a refresh: a fresh timestamp proves that the time is right.
+
+    Args:
+        system: seconds since the epoch, as the system has it.
+        synchronized: a time server has confirmed it, or an operator.
+    """
+    known = max(floors.issued, floors.good_time)
+    floor = max(built, known)
+    ahead = system - known
+    doubt = ""
+    if known and ahead > DAY and not synchronized:
+        doubt = (
+            f"the clock says {text_of(system)}, {ahead / DAY:.0f} days after the last time that was certain, and no "
+            "time server has confirmed it: updates wait for one, or for metadata that was signed within a day"
+        )
+    return Reading(now=max(system, floor), unset=system < floor - TOLERANCE, doubt=doubt)
+
+
+def remember(system: float, floors: Floors, *, certain: bool) -> None:
+    """Keep a time at which the clock was right, at most once an hour.
+
+    Args:
+        certain: a time server confirmed the clock, or a refresh just verified metadata at this time. A clock that is
+            years ahead must not get here: it would stay the floor after it was corrected.
+
+    Raises:
+        StoreError: the floors cannot be written.
+    """
+    if certain and system - floors.good_time >= HOUR:
+        floors.good_time = system
+        floors.save()
+
+
+def synchronized() -> bool:
+    """Return whether a time server has confirmed the system's clock; False where that cannot be seen."""
+    if SYNCHRONIZED.exists():
+        return True
+    with contextlib.suppress(Exception):  # no such call, or a sandbox without it
+        import ctypes
+
+        state: int = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(512))
+        return 0 <= state != _TIME_ERROR
+    return False
+
+
+class FlooredClock:
+    """A clock whose `now` never goes back, neither below the floor nor during a run.
+
+    Args:
+        clock: the system's.
+        floor: `Reading.now` at the start of the run.
+    """
+
+    def __init__(self, clock: Clock, floor: float) -> None:
+        self._clock = clock
+        self._latest = floor
+
+    def now(self) -> float:
+        """Seconds since the epoch; never less than before."""
+        self._latest = max(self._latest, self._clock.now())
+        return self._latest
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return self._clock.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        self._clock.sleep(seconds)
