@@ -293,6 +293,40 @@ def test_a_model_page_takes_names_as_text_and_names_its_controls(browser: Browse
         page.complaints[:] = [text for text in page.complaints if "404" not in text]  # the answer of this scene
 
 
+def test_the_inputs_of_a_model_fit_a_phone_and_a_reshape_is_explained(
+    browser: Browser, scene: Scene, tmp_path: Path
+) -> None:
+    inputs = [
+        {"name": "pixel_values", "datatype": "FP32", "shape": [-1, 3, 224, 224]},
+        {"name": "threshold", "datatype": "FP32", "shape": [-1, 1]},
+    ]
+    outputs = [{"name": "save_infer_model/scale_0.tmp_1", "datatype": "BYTES", "shape": [-1, 1000]}]
+    config = {
+        "max_batch_size": 8,
+        "input": [
+            {"name": "pixel_values", "format": "FORMAT_NCHW", "optional": True, "reshape": {"shape": [1, 3, 224, 224]}},
+            {"name": "threshold", "reshape": {}},
+        ],
+        "output": [{"name": outputs[0]["name"], "label_filename": "labels.txt", "reshape": {"shape": [1000, 1, 1]}}],
+    }
+    scene.answer = lambda: (200, document() | {"client": {"role": "infer"}})
+    scene.others = {"/config": config, "/versions/1": {"inputs": inputs, "outputs": outputs}, **SETTINGS}
+    with opened(browser, scene.url) as page:
+        page.wait_for("!!document.querySelector('.models .title')")
+        page.evaluate("document.querySelector('.models .title').click()")
+        page.wait_for("!!document.querySelector('.signature tbody tr')")
+        shows(page, "FORMAT_NCHW, reshape: the model itself receives [1, 3, 224, 224]")
+        shows(page, "reshape: the model itself receives [], a single value")
+        shows(page, "labels in labels.txt, reshape: the model itself returns [1000, 1, 1]")
+        for width in (1280, 380, 320):
+            page.look_like(width, 800)
+            page.wait_for(f"innerWidth === {width}")
+            wider = "(box => box.scrollWidth - box.clientWidth)(document.querySelector('.signature').parentNode)"
+            assert page.evaluate(wider) <= 0, width
+            page.evaluate("document.querySelector('.signature').scrollIntoView()")
+            page.screenshot(tmp_path / f"{width}.png", whole=False)
+
+
 def test_safe_mode_is_left_after_a_question(browser: Browser, scene: Scene) -> None:
     state = document(server=server(safe_mode="det crashed it twice")) | {"client": {"role": "admin"}}
     scene.answer = lambda: (200, state)

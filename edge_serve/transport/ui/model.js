@@ -25,6 +25,12 @@ const STAGE_NAMES = ["queue", "compute input", "compute infer", "compute output"
 const versionsOf = (doc, name) =>
   doc.models.filter(model => model.name === name).sort((a, b) => Number(b.version) - Number(a.version));
 
+/** What `reshape` in config.pbtxt means: clients see the shape of the table, and the model another one. */
+const reshapeText = (kind, shape) => {
+  const itself = shape.length ? shapeText(shape) : "[], a single value";
+  return `reshape: the model itself ${kind === "Input" ? "receives" : "returns"} ${itself}`;
+};
+
 export class ModelPage {
   /** `past` is the history, `place` = {name, version}; version "" = the highest that serves. */
   constructor(past, place) {
@@ -326,23 +332,22 @@ export class ModelPage {
           own.optional && "optional",
           own.label_filename && `labels in ${own.label_filename}`,
           own.format && own.format !== "FORMAT_NONE" && own.format,
-          own.reshape && `reshaped to ${shapeText(own.reshape.shape || [])}`,
+          own.reshape && reshapeText(kind, own.reshape.shape || []),
         ];
         body.append(
           make(
             "tr",
             "",
             make("td", "note", kind),
-            make("th", "", name),
+            make("th", "", name, make("div", "note", remarks.filter(Boolean).join(", "))),
             make("td", "", datatype),
             make("td", "", shapeText(shape)),
-            make("td", "note", remarks.filter(Boolean).join(", ")),
           ),
         );
       }
     }
     table.append(
-      make("thead", "", make("tr", "", ...["", "Name", "Type", "Shape", ""].map(text => make("th", "", text)))),
+      make("thead", "", make("tr", "", ...["", "Name", "Type", "Shape"].map(text => make("th", "", text)))),
       body,
     );
     const batch =
