@@ -26,7 +26,7 @@ def run(rounds: int = 3) -> Report:
                     for connections in CONNECTIONS:
                         measure = functools.partial(_measure, connections=connections)
                         with busy(programs):
-                            row = load.versus(ours, theirs, measure, rounds)
+                            row = load.versus(ours, theirs, measure, rounds, "add_sub")
                         report.rows.append({"programs": programs, "connections": connections, **row})
         except peer.NoPeerError as error:
             report.notes.append(f"not measured: {error}")

@@ -22,7 +22,7 @@ def run(rounds: int = 3) -> Report:
             with triton(models) as theirs:
                 for connections, bar in BARS.items():
                     measure = functools.partial(load.perf_analyzer, model="add_sub", connections=connections)
-                    row = load.versus(ours, theirs, measure, rounds)
+                    row = load.versus(ours, theirs, measure, rounds, "add_sub")
                     report.rows.append({"connections": connections, **row, "asked": bar})
         except peer.NoPeerError as error:
             report.notes.append(f"not measured: {error}")

@@ -23,7 +23,7 @@ def run(rounds: int = 3) -> Report:
         try:
             with triton(folder) as theirs:
                 measure = functools.partial(load.perf_analyzer, model="chain", connections=CONNECTIONS)
-                row = load.versus(ours, theirs, measure, rounds)
+                row = load.versus(ours, theirs, measure, rounds, "chain")
                 report.rows.append({"connections": CONNECTIONS, **row, "asked": BAR})
         except peer.NoPeerError as error:
             report.notes.append(f"not measured: {error}")

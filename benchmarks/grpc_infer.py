@@ -26,9 +26,9 @@ def run(rounds: int = 3) -> Report:
                     measure = functools.partial(
                         load.perf_analyzer, model="add_sub", connections=connections, protocol="grpc"
                     )
-                    row = load.versus(ours, theirs, measure, rounds)
+                    row = load.versus(ours, theirs, measure, rounds, "add_sub")
                     report.rows.append({"connections": str(connections), **row, "asked": bar})
-                row = load.versus(ours, theirs, _streams, rounds)
+                row = load.versus(ours, theirs, _streams, rounds, "add_sub")
                 report.rows.append({"connections": "8 streams", **row, "asked": "-"})
         except peer.NoPeerError as error:
             report.notes.append(f"not measured: {error}")

@@ -65,18 +65,38 @@ def wrk(address: str, path: str, body: bytes, connections: int, seconds: int = 3
     return float(rate[1]), float(p99[1]) * {"us": 1, "ms": 1e3, "s": 1e6}[p99[2]]
 
 
-def versus(a: Server, b: Server, measure: Callable[[Server], tuple[float, float]], rounds: int = 3) -> Row:
+def versus(
+    a: Server, b: Server, measure: Callable[[Server], tuple[float, float]], rounds: int = 3, model: str = ""
+) -> Row:
     """Measure two servers in turn (A B A B ...): medians, and the ratio A/B pair by pair.
 
     A shared machine is noisy: quote the median ratio, never one absolute figure.
+
+    Args:
+        model: the row has the processor time of each server per request that this model answers; "" = it has none.
     """
-    pairs = [(measure(a), measure(b)) for _ in range(rounds)]
+    pairs = [tuple(_costed(server, measure, model) for server in (a, b)) for _ in range(rounds)]
     ratios = sorted(first[0] / second[0] for first, second in pairs)
     row: Row = {}
     for index, server in enumerate((a, b)):
         row[f"{server.name} /s"] = statistics.median(pair[index][0] for pair in pairs)
         row[f"{server.name} p99 us"] = statistics.median(pair[index][1] for pair in pairs)
-    return {**row, "ratio": statistics.median(ratios), "lowest": ratios[0], "highest": ratios[-1]}
+        if model:
+            row[f"{server.name} CPU us"] = statistics.median(pair[index][2] for pair in pairs)
+    row |= {"ratio": statistics.median(ratios), "lowest": ratios[0], "highest": ratios[-1]}
+    if model:
+        row["CPU ratio"] = statistics.median(first[2] / second[2] for first, second in pairs)
+    return row
+
+
+def _costed(server: Server, measure: Callable[[Server], tuple[float, float]], model: str) -> tuple[float, float, float]:
+    """Return (requests/s, p99 in us, processor time in us per request; 0 without a model)."""
+    if not model:
+        return *measure(server), 0.0
+    answered, cpu = server.answered(model), server.cpu_seconds()
+    rate, p99 = measure(server)
+    cost = (server.cpu_seconds() - cpu) / max(1, server.answered(model) - answered)
+    return rate, p99, cost * 1e6
 
 
 def latencies(server: Server, request: bytes, seconds: float) -> list[float]:

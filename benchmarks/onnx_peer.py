@@ -62,7 +62,7 @@ def run(rounds: int = 3) -> Report:
         for case in CASES:
             for connections, bar in case.bars.items():
                 measure = functools.partial(_measure, case=case, connections=connections)
-                row = load.versus(ours, theirs, measure, rounds)
+                row = load.versus(ours, theirs, measure, rounds, case.model)
                 report.rows.append({"model": case.model, "connections": connections, **row, "asked": bar})
     return report
 

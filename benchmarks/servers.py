@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import shutil
 import signal
@@ -41,6 +42,33 @@ class Server:
     @property
     def grpc_address(self) -> str:
         return f"127.0.0.1:{self.grpc_port}"
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time of the server so far, with that of all processes that it has started."""
+        return cpu_seconds(self.pid)
+
+    def answered(self, model: str) -> int:
+        """Return the requests that a model has answered so far, by the server's statistics."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", f"/v2/models/{model}/stats")
+            stats = json.loads(connection.getresponse().read())["model_stats"]
+        return sum(int(one["inference_stats"]["success"]["count"]) for one in stats)
+
+
+def cpu_seconds(root: int) -> float:
+    """Return the processor time of a process and its descendants, with that of children that have ended."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = path.read_text().rpartition(")")[2].split()  # proc_pid_stat(5): from the third field on
+            pid = int(path.parent.name)
+            parents[pid], ticks[pid] = int(fields[1]), sum(map(int, fields[11:15]))
+    family = {root}
+    while found := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= found
+    return sum(ticks.get(pid, 0) for pid in family) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager

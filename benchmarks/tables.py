@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from benchmarks.report import Row, last
 
@@ -62,11 +61,12 @@ def _beside_triton() -> list[tuple[str, ...]]:
     rows += [
         (f"ONNX, a model of 7 us, {row['connections']} at a time", *_compared(row), "`onnx_peer`") for row in short
     ]
-    rows.append((_LONG, f"{min(long):.2f} to {max(long):.2f}", "", "", "`onnx_peer`"))
+    rows.append((_LONG, f"{min(long):.2f} to {max(long):.2f}", "", "", "", "", "`onnx_peer`"))
     return rows
 
 
-_HEAD = ("requests per second, as a ratio", "median (rounds)", "p99", "p99 of Triton", "benchmark")
+_FIGURES = ("median (rounds)", "p99", "p99 of Triton", "CPU per request", "CPU of Triton")
+_HEAD = ("requests per second, as a ratio", *_FIGURES, "benchmark")
 _LONG = "ONNX, models of 2 ms and more, 1 to 8 at a time"
 #: benchmark, and the case that a row of it measures
 _COMPARED = (
@@ -84,14 +84,15 @@ _SHORT = (
 )  # fmt: skip
 
 
-def _compared(row: Row) -> tuple[str, str, str]:
-    return _ratio(row), _p99(row, "edge-serve"), _p99(row, "triton")
+def _compared(row: Row) -> tuple[str, ...]:
+    servers = ("edge-serve", "triton")
+    return _ratio(row), *(_p99(row, server) for server in servers), *(_cpu(row, server) for server in servers)
 
 
 def onnx_peer() -> str:
     """ONNX models beside Triton's C++ backend."""
     rows = [(f"`{row['model']}`", str(row["connections"]), *_compared(row)) for row in _rows("onnx_peer")]
-    return _table(("model", "connections", "median (rounds)", "p99", "p99 of Triton"), rows)
+    return _table(("model", "connections", *_FIGURES), rows)
 
 
 def sizing() -> str:
@@ -128,7 +129,16 @@ def _ratio(row: Row) -> str:
 
 
 def _p99(row: Row, server: str) -> str:
-    microseconds: Any = row[f"{server} p99 us"]
+    return _ms(row[f"{server} p99 us"])
+
+
+def _cpu(row: Row, server: str) -> str:
+    """Processor time; nothing where the benchmark does not measure it, or had not yet when it was recorded."""
+    microseconds = row.get(f"{server} CPU us")
+    return "" if microseconds is None else _ms(microseconds)
+
+
+def _ms(microseconds: float) -> str:
     return f"{microseconds / 1e3:.{2 if microseconds < 1e4 else 0}f} ms"
 
 

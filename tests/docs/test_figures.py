@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from benchmarks import report, run, tables
+from benchmarks import load, report, run, servers, tables
 from benchmarks.report import ROOT, SCRATCH, Report
+from benchmarks.servers import Server
 
 
 def measured(name: str) -> Report:
@@ -40,13 +46,64 @@ def test_git_ignores_results_that_are_not_recorded() -> None:
 
 
 def test_a_table_is_made_from_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {"connections": 1, "ratio": 2.0, "lowest": 1.9, "highest": 2.1, "edge-serve p99 us": 400.0}
+    row = {
+        "connections": 1,
+        "ratio": 2.0,
+        "lowest": 1.9,
+        "highest": 2.1,
+        "edge-serve p99 us": 400.0,
+        "edge-serve CPU us": 130.0,
+    }
     Report("onnx_peer", "", [{"model": "m", **row, "triton p99 us": 12_000.0}]).write(tmp_path)
     monkeypatch.setattr(tables, "last", lambda name: report.last(name, tmp_path))
 
     page = tables.fill("a\n<!-- figures: onnx_peer -->\nold\n<!-- end of figures -->\nb\n")
 
-    assert "| `m` | 1 | 2.00 (1.90 to 2.10) | 0.40 ms | 12 ms |" in page
+    assert "| `m` | 1 | 2.00 (1.90 to 2.10) | 0.40 ms | 12 ms | 0.13 ms | |" in page.replace("|  |", "| |")
     assert "old" not in page
     with pytest.raises(KeyError):
         tables.fill("<!-- figures: nowhere -->\n<!-- end of figures -->\n")
+
+
+@dataclass
+class FakeServer:
+    """A server that needs `cost` seconds of processor time for each request."""
+
+    name: str
+    cost: float
+    requests: int = 1000
+
+    def answered(self, model: str) -> int:
+        assert model == "m"
+        return self.requests
+
+    def cpu_seconds(self) -> float:
+        return 5.0 + self.requests * self.cost
+
+
+def test_processor_time_per_request_is_that_of_the_measurement() -> None:
+    def measure(server: Server) -> tuple[float, float]:
+        cast(FakeServer, server).requests += 500
+        return 100.0, 2000.0
+
+    ours, theirs = cast(Server, FakeServer("edge-serve", 0.0004)), cast(Server, FakeServer("triton", 0.0005))
+    row = load.versus(ours, theirs, measure, 3, "m")
+
+    assert row["edge-serve CPU us"] == pytest.approx(400)
+    assert row["triton CPU us"] == pytest.approx(500)
+    assert row["CPU ratio"] == pytest.approx(0.8)
+    assert "CPU ratio" not in load.versus(ours, theirs, measure, 1)
+
+
+def test_processor_time_is_that_of_a_process_and_its_children() -> None:
+    burn = "import time\nwhile time.process_time() < 0.1: pass"
+    program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '''{burn}\ninput()''']); input()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as process:
+        end = time.monotonic() + 20
+        while (found := servers.cpu_seconds(process.pid)) < 0.1 and time.monotonic() < end:
+            time.sleep(0.01)
+        own = sum(os.times()[:2])
+        process.kill()
+
+    assert 0.1 <= found < 10
+    assert servers.cpu_seconds(os.getpid()) >= own - 0.1
