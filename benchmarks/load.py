@@ -18,25 +18,37 @@ from benchmarks.servers import Server
 
 
 def perf_analyzer(
-    server: Server, model: str, connections: int, interval_ms: int = 1500, protocol: str = "http", *flags: str
+    server: Server,
+    model: str,
+    connections: int,
+    interval_ms: int = 1500,
+    protocol: str = "http",
+    *flags: str,
+    rate: int = 0,
 ) -> tuple[float, float]:
     """(infer/s, p99 in us) over binary HTTP, or with `protocol` "grpc".
+
+    Args:
+        rate: requests per second, over at most so many connections; 0 = as many as the server answers.
 
     Raises:
         peer.NoPeerError: perf_analyzer cannot be had here.
         RuntimeError: it ended without a figure, with its last words.
     """
     address = server.address if protocol == "http" else server.grpc_address
+    offered = ["--concurrency-range", str(connections)]
+    if rate:  # windows of a fixed rate always differ in their latencies on a machine with other work
+        offered = ["--request-rate-range", str(rate), "--max-threads", str(connections), "-s", "999"]
     command = [
-        *peer.perf_analyzer(), "-m", model, "-u", address, "-i", protocol, "--concurrency-range", str(connections),
-        "--measurement-interval", str(interval_ms), "--max-trials", "3", "-s", "60", *flags,
+        *peer.perf_analyzer(), "-m", model, "-u", address, "-i", protocol, "-s", "60",
+        "--measurement-interval", str(interval_ms), "--max-trials", "3", *offered, *flags,
     ]  # fmt: skip
     for _ in range(3):  # on a busy machine it may find no stable window
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        rate = re.search(r"Throughput: ([\d.]+) infer/sec", done.stdout)
+        throughput = re.search(r"Throughput: ([\d.]+) infer/sec", done.stdout)
         p99 = re.search(r"p99 latency: (\d+) usec", done.stdout)
-        if rate and p99:
-            return float(rate[1]), float(p99[1])
+        if throughput and p99:
+            return float(throughput[1]), float(p99[1])
     raise RuntimeError(f"perf_analyzer: no figure from {server.name}\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
 
 

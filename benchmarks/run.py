@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import compileall
 import importlib
+import os
 import time
 import traceback
 from pathlib import Path
@@ -18,7 +19,7 @@ from benchmarks.report import RESULTS, ROOT, SCRATCH, Report, last
 NAMES = (
     "codec_alone", "http_alone", "scheduler_alone", "start_time", "memory", "installed_size", "large_tensors",
     "shared_memory", "idle_connections", "json_bodies", "decoupled", "end_to_end", "grpc_infer", "ensemble",
-    "busy_machine", "sequences", "metrics_page",
+    "processor_time", "busy_machine", "sequences", "metrics_page",
 )  # fmt: skip
 
 #: run when they are named: they need what cannot be fetched, and take longer
@@ -33,7 +34,7 @@ def measure(name: str) -> Report:
     Raises:
         peer.NoPeerError: it is one of NAMED, and what it needs is not there.
     """
-    started = time.monotonic()
+    started, load = time.monotonic(), os.getloadavg()[0]
     try:
         report: Report = importlib.import_module(f"benchmarks.{name}").run()
     except peer.NoPeerError:
@@ -41,7 +42,8 @@ def measure(name: str) -> Report:
     except Exception as error:
         traceback.print_exc()
         report = Report(name, FAILED, notes=[f"failed: {error}"])
-    report.notes.append(f"took {time.monotonic() - started:.0f} s")
+    ended = os.getloadavg()[0]
+    report.notes.append(f"took {time.monotonic() - started:.0f} s; load {load:.1f} before, {ended:.1f} at the end")
     return report
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import compress
 
 from benchmarks.report import Row, last
 
@@ -89,6 +90,18 @@ def _compared(row: Row) -> tuple[str, ...]:
     return _ratio(row), *(_p99(row, server) for server in servers), *(_cpu(row, server) for server in servers)
 
 
+def processor_time() -> str:
+    """Processor time and the 99th percentile of the latency at the same rate, here and in Triton."""
+    rows = [
+        (f"{_DOORS[row['door']]}, {row['requests/s']:,} a second", f"{row['CPU ratio']:.2f}", *_compared(row)[1:])
+        for row in _rows("processor_time")
+    ]
+    return _table(("Python model", "CPU, as a ratio", *_FIGURES[1:]), rows)
+
+
+_DOORS = {"http": "HTTP", "grpc": "gRPC"}
+
+
 def onnx_peer() -> str:
     """ONNX models beside Triton's C++ backend."""
     rows = [(f"`{row['model']}`", str(row["connections"]), *_compared(row)) for row in _rows("onnx_peer")]
@@ -110,6 +123,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "size_and_start": size_and_start,
     "in_short": in_short,
     "beside_triton": beside_triton,
+    "processor_time": processor_time,
     "onnx_peer": onnx_peer,
     "sizing": sizing,
 }
@@ -143,5 +157,7 @@ def _ms(microseconds: float) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    measured = [any(row[column] for row in rows) or not head[column] for column in range(len(head))]
+    head, *rows = ([*compress(line, measured)] for line in (head, *rows))  # a column without a figure says nothing
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
