@@ -1,0 +1,96 @@
+"""The device's key: made on the first start, in a file with mode 0600 or in a token, and never sent anywhere.
+
+Its fingerprint is the SHA-256 of the public key (DER, SubjectPublicKeyInfo). The publisher signs name and fingerprint
+(`edge-ota publish device add`), so that two devices with one name are noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ota import files
+from ota.errors import StoreError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+KEY_FILE = "key.pem"
+_PUBLIC_FILE = "device.pub"
+
+
+class Signer(Protocol):
+    """Signs reports with the key of this device."""
+
+    def sign(self, data: bytes) -> bytes:
+        """Return a signature of `data`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A device.
+
+    Attributes:
+        public_pem: its public key, for `device add --key`.
+        fingerprint: 64 hexadecimal digits.
+    """
+
+    public_pem: bytes
+    fingerprint: str
+    signer: Signer
+
+    @property
+    def default_name(self) -> str:
+        """A name for a device to which nobody gave one."""
+        return f"dev-{self.fingerprint[:16]}"
+
+
+class _FileSigner:
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+
+    def sign(self, data: bytes) -> bytes:
+        return self._key.sign(data)
+
+
+def load_identity(directory: Path) -> Identity:
+    """Return the identity of this device; makes its key (Ed25519) when there is none.
+
+    Raises:
+        StoreError: the key cannot be read or written. It is never replaced: a new key is another device.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    path = directory / KEY_FILE
+    pem = files.read(path, 64 * 1024)
+    if pem is None:
+        files.make_directory(directory, 0o700)
+        key = Ed25519PrivateKey.generate()
+        no_passphrase = serialization.NoEncryption()
+        pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, no_passphrase)
+        files.write_durably(path, pem, 0o600)
+    try:
+        found = serialization.load_pem_private_key(pem, None)
+    except (ValueError, TypeError):
+        found = None
+    if not isinstance(found, Ed25519PrivateKey):
+        text = f"{path} is no Ed25519 key (PEM, without a passphrase)"
+        raise StoreError(f"{text}: put the right file back, or remove it and have the device added anew")
+    return _identity(directory, found)
+
+
+def _identity(directory: Path, key: Ed25519PrivateKey) -> Identity:
+    from cryptography.hazmat.primitives import serialization
+
+    public = key.public_key()
+    info = serialization.PublicFormat.SubjectPublicKeyInfo
+    der, pem = (
+        public.public_bytes(serialization.Encoding.DER, info),
+        public.public_bytes(serialization.Encoding.PEM, info),
+    )
+    if files.read(directory / _PUBLIC_FILE) != pem:
+        files.write_durably(directory / _PUBLIC_FILE, pem, 0o644)
+    return Identity(pem, hashlib.sha256(der).hexdigest(), _FileSigner(key))

@@ -1,0 +1,153 @@
+"""The probation of a release: figures out of edge-serve's status document, judged by `decide/probation`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ota.agent.parts import Verdict
+from ota.decide.probation import Figures, Limits, Outcome, judge
+from ota.errors import ServerError
+from ota.settings import Settings
+from ota.store.journal import Journal
+
+#: the model itself failed these; REJECTED and CANCELED are not its fault
+_OWN_FAILURES = ("BACKEND", "OTHER")
+_SERVES = ("ready", "busy")
+_INTERVAL_SECONDS = 2.0
+_VERDICTS = {Outcome.WAIT: Verdict.WAIT, Outcome.GOOD: Verdict.GOOD, Outcome.BAD: Verdict.BAD}
+
+
+class StatusSource(Protocol):
+    """`server.administration.Administration`."""
+
+    def status(self) -> dict[str, Any]:
+        """Return the status document. Raises ServerError."""
+
+
+class StatusProbation:
+    """Implements `parts.Probation`.
+
+    Args:
+        memory_bytes: model -> the most that it may take; from the budgets of its release.
+    """
+
+    def __init__(self, server: StatusSource, settings: Settings, memory_bytes: Mapping[str, int] | None = None) -> None:
+        self._server = server
+        self._settings = settings
+        self._memory_bytes = memory_bytes or {}
+        #: (model, version) -> since when it has not served
+        self._unready: dict[tuple[str, str], float] = {}
+
+    def interval(self) -> float:
+        """Return how many seconds to wait between two judgements."""
+        return _INTERVAL_SECONDS
+
+    def baseline(self, models: Sequence[str]) -> dict[str, object]:
+        """Return figures of the serving versions of models, for the journal; taken before the switch.
+
+        A server that does not answer gives none: the new release is then compared with a release without failures.
+        """
+        try:
+            document = self._server.status()
+        except ServerError:
+            return {}
+        found: dict[str, object] = {}
+        for model in models:
+            version = _highest_serving(document, model)
+            if version:
+                figures = figures_of(document, model, version)
+                found[model] = {
+                    "requests": figures.requests, "failures": figures.failures, "counts": list(figures.counts),
+                }  # fmt: skip
+        return found
+
+    def judge(self, entry: Journal, now: float) -> tuple[Verdict, str]:
+        """Return the verdict on the next release of a bundle: bad if one of its models is, good if all are."""
+        following = entry.next
+        assert following is not None, "only a release in probation is judged"
+        try:
+            document = self._server.status()
+        except ServerError as error:
+            return Verdict.WAIT, error.message
+        outcomes = []
+        for model in entry.models[following.release]:
+            figures = self._watched(document, model, str(following.release), now)
+            bounds = _floats(document.get("duration_bounds_seconds"))
+            before = _stored(entry.baseline.get(model))
+            outcome, reason = judge(before, figures, bounds, now - following.since, self._limits(model))
+            outcomes.append((outcome, f"{model}: {reason}"))
+        for wanted in (Outcome.BAD, Outcome.WAIT):
+            if reasons := [reason for outcome, reason in outcomes if outcome is wanted]:
+                return _VERDICTS[wanted], "; ".join(reasons)
+        return Verdict.GOOD, "; ".join(reason for _, reason in outcomes)
+
+    def _limits(self, model: str) -> Limits:
+        settings = self._settings
+        return Limits(
+            settings.probation_seconds, settings.probation_requests, settings.most_failures, settings.most_slower,
+            memory_bytes=self._memory_bytes.get(model, 0),
+        )  # fmt: skip
+
+    def _watched(self, document: Mapping[str, Any], model: str, version: str, now: float) -> Figures:
+        """Return the figures of a version, with the seconds for which it has not served."""
+        figures = figures_of(document, model, version)
+        if figures.ready:
+            self._unready.pop((model, version), None)
+            return figures
+        since = self._unready.setdefault((model, version), now)
+        return Figures(
+            figures.requests, figures.failures, figures.counts, figures.restarts, figures.memory_bytes, False,
+            now - since, figures.reason,
+        )  # fmt: skip
+
+
+def figures_of(document: Mapping[str, Any], model: str, version: str) -> Figures:
+    """Return the figures of a version out of a status document. docs/status.md has its members."""
+    row = next((one for one in _rows(document, model) if str(one.get("version")) == version), None)
+    if row is None:
+        return Figures(ready=False, reason=f"version {version} is not there")
+    totals = row.get("totals") or {}
+    failures = totals.get("failures") or {}
+    return Figures(
+        requests=int(totals.get("requests") or 0),
+        failures=sum(int(failures.get(reason) or 0) for reason in _OWN_FAILURES),
+        counts=tuple(int(count) for count in totals.get("duration_counts") or ()),
+        restarts=_restarts(document, f"{model}:{version}"),
+        memory_bytes=int(row.get("memory_bytes") or 0),
+        ready=row.get("condition") in _SERVES,
+        reason=str(row.get("reason") or row.get("condition") or ""),
+    )
+
+
+def _rows(document: Mapping[str, Any], model: str) -> list[dict[str, Any]]:
+    rows = document.get("models")
+    return [row for row in rows if isinstance(row, dict) and row.get("name") == model] if isinstance(rows, list) else []
+
+
+def _restarts(document: Mapping[str, Any], label: str) -> int:
+    """Return the restarts of the workers that serve this version alone: in a shared one another model may have died."""
+    workers = [one for one in document.get("workers") or () if isinstance(one, dict)]
+    return sum(int(one.get("restarts") or 0) for one in workers if one.get("models") == [label])
+
+
+def _highest_serving(document: Mapping[str, Any], model: str) -> str:
+    found = [str(row["version"]) for row in _rows(document, model) if row.get("condition") in _SERVES]
+    return max((one for one in found if one.isdigit()), key=int, default="")
+
+
+def _stored(found: object) -> Figures:
+    """Return the figures that `baseline` gave to the journal."""
+    if not isinstance(found, Mapping):
+        return Figures()
+    counts = found.get("counts")
+    requests, failures = (found.get(name) for name in ("requests", "failures"))
+    return Figures(
+        requests if isinstance(requests, int) else 0,
+        failures if isinstance(failures, int) else 0,
+        tuple(one for one in counts if isinstance(one, int)) if isinstance(counts, (list, tuple)) else (),
+    )
+
+
+def _floats(found: object) -> list[float]:
+    return [float(one) for one in found if isinstance(one, (int, float))] if isinstance(found, list) else []

@@ -1,0 +1,130 @@
+"""This device: its document, its facts, and the memory that is free."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ota import files
+from ota.agent.identity import Identity
+from ota.agent.parts import Trust
+from ota.documents import device as device_document
+from ota.documents.device import DeviceDocument
+from ota.documents.names import device_target, name
+from ota.errors import NotFound, ServerError, Untrusted, UsageError
+from ota.server.unit import ask_child
+from ota.settings import Settings
+from ota.strict_json import canonical
+
+#: seconds for `edge-serve doctor`, each part of which has a limit of its own
+_DOCTOR_SECONDS = 120.0
+#: facts that change without another system
+_PASSING = ("memory_bytes",)
+
+
+class ThisDevice:
+    """Implements `parts.Device`.
+
+    Args:
+        root: stands in for / in tests.
+    """
+
+    def __init__(self, settings: Settings, identity: Identity, root: Path = Path("/")) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._root = root
+        self._facts: dict[str, str] = {}
+        self._labels: dict[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        """The name of this device: of the settings, of its document's file, or of its key."""
+        if self._settings.device:
+            return name(self._settings.device, "the setting DEVICE")
+        data = files.read(self._settings.device_file, device_document.MOST_BYTES)
+        return _name_in(data, self._settings.device_file) if data is not None else self._identity.default_name
+
+    def document(self, trust: Trust) -> DeviceDocument:
+        """Return the signed document of this device.
+
+        Raises:
+            Untrusted: it is malformed, or that of another key.
+            NotFound: the publisher has not added this device.
+        """
+        own = self.name
+        try:
+            data = trust.document(device_target(own), device_document.MOST_BYTES)
+        except NotFound:
+            text = f"the repository does not know this device: {own}, key {self._identity.fingerprint}"
+            hint = f"edge-ota publish device add {own} --fleet FLEET --ring RING --key device.pub"
+            raise NotFound(f"{text}; on the publisher's machine: {hint}") from None
+        found = device_document.read_device(data, own)
+        if found.fingerprint and found.fingerprint != self._identity.fingerprint:
+            text = f"the document of {own} is for the key {found.fingerprint[:16]}..., and this device has "
+            hint = "two devices have this name, or the key was replaced: add this device under a name of its own"
+            raise Untrusted(f"{text}{self._identity.fingerprint[:16]}...: {hint}")
+        self._labels = {f"label.{label}": value for label, value in found.labels.items()}
+        return found
+
+    def facts(self) -> Mapping[str, str]:
+        """Return the facts of `edge-serve doctor --json`, the version of this agent, and the labels of the device.
+
+        Raises:
+            ServerError: doctor did not print them.
+        """
+        if not self._facts:
+            self._facts = {**_doctor(self._settings.edge_serve), "edge_ota": agent_version()}
+        return {**self._facts, **self._labels}
+
+    def fingerprint(self) -> str:
+        """Return a digest of the facts; a bad release gets another chance when it changes. "" = they are unknown."""
+        try:
+            facts = {key: value for key, value in self.facts().items() if key not in _PASSING}
+        except ServerError:
+            return ""
+        return hashlib.sha256(canonical(facts)).hexdigest()[:16]
+
+    def fits_beside(self, memory_bytes: int) -> bool:
+        """Return whether so much memory is available beside what runs; an unknown need fits."""
+        available = _available(self._root)
+        return not memory_bytes or not available or memory_bytes <= available
+
+
+def agent_version() -> str:
+    """Return the version of edge-ota."""
+    try:
+        return importlib.metadata.version("edge-serve")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
+
+
+def _name_in(data: bytes, path: Path) -> str:
+    try:
+        found: Any = json.loads(data)
+        return name(found["device"], str(path))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UsageError(f"{path} is no document of a device: copy it anew from the publisher") from None
+
+
+def _doctor(program: str) -> dict[str, str]:
+    status, output, errors = ask_child([program, "doctor", "--json"], _DOCTOR_SECONDS)
+    try:
+        found = json.loads(output)["facts"]
+        return {str(fact): str(value) for fact, value in found.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        reason = errors.splitlines()[-1] if errors else "no facts in what it printed"
+        raise ServerError(f"'{program} doctor --json' ended with {status}: {reason}; is edge-serve too old?") from None
+
+
+def _available(root: Path) -> int:
+    try:
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0

@@ -1,0 +1,118 @@
+"""Probations out of status documents as edge-serve makes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ota.agent.parts import Verdict
+from ota.agent.probation import StatusProbation, figures_of
+from ota.errors import ServerError
+from ota.settings import Settings
+from ota.store.journal import Journal, Next, Stage
+
+NOW = 1_800_000_000.0
+SETTINGS = Settings(probation_seconds=60, probation_requests=100)
+
+
+def row(name: str = "det", version: str = "17", requests: int = 0, failed: int = 0, **members: Any) -> dict[str, Any]:
+    failures = {"REJECTED": 50, "CANCELED": 50, "BACKEND": failed, "OTHER": 0}
+    totals = {"requests": requests, "failures": failures, "duration_counts": [requests, 0, 0]}
+    return {"name": name, "version": version, "condition": "ready", "reason": "", "memory_bytes": 1 << 20,
+            "client_errors": 1_000, "totals": totals, **members}  # fmt: skip
+
+
+class FakeServer:
+    """Says what a test wants."""
+
+    def __init__(self, *rows: dict[str, Any]) -> None:
+        self.rows = list(rows)
+        self.workers: list[dict[str, Any]] = []
+        self.error: ServerError | None = None
+
+    def status(self) -> dict[str, Any]:
+        if self.error is not None:
+            raise self.error
+        return {"models": self.rows, "workers": self.workers, "duration_bounds_seconds": [0.01, 0.1]}
+
+
+def entry(*models: str, **members: Any) -> Journal:
+    following = Next(17, "onnx", Stage.PROBATION, 3, NOW)
+    return Journal("det", {16: models or ("det",), 17: models or ("det",)}, 16, 15, following, **members)
+
+
+def verdict(server: FakeServer, elapsed: float, journal: Journal | None = None) -> Verdict:
+    return StatusProbation(server, SETTINGS).judge(journal or entry(), NOW + elapsed)[0]
+
+
+def test_it_is_good_with_its_requests_and_its_time() -> None:
+    server = FakeServer(row(requests=100))
+    assert [verdict(server, seconds) for seconds in (59, 61)] == [Verdict.WAIT, Verdict.GOOD]
+
+
+def test_failures_of_the_model_count_and_refusals_and_mistakes_of_clients_do_not() -> None:
+    assert verdict(FakeServer(row(requests=100)), 1) is Verdict.WAIT
+    assert verdict(FakeServer(row(requests=100, failed=20)), 1) is Verdict.BAD
+    before = {"det": {"requests": 100, "failures": 20, "counts": [100, 0, 0]}}
+    assert verdict(FakeServer(row(requests=100, failed=20)), 61, entry(baseline=before)) is Verdict.GOOD
+
+
+def test_one_model_of_a_bundle_decides_for_all() -> None:
+    server = FakeServer(row("a", requests=100), row("b", requests=100, failed=20))
+    found = StatusProbation(server, SETTINGS).judge(entry("a", "b"), NOW + 61)
+    assert (found[0], found[1].startswith("b: 16.7% of 120 requests failed")) == (Verdict.BAD, True)
+    server.rows[1] = row("b", requests=1)
+    assert verdict(server, 61, entry("a", "b")) is Verdict.WAIT
+
+
+@pytest.mark.fault("C3")
+def test_a_worker_of_its_own_that_died_is_bad_and_a_shared_one_is_not_blamed() -> None:
+    server = FakeServer(row(requests=100))
+    server.workers = [{"models": ["det:17", "other:1"], "restarts": 1}]
+    assert verdict(server, 1) is Verdict.WAIT
+    server.workers.append({"models": ["det:17"], "restarts": 1})
+    assert verdict(server, 1) is Verdict.BAD
+
+
+def test_a_release_that_does_not_serve_is_bad_after_half_a_minute() -> None:
+    server = FakeServer(row(condition="restarting", reason="its worker is started again"))
+    subject = StatusProbation(server, SETTINGS)
+    assert subject.judge(entry(), NOW + 1)[0] is Verdict.WAIT
+    assert subject.judge(entry(), NOW + 30)[0] is Verdict.WAIT
+    assert subject.judge(entry(), NOW + 32) == (
+        Verdict.BAD, "det: it has not served for 31 s: its worker is started again",
+    )  # fmt: skip
+    server.rows = [row()]
+    assert subject.judge(entry(), NOW + 40)[0] is Verdict.WAIT
+    server.rows = []
+    assert subject.judge(entry(), NOW + 41)[0] is Verdict.WAIT
+
+
+def test_a_server_that_does_not_answer_gives_no_verdict_and_no_baseline() -> None:
+    server = FakeServer(row())
+    server.error = ServerError("no edge-serve answers")
+    assert verdict(server, 9_999) is Verdict.WAIT
+    assert StatusProbation(server, SETTINGS).baseline(["det"]) == {}
+
+
+def test_the_baseline_is_of_the_highest_version_that_serves() -> None:
+    server = FakeServer(
+        row(version="9", requests=1), row(version="16", requests=7, failed=2), row(version="17", condition="failed")
+    )
+    assert StatusProbation(server, SETTINGS).baseline(["det", "absent"]) == {
+        "det": {"requests": 7, "failures": 2, "counts": [7, 0, 0]}
+    }
+
+
+def test_too_much_memory_is_bad() -> None:
+    server = FakeServer(row())
+    assert StatusProbation(server, SETTINGS, {"det": 1 << 10}).judge(entry(), NOW + 1)[0] is Verdict.BAD
+
+
+@pytest.mark.parametrize("document", [{}, {"models": [7, {}]}, {"models": "x", "workers": [1]}])
+def test_a_document_that_lacks_members_is_no_fault(document: dict[str, Any]) -> None:
+    assert not figures_of(document, "det", "17").ready
+    replaced = replace(entry(), baseline={"det": "x"})
+    assert verdict(FakeServer(), 1, replaced) is Verdict.WAIT

@@ -1,0 +1,116 @@
+"""The identity of a device, its document, and its facts."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from ota.agent.identity import load_identity
+from ota.agent.parts import Trust
+from ota.agent.this_device import ThisDevice
+from ota.errors import NotFound, ServerError, StoreError, Untrusted, UsageError
+from ota.settings import Settings
+from ota.strict_json import canonical
+
+PROGRAM = str(Path(sys.executable).with_name("edge-serve"))
+
+
+class FakeTrust:
+    """Verified documents; all else of `parts.Trust` is not asked for here."""
+
+    def __init__(self, documents: dict[str, bytes]) -> None:
+        self.documents = documents
+
+    def document(self, path: str, most_bytes: int) -> bytes:
+        if path not in self.documents:
+            raise NotFound(path)
+        return self.documents[path]
+
+
+def trust(documents: dict[str, bytes]) -> Trust:
+    return cast(Trust, FakeTrust(documents))
+
+
+def settings(folder: Path, **members: Any) -> Settings:
+    return replace(Settings(state_dir=folder, device_file=folder / "device.json", edge_serve=PROGRAM), **members)
+
+
+def document(device: str, **members: Any) -> bytes:
+    return canonical({"schema": 1, "device": device, "fleet": "plant", "ring": "prod", **members})
+
+
+def test_the_key_is_made_once_and_is_private(tmp_path: Path) -> None:
+    one = load_identity(tmp_path / "identity")
+    assert stat.S_IMODE(os.stat(tmp_path / "identity" / "key.pem").st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(tmp_path / "identity").st_mode) == 0o700
+    again = load_identity(tmp_path / "identity")
+    assert (again.fingerprint, again.public_pem) == (one.fingerprint, one.public_pem)
+    assert (tmp_path / "identity" / "device.pub").read_bytes() == one.public_pem
+    assert one.signer.sign(b"x") == again.signer.sign(b"x") != one.signer.sign(b"y")
+    assert one.default_name == f"dev-{one.fingerprint[:16]}"
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
+def test_a_broken_key_is_never_replaced(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "key.pem").write_bytes(content)
+    with pytest.raises(StoreError, match=r"is no Ed25519 key .* put the right file back"):
+        load_identity(tmp_path)
+    assert (tmp_path / "key.pem").read_bytes() == content
+
+
+def test_the_name_comes_from_the_settings_the_file_or_the_key(tmp_path: Path) -> None:
+    identity = load_identity(tmp_path / "identity")
+    assert ThisDevice(settings(tmp_path), identity).name == identity.default_name
+    (tmp_path / "device.json").write_bytes(document("dev-0042"))
+    assert ThisDevice(settings(tmp_path), identity).name == "dev-0042"
+    assert ThisDevice(settings(tmp_path, device="cart-7"), identity).name == "cart-7"
+    (tmp_path / "device.json").write_text("[]")
+    with pytest.raises(UsageError, match="is no document of a device"):
+        _ = ThisDevice(settings(tmp_path), identity).name
+
+
+@pytest.mark.fault("R4")
+def test_a_document_of_another_key_or_none_is_one_clear_error(tmp_path: Path) -> None:
+    identity = load_identity(tmp_path / "identity")
+    subject = ThisDevice(settings(tmp_path, device="dev-1"), identity)
+    good = trust({"devices/dev-1.json": document("dev-1", fingerprint=identity.fingerprint, labels={"site": "a"})})
+    assert (subject.document(good).fleet, subject.document(good).labels) == ("plant", {"site": "a"})
+    with pytest.raises(Untrusted, match="two devices have this name"):
+        subject.document(trust({"devices/dev-1.json": document("dev-1", fingerprint="0" * 64)}))
+    with pytest.raises(Untrusted, match="is that of dev-2"):
+        subject.document(trust({"devices/dev-1.json": document("dev-2")}))
+    with pytest.raises(
+        NotFound, match=rf"does not know this device: dev-1, key {identity.fingerprint}.*device add dev-1"
+    ):
+        subject.document(trust({}))
+
+
+def test_facts_are_those_of_the_real_doctor_and_the_labels_of_the_device(tmp_path: Path) -> None:
+    identity = load_identity(tmp_path / "identity")
+    subject = ThisDevice(settings(tmp_path, device="dev-1"), identity)
+    subject.document(trust({"devices/dev-1.json": document("dev-1", labels={"site": "a"})}))
+    facts = subject.facts()
+    assert (facts["arch"], facts["label.site"]) == (os.uname().machine, "a")
+    assert facts.keys() >= {"edge_ota", "edge_serve", "onnxruntime", "memory_bytes"}
+    assert len(subject.fingerprint()) == 16
+
+
+def test_a_doctor_without_facts_is_one_clear_error(tmp_path: Path) -> None:
+    identity = load_identity(tmp_path / "identity")
+    subject = ThisDevice(settings(tmp_path, edge_serve="/bin/echo"), identity)
+    with pytest.raises(ServerError, match="no facts in what it printed; is edge-serve too old"):
+        subject.facts()
+    assert subject.fingerprint() == ""
+
+
+def test_memory_beside_what_runs(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 4096 kB\nMemAvailable: 1024 kB\n")
+    subject = ThisDevice(settings(tmp_path), load_identity(tmp_path), tmp_path)
+    assert [subject.fits_beside(size) for size in (0, 1 << 20, (1 << 20) + 1)] == [True, True, False]
