@@ -17,6 +17,8 @@ from ota.errors import UsageError
 
 FILE = Path("/etc/edge-ota/edge-ota.conf")
 PREFIX = "EDGE_OTA_"
+#: variables of `edge-ota publish`, which no device has
+PUBLISH_PREFIX = "EDGE_OTA_PUBLISH_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def read_settings(
     found |= {
         name[len(PREFIX) :].lower(): (text, name)
         for name, text in environ.items()
-        if name.startswith(PREFIX) and name != f"{PREFIX}CONFIG"
+        if name.startswith(PREFIX) and name != f"{PREFIX}CONFIG" and not name.startswith(PUBLISH_PREFIX)
     }
     found |= {name: (text, "--" + name.replace("_", "-")) for name, text in flags.items()}
     known = {one.name: one for one in fields(Settings)}

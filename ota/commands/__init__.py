@@ -5,4 +5,4 @@ by the commands that need them, so that `edge-ota status` starts at once.
 """
 
 #: in the order of `edge-ota --help`
-COMMANDS: tuple[str, ...] = ("run-trial",)
+COMMANDS: tuple[str, ...] = ("publish", "run-trial")

@@ -1,0 +1,167 @@
+"""Puts a bundle together: blobs and chunks, then the manifest, which the device's own reader checks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ota import files
+from ota.decide.code import code_files
+from ota.documents.manifest import CHUNKED_BYTES, MOST_CHUNKS, FileEntry, Manifest, read_manifest
+from ota.documents.names import blob_path
+from ota.documents.names import name as checked_name
+from ota.errors import OtaError, Untrusted, UsageError
+from ota.publish.bundles.golden import Wanted, add_golden
+from ota.publish.bundles.source import Source, check_members, read_source
+from ota.publish.bundles.variants import Described, read_variants, renamed_builds, variant_files
+from ota.publish.repository import pieces
+from ota.strict_json import canonical
+
+#: bytes of a chunk; files of more than MOST_CHUNKS such chunks get larger ones
+CHUNK = 8 * 1024 * 1024
+DEFAULT_VARIANT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a bundle is made of.
+
+    Attributes:
+        models: model -> its directory; versions: model -> version directory, where not the highest one.
+        counter: 0 = the release's number.
+        elsewhere: members of ensembles that another bundle brings.
+        variants: the file that describes them; None = one variant for all devices.
+    """
+
+    bundle: str
+    family: str
+    release: int
+    models: Mapping[str, Path]
+    versions: Mapping[str, int] = field(default_factory=dict)
+    counter: int = 0
+    variants: Path | None = None
+    elsewhere: tuple[str, ...] = ()
+    needs_agent: str = ""
+    needs_server: str = ""
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    golden: Wanted = field(default_factory=Wanted)
+
+
+def build(recipe: Recipe, out: Path) -> Manifest:
+    """Write a bundle into a new directory; the manifest comes last.
+
+    Raises:
+        UsageError: a model directory, the variants, or the golden inputs are not as expected, or `out` is taken.
+    """
+    checked_name(recipe.bundle, "the bundle")
+    checked_name(recipe.family, "the family")
+    if recipe.release < 1:
+        raise UsageError(f"the release is {recipe.release}, expected a number of at least 1")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} is not empty: name a directory that is not there yet")
+    sources = {
+        model: read_source(model, directory, recipe.release, recipe.versions.get(model))
+        for model, directory in recipe.models.items()
+    }
+    check_members(sources, recipe.elsewhere)
+    described = read_variants(recipe.variants) if recipe.variants else [_default(sources)]
+    for source in sources.values():
+        add_golden(source, recipe.golden)
+    writer = _Writer(out)
+    try:
+        value = _manifest(recipe, sources, described, writer)
+        data = canonical(value)
+        manifest = read_manifest(data, recipe.bundle, recipe.release)
+        files.write_durably(out / "manifest.json", data)
+    except Untrusted as error:
+        files.remove_tree(out)
+        raise UsageError(f"no device would read this bundle: {error.message}") from None
+    except OtaError:
+        files.remove_tree(out)
+        raise
+    return manifest
+
+
+def _default(sources: Mapping[str, Source]) -> Described:
+    """Return one variant for all devices; its kind says whether devices run code of it."""
+    entry = {"id": DEFAULT_VARIANT, "kind": "code" if any(map(_runs_code, sources.values())) else "onnx"}
+    return Described({**entry, "priority": 100, "match": {}}, {})
+
+
+def _runs_code(source: Source) -> bool:
+    entries = [FileEntry(path, "", 0) for path in source.paths()]
+    configs = {path: source.read(path) or b"" for path in source.paths() if path.lower().endswith(".pbtxt")}
+    return bool(code_files(entries, configs, source.model))
+
+
+def _manifest(
+    recipe: Recipe, sources: Mapping[str, Source], described: Sequence[Described], writer: _Writer
+) -> dict[str, Any]:
+    value: dict[str, Any] = {
+        "schema": 1,
+        "bundle": recipe.bundle,
+        "family": recipe.family,
+        "release": recipe.release,
+        "release_counter": recipe.counter or recipe.release,
+        "models": {model: {"files": _entries(source, writer)} for model, source in sources.items()},
+        "variants": [_variant(one, recipe, sources, writer) for one in described],
+    }
+    optional = {
+        "needs_agent": recipe.needs_agent,
+        "needs_server": recipe.needs_server,
+        "provenance": dict(recipe.provenance),
+    }
+    return value | {name: found for name, found in optional.items() if found}
+
+
+def _entries(source: Source, writer: _Writer) -> list[dict[str, Any]]:
+    return [
+        writer.data(path, source.made[path]) if path in source.made else writer.file(path, source.files[path])
+        for path in source.paths()
+    ]
+
+
+def _variant(described: Described, recipe: Recipe, sources: Mapping[str, Source], writer: _Writer) -> dict[str, Any]:
+    entry = renamed_builds(described.entry, sources, recipe.release)
+    models = {}
+    for model in described.directories:
+        found = variant_files(described, model, recipe.release)
+        models[model] = {"files": [writer.file(path, found[path]) for path in sorted(found)]}
+    return entry | ({"models": models} if models else {})
+
+
+class _Writer:
+    """Writes blobs into a bundle, and returns the manifest's entries of files."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+
+    def data(self, path: str, data: bytes) -> dict[str, Any]:
+        """Write bytes."""
+        return {"path": path, "sha256": self._put(data), "bytes": len(data)}
+
+    def file(self, path: str, source: Path) -> dict[str, Any]:
+        """Write a file, in chunks where it is long."""
+        size = source.stat().st_size
+        if size < CHUNKED_BYTES:
+            return self.data(path, b"".join(pieces(source)))
+        chunk = max(CHUNK, -(-size // MOST_CHUNKS))
+        whole, chunks, length = hashlib.sha256(), [], 0
+        for piece in pieces(source, chunk):
+            whole.update(piece)
+            chunks.append(self._put(piece))
+            length += len(piece)
+        if length != size:
+            raise UsageError(f"{source} changed while it was read: make the bundle again")
+        return {"path": path, "sha256": whole.hexdigest(), "bytes": size, "chunk_bytes": chunk, "chunks": chunks}
+
+    def _put(self, data: bytes) -> str:
+        sha256 = hashlib.sha256(data).hexdigest()
+        target = self._out / blob_path(sha256)
+        if not target.is_file() or files.sha256_of(target)[0] != sha256:
+            files.make_directory(target.parent)
+            files.write_durably(target, data)
+        return sha256

@@ -1,0 +1,97 @@
+"""Reads which files are for which hardware: a small TOML or JSON file that the publisher writes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ota.documents.manifest import KINDS
+from ota.errors import UsageError
+from ota.publish.bundles.golden import read_small
+from ota.publish.bundles.source import Source, latest_version, walk
+from ota.strict_json import Members
+
+MOST_VARIANTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A variant as described: its manifest entry without files, and where the files of each model are."""
+
+    entry: dict[str, Any]
+    directories: Mapping[str, Path]
+
+
+def read_variants(path: Path) -> list[Described]:
+    """Return the variants that a file describes; directories are relative to the file.
+
+    Raises:
+        UsageError: it is malformed.
+    """
+    found = Members(_load(path), str(path), UsageError)
+    variants = [_variant(one, path.parent) for one in found.objects("variants", most=MOST_VARIANTS)]
+    found.end()
+    if not variants:
+        raise UsageError(f"{path} describes no variants: expected [[variants]] with id, kind, and priority")
+    return variants
+
+
+def _load(path: Path) -> object:
+    data = read_small(path)
+    try:
+        if path.suffix != ".toml":
+            return json.loads(data)
+        try:
+            tomllib = importlib.import_module("tomllib")
+        except ImportError:
+            raise UsageError(f"{path}: TOML needs Python 3.11 or newer; write the same as JSON") from None
+        return tomllib.loads(data.decode())
+    except ValueError as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+
+
+def _variant(members: Members, base: Path) -> Described:
+    kind = members.text("kind")
+    if kind not in KINDS:
+        members.refuse("kind", kind, f"expected one of {', '.join(KINDS)}")
+    entry: dict[str, Any] = {
+        "id": members.text("id"),
+        "kind": kind,
+        "priority": members.integer("priority", most=10**6),
+        "match": members.texts("match", {}, most=32),
+    }
+    if memory := members.integer("memory_mb", 0):
+        entry["memory_bytes"] = memory * 1024 * 1024
+    if build := members.array("build", [], most=32):
+        entry["build"] = build
+    directories = {model: base / path for model, path in members.texts("models", {}, most=32).items()}
+    members.end()
+    return Described(entry, directories)
+
+
+def variant_files(described: Described, model: str, release: int) -> dict[str, Path]:
+    """Return path in the release -> file, of a variant's directory; it may have a version directory of its own.
+
+    Raises:
+        UsageError: it is not there.
+    """
+    directory = described.directories[model]
+    if not directory.is_dir():
+        raise UsageError(f"{directory} is no directory: the variant {described.entry['id']} names it for {model}")
+    return walk(directory, latest_version(directory), release)
+
+
+def renamed_builds(entry: Mapping[str, Any], sources: Mapping[str, Source], release: int) -> dict[str, Any]:
+    """Return a variant's entry whose builds name paths of the release: `1/model.onnx` becomes `17/model.onnx`."""
+    result = dict(entry)
+    for build in result.get("build", []):
+        for name in ("onnx", "plan"):
+            first, slash, rest = str(build.get(name, "")).partition("/")
+            source = sources.get(str(build.get("model")))
+            if slash and source is not None and first == str(source.version):
+                build[name] = f"{release}/{rest}"
+    return result

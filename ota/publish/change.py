@@ -1,0 +1,283 @@
+"""A change of metadata: new payloads, signed by the keys that are here, and published once every threshold is met.
+
+Where a threshold needs keys of other machines, the change waits in `pending.json` for `ceremony`. Snapshot and
+timestamp are made when the change is published, and so are roles that only need a fresh signature.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any, cast
+
+from tuf.api.exceptions import RepositoryError
+from tuf.api.metadata import Metadata, MetaFile, Root, Signed, Snapshot, Targets, Timestamp
+
+from ota import files
+from ota.errors import Expired, OtaError, Untrusted
+from ota.publish.keys import KeyProblem
+from ota.publish.repository import State, names_of, put_metadata, put_targets, write_state
+from ota.publish.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP
+from ota.publish.workspace import Workspace
+from ota.strict_json import canonical, parse
+
+SCHEMA = 1
+MOST_PENDING = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Change:
+    """What shall be different.
+
+    Attributes:
+        roles: role -> its new payload. `apply` sets version and expiry.
+        resign: roles that need a new signature only, for new keys or a longer life.
+        documents: target path -> bytes.
+    """
+
+    roles: dict[str, Signed] = field(default_factory=dict)
+    resign: set[str] = field(default_factory=set)
+    documents: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A role of a change that waits: so many signatures of these keys are missing."""
+
+    role: str
+    missing: int
+    keyids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A change that waits for signatures."""
+
+    roles: dict[str, Metadata[Any]]
+    resign: frozenset[str]
+    documents: dict[str, bytes]
+
+
+def apply(workspace: Workspace, state: State, change: Change, now: float) -> list[Waiting]:
+    """Sign a change and publish it; return what it waits for (nothing = it is published).
+
+    Raises:
+        KeyProblem: a key that must be here is not, or its passphrase is wrong.
+        Expired: root or targets are too old, so no device would take the change.
+    """
+    fresh: dict[str, Metadata[Any]] = {}
+    for role, payload in change.roles.items():
+        payload.version = state.version(role) + 1
+        payload.expires = _expiry(workspace, role, now)
+        fresh[role] = Metadata(payload)
+    return settle(workspace, state, Pending(fresh, frozenset(change.resign), change.documents), now)
+
+
+def settle(workspace: Workspace, state: State, pending: Pending, now: float) -> list[Waiting]:
+    """Sign what can be signed here; publish the change, or keep it as the one that waits."""
+    after = _after(state, pending.roles)
+    roles = dict(pending.roles)
+    for role in sorted(pending.resign - set(roles)):
+        if enough_keys_here(workspace, after, role) or role in (SNAPSHOT, TIMESTAMP):
+            continue
+        roles[role] = _again(workspace, state, role, now)
+    waiting = []
+    for role in roles:
+        sign(workspace, state, after, role, roles[role])
+        if (missing := waiting_for(state, after, role, roles[role])) is not None:
+            waiting.append(missing)
+    if waiting:
+        _keep(workspace, Pending(roles, pending.resign - set(roles), pending.documents))
+        return waiting
+    _publish(workspace, state, Pending(roles, pending.resign - set(roles), pending.documents), now)
+    return []
+
+
+def _publish(workspace: Workspace, state: State, pending: Pending, now: float) -> None:
+    after = _after(state, pending.roles)
+    for role in sorted(pending.resign - {SNAPSHOT, TIMESTAMP}):
+        after.roles[role] = _again(workspace, state, role, now)
+        _sign_here(workspace, state, after, role)
+    _check_life(after, now)
+    put_targets(workspace.repository, pending.documents)
+    publish_freshness(workspace, state, after, now, snapshot=True)
+    if workspace.pending.exists():
+        files.unlink(workspace.pending)
+
+
+def publish_freshness(workspace: Workspace, before: State, after: State, now: float, *, snapshot: bool) -> None:
+    """Make timestamp anew, and snapshot where it is asked for, and publish."""
+    if snapshot:
+        meta = {f"{role}.json": MetaFile(after.version(role)) for role in (TARGETS, *after.delegated())}
+        payload: Signed = Snapshot(before.version(SNAPSHOT) + 1, expires=_expiry(workspace, SNAPSHOT, now), meta=meta)
+        after.roles[SNAPSHOT] = Metadata(payload)
+        _sign_here(workspace, before, after, SNAPSHOT)
+    stamp = Timestamp(
+        before.version(TIMESTAMP) + 1,
+        expires=_expiry(workspace, TIMESTAMP, now),
+        snapshot_meta=MetaFile(after.version(SNAPSHOT)),
+        unrecognized_fields={"x-issued": _time(now).strftime("%Y-%m-%dT%H:%M:%SZ")},
+    )
+    after.roles[TIMESTAMP] = Metadata(stamp)
+    _sign_here(workspace, before, after, TIMESTAMP)
+    write_state(workspace.path, after)
+    put_metadata(workspace.repository, after)
+
+
+def _after(state: State, roles: Mapping[str, Metadata[Any]]) -> State:
+    """Return the state with some roles replaced."""
+    after = State(list(state.roots), dict(state.roles))
+    for role, metadata in roles.items():
+        if role == ROOT:
+            after.roots.append(metadata)
+        else:
+            after.roles[role] = metadata
+    return after
+
+
+def _again(workspace: Workspace, state: State, role: str, now: float) -> Metadata[Any]:
+    """Return a role's payload, one version on; an empty one for a role that is new."""
+    payload = copy.deepcopy(state.roles[role].signed) if role in state.roles else Targets()
+    payload.version = state.version(role) + 1
+    payload.expires = _expiry(workspace, role, now)
+    return Metadata(payload)
+
+
+def delegator_of(state: State, role: str) -> Root | Targets:
+    """Return the payload that names the keys of a role."""
+    return state.root if role in (ROOT, TARGETS, SNAPSHOT, TIMESTAMP) else state.targets
+
+
+def keyids_of(state: State, role: str) -> tuple[int, list[str]]:
+    """Return threshold and keys of a role; none where the state does not know the role."""
+    try:
+        found = delegator_of(state, role).get_delegated_role(role)
+    except (ValueError, IndexError, KeyError):
+        return 0, []
+    return found.threshold, list(found.keyids)
+
+
+def enough_keys_here(workspace: Workspace, state: State, role: str) -> bool:
+    """Return whether this machine has the keys for a role's threshold."""
+    threshold, keyids = keyids_of(state, role)
+    return sum(bool(keyid in workspace.keys and workspace.keys[keyid].uri) for keyid in keyids) >= threshold > 0
+
+
+def sign(workspace: Workspace, before: State, after: State, role: str, metadata: Metadata[Any]) -> None:
+    """Add the signatures that are missing and can be made here; with the keys from before, too, where they changed.
+
+    Raises:
+        KeyProblem: a key cannot be opened, and without it the threshold is not met.
+    """
+    for state in (after, before):
+        threshold, keyids = keyids_of(state, role)
+        problem: KeyProblem | None = None
+        have = sum(keyid in metadata.signatures for keyid in keyids)
+        here = [one for one in keyids if one not in metadata.signatures and _is_here(workspace, one)]
+        for keyid in here:
+            if have >= threshold:
+                break
+            try:
+                metadata.signatures[keyid] = workspace.signer(keyid).sign(metadata.signed_bytes)
+                have += 1
+            except KeyProblem as error:
+                problem = problem or error
+        if problem is not None and have < threshold and state is after:
+            raise problem
+
+
+def _is_here(workspace: Workspace, keyid: str) -> bool:
+    return keyid in workspace.keys and bool(workspace.keys[keyid].uri)
+
+
+def waiting_for(before: State, after: State, role: str, metadata: Metadata[Any]) -> Waiting | None:
+    """Return which signatures a role misses; None = its threshold is met."""
+    states = [after, before] if role == ROOT and before.roots else [after]
+    for state in states:
+        delegator = delegator_of(state, role)
+        result = delegator.get_verification_result(role, metadata.signed_bytes, metadata.signatures)
+        if not result:
+            return Waiting(role, result.missing, tuple(sorted(result.unsigned)))
+    return None
+
+
+def _sign_here(workspace: Workspace, before: State, after: State, role: str) -> None:
+    """Sign a role whose keys must be on this machine.
+
+    Raises:
+        KeyProblem: they are not.
+    """
+    sign(workspace, before, after, role, after.roles[role])
+    if (waiting := waiting_for(before, after, role, after.roles[role])) is not None:
+        names = ", ".join(workspace.key_name(keyid) for keyid in waiting.keyids)
+        raise KeyProblem(
+            f"{role} needs {waiting.missing} more of the keys {names}, and none of these is on this machine"
+        )
+
+
+def _check_life(state: State, now: float) -> None:
+    """Refuse to publish under a role that devices do not believe any more."""
+    for role, payload in ((ROOT, state.root), (TARGETS, state.targets)):
+        if payload.is_expired(_time(now)):
+            raise Expired(
+                f"{role} expired on {payload.expires:%Y-%m-%d}, so no device would take this: "
+                f"sign it again first ('edge-ota publish renew {role}')"
+            )
+
+
+def _keep(workspace: Workspace, pending: Pending) -> None:
+    value = {
+        "schema": SCHEMA,
+        "roles": {role: one.to_dict() for role, one in pending.roles.items()},
+        "resign": sorted(pending.resign),
+        "documents": {target: data.decode() for target, data in pending.documents.items()},
+    }
+    files.write_durably(workspace.pending, canonical(value), 0o600)
+
+
+def read_pending(workspace: Workspace) -> Pending | None:
+    """Return the change that waits.
+
+    Raises:
+        Untrusted: its file is damaged.
+    """
+    data = files.read(workspace.pending, MOST_PENDING)
+    if data is None:
+        return None
+    try:
+        found = parse(data, str(workspace.pending), MOST_PENDING)
+        roles = {role: Metadata.from_dict(one) for role, one in found["roles"].items()}
+        documents = {target: text.encode() for target, text in found["documents"].items()}
+        return Pending(roles, frozenset(found["resign"]), documents)
+    except (KeyError, TypeError, ValueError, RepositoryError) as error:
+        raise Untrusted(f"{workspace.pending} is damaged ({error}): drop it with 'request --discard'") from None
+
+
+def refuse_second(workspace: Workspace, roles: Iterable[str]) -> None:
+    """Refuse a change of roles of which a change waits already.
+
+    Raises:
+        OtaError: one does.
+    """
+    pending = read_pending(workspace)
+    both = sorted(set(roles) & (set(pending.roles) | set(pending.resign))) if pending is not None else []
+    if both:
+        raise OtaError(
+            f"a change of {names_of(both)} waits for signatures already: finish it with 'collect', "
+            "or drop it with 'request --discard'"
+        )
+
+
+def edit(state: State, role: str) -> Any:
+    """Return a copy of a role's payload that may be changed."""
+    return copy.deepcopy(state.root if role == ROOT else cast(Signed, state.roles[role].signed))
+
+
+def _expiry(workspace: Workspace, role: str, now: float) -> datetime:
+    return (_time(now) + timedelta(days=workspace.days_of(role))).replace(microsecond=0)
+
+
+def _time(now: float) -> datetime:
+    return datetime.fromtimestamp(now, tz=timezone.utc)

@@ -1,0 +1,90 @@
+"""The subcommands of `edge-ota publish`, by what they are about; this file has what they share.
+
+Each module has `add_parsers(subcommands)`; heavy libraries are imported when a subcommand runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ota.publish.change import Waiting
+    from ota.publish.keys import Secrets
+    from ota.publish.repository import State
+    from ota.publish.workspace import Workspace
+
+#: in the order of `edge-ota publish --help`
+MODULES = ("setup", "releases", "rollouts", "devices")
+DIRECTORY = "EDGE_OTA_PUBLISH_DIR"
+Subcommands = Any
+Run = Callable[[argparse.Namespace], int]
+
+
+def add(subcommands: Subcommands, name: str, run: Run, help_text: str, *, workspace: bool = True) -> Any:
+    """Add a subcommand, with the flags that most have, and return its parser."""
+    parser = subcommands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
+    parser.set_defaults(publish=run)
+    if workspace:
+        parser.add_argument(
+            "--dir",
+            dest="workspace",
+            type=Path,
+            default=Path(os.environ.get(DIRECTORY, ".")),
+            metavar="DIR",
+            help=f"the publisher's directory (default: {DIRECTORY}, else the current one)",
+        )
+    parser.add_argument(
+        "--passphrase-file", type=Path, metavar="FILE", help="has the passphrase of the keys on its first line"
+    )
+    return parser
+
+
+def secrets_of(arguments: argparse.Namespace) -> Secrets:
+    """Return where passphrases come from."""
+    from ota.publish.keys import Secrets
+
+    return Secrets(arguments.passphrase_file, none=getattr(arguments, "no_passphrase", False))
+
+
+@contextmanager
+def opened(arguments: argparse.Namespace) -> Iterator[tuple[Workspace, State]]:
+    """Yield the workspace and what is published, with other publishers kept out.
+
+    A publication that was interrupted is completed first.
+    """
+    from ota.publish import repository, workspace
+
+    with workspace.locked(arguments.workspace):
+        space = workspace.read(arguments.workspace, secrets_of(arguments))
+        state = repository.read_state(space.path)
+        repository.put_metadata(space.repository, state)
+        yield space, state
+
+
+def tell(workspace: Workspace, waiting: Sequence[Waiting], done: str) -> int:
+    """Say that a change is published, or which signatures it waits for."""
+    if not waiting:
+        print(done)
+        return 0
+    print("not published yet: the change waits for signatures of keys that are not here")
+    for one in waiting:
+        names = ", ".join(workspace.key_name(keyid) for keyid in one.keyids)
+        print(f"  {one.role}: {one.missing} more of {names}")
+    print("next: 'edge-ota publish request', then 'sign' where the keys are, then 'collect'")
+    return 0
+
+
+def confirm(question: str, yes: bool) -> bool:
+    """Ask at the terminal; `yes` answers in its place."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        print(f"{question} (no terminal to ask: give --yes)", file=sys.stderr)
+        return False
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

@@ -1,0 +1,67 @@
+"""`device add|list|remove`: which devices there are, and which fleet and ring each belongs to."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from ota.errors import UsageError
+from ota.publish.commands import Subcommands, add, opened, tell
+
+
+def add_parsers(subcommands: Subcommands) -> None:
+    """Add the subcommands."""
+    text = "which devices there are"
+    actions = subcommands.add_parser("device", help=text, description=text).add_subparsers(metavar="ACTION")
+    actions.required = True
+    new = add(actions, "add", _add, "sign which fleet and ring a device belongs to")
+    new.add_argument("name", metavar="NAME")
+    new.add_argument("--fleet", required=True)
+    new.add_argument("--ring", required=True)
+    new.add_argument("--label", action="append", default=[], metavar="NAME=TEXT", help="for constraints of variants")
+    new.add_argument("--key", type=Path, metavar="FILE", help="the device's public key, which makes its reports count")
+    new.add_argument("--change", action="store_true", help="the device is known: give it this fleet, ring, labels, key")
+    new.add_argument("--out", type=Path, metavar="FILE", help="write device.json there, too, for the device")
+    add(actions, "list", _list, "list the devices")
+    gone = add(actions, "remove", _remove, "take a device out: it gets no release any more")
+    gone.add_argument("name", metavar="NAME")
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    from ota import files
+    from ota.documents.device import DeviceDocument
+    from ota.publish.fleets import add_device, fingerprint_of
+
+    labels = {}
+    for one in arguments.label:
+        name, equals, text = one.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--label {one!r}: expected NAME=TEXT, such as site=hall-3")
+        labels[name] = text
+    fingerprint = fingerprint_of(arguments.key) if arguments.key else ""
+    document = DeviceDocument(arguments.name, arguments.fleet, arguments.ring, labels, fingerprint)
+    with opened(arguments) as (workspace, state):
+        data, waiting = add_device(workspace, state, document, arguments.change, time.time())
+        if arguments.out:
+            files.write_durably(arguments.out, data)
+        done = f"published: {arguments.name} in ring {arguments.ring} of {arguments.fleet}"
+        return tell(workspace, waiting, done + (f"; the device may get {arguments.out}" if arguments.out else ""))
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from ota.publish.fleets import read_devices
+
+    with opened(arguments) as (workspace, state):
+        for device, one in sorted(read_devices(workspace, state).items()):
+            labels = "".join(f" {name}={text}" for name, text in sorted(one.labels.items()))
+            print(f"{device}: {one.fleet} {one.ring}{labels} {one.fingerprint[:16] or 'no key'}")
+    return 0
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    from ota.publish.fleets import remove_device
+
+    with opened(arguments) as (workspace, state):
+        waiting = remove_device(workspace, state, arguments.name, time.time())
+        return tell(workspace, waiting, f"published: {arguments.name} is no device of this repository any more")

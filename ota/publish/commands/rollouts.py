@@ -1,0 +1,151 @@
+"""`rollout start|step|halt|resume|deny|pin|show`: which devices of a fleet get which release."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ota.publish.commands import Subcommands, add, opened, tell
+
+if TYPE_CHECKING:
+    from ota.documents.rollout import Rollout
+    from ota.publish.repository import State
+    from ota.publish.workspace import Workspace
+
+Edit = Callable[["Workspace", "State", "Rollout"], "Rollout"]
+
+
+def add_parsers(subcommands: Subcommands) -> None:
+    """Add the subcommands."""
+    text = "which devices of a fleet get which release"
+    actions = subcommands.add_parser("rollout", help=text, description=text).add_subparsers(metavar="ACTION")
+    actions.required = True
+    start = _action(actions, "start", _start, "let a fleet have a release, ring by ring")
+    start.add_argument("release", type=int, metavar="RELEASE")
+    start.add_argument("steps", nargs="+", metavar="RING=PERCENT", help="such as lab=100 prod=5")
+    start.add_argument("--window", metavar="HH:MM-HH:MM", help="when devices may switch, in their local time")
+    start.add_argument("--not-before", default="", metavar="TIME", help="UTC, such as 2026-11-22T02:00:00Z")
+    start.add_argument("--family", default="", help="where several have such a bundle")
+    start.add_argument("--spread", type=int, metavar="SECONDS", help="devices of the fleet start within this time")
+    start.add_argument("--report-url", metavar="URL", help="where devices of the fleet PUT their reports")
+    step = _action(actions, "step", _step, "let more devices have it")
+    step.add_argument("steps", nargs="+", metavar="RING=PERCENT")
+    _action(actions, "halt", _halt, "stop: no further device switches; those that have switched stay")
+    _action(actions, "resume", _resume, "go on after a halt")
+    deny = _action(actions, "deny", _deny, "forbid a release: devices that run it go back")
+    deny.add_argument("release", type=int, metavar="RELEASE")
+    deny.add_argument("--allow", action="store_true", help="take the ban back")
+    pin = _action(actions, "pin", _pin, "hold one device at a release")
+    pin.add_argument("device", metavar="DEVICE")
+    pin.add_argument("release", type=int, metavar="RELEASE", help="0 = as the others again")
+    show = add(actions, "show", _show, "show the rollouts of a fleet, or of all")
+    show.add_argument("fleet", nargs="?", metavar="FLEET")
+
+
+def _action(actions: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
+    parser = add(actions, name, run, text)
+    parser.add_argument("fleet", metavar="FLEET")
+    parser.add_argument("bundle", metavar="BUNDLE")
+    return parser
+
+
+def _change(arguments: argparse.Namespace, edit: Edit, done: str) -> int:
+    from ota.publish.fleets import read_fleet, write_fleet
+
+    with opened(arguments) as (workspace, state):
+        rollout = edit(workspace, state, read_fleet(workspace, state, arguments.fleet))
+        waiting = write_fleet(workspace, state, rollout, time.time())
+        return tell(workspace, waiting, f"published: serial {rollout.serial + 1} of {arguments.fleet}: {done}")
+
+
+def _start(arguments: argparse.Namespace) -> int:
+    from ota.publish.fleets import check_release, parse_steps, parse_time, start, wish_of, with_wish
+    from ota.publish.release import find_family
+
+    def edit(workspace: Workspace, state: State, rollout: Rollout) -> Rollout:
+        family = arguments.family or find_family(state, arguments.bundle)
+        check_release(workspace, state, family, arguments.bundle, arguments.release)
+        rollout = start(rollout, family, arguments.bundle, arguments.release, parse_steps(arguments.steps))
+        wish = wish_of(rollout, arguments.bundle)
+        if arguments.window is not None:
+            wish = replace(wish, window=arguments.window)
+        if arguments.not_before:
+            wish = replace(wish, not_before=parse_time(arguments.not_before))
+        if arguments.spread is not None:
+            rollout = replace(rollout, spread_seconds=arguments.spread)
+        if arguments.report_url is not None:
+            rollout = replace(rollout, report_url=arguments.report_url)
+        return with_wish(rollout, wish)
+
+    return _change(arguments, edit, f"{arguments.bundle} {arguments.release} for {' '.join(arguments.steps)}")
+
+
+def _step(arguments: argparse.Namespace) -> int:
+    from ota.publish.fleets import parse_steps, step
+
+    steps = parse_steps(arguments.steps)
+    done = f"{arguments.bundle} for {' '.join(arguments.steps)}"
+    return _change(arguments, lambda workspace, state, rollout: step(rollout, arguments.bundle, steps), done)
+
+
+def _halt(arguments: argparse.Namespace) -> int:
+    from ota.publish.fleets import halt
+
+    return _change(
+        arguments, lambda workspace, state, rollout: halt(rollout, arguments.bundle, True), f"{arguments.bundle} halted"
+    )
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    from ota.publish.fleets import halt
+
+    return _change(
+        arguments,
+        lambda workspace, state, rollout: halt(rollout, arguments.bundle, False),
+        f"{arguments.bundle} goes on",
+    )
+
+
+def _deny(arguments: argparse.Namespace) -> int:
+    from ota.publish.fleets import deny
+
+    release, denied = arguments.release, not arguments.allow
+    done = f"{arguments.bundle} {release} {'denied' if denied else 'allowed again'}"
+    return _change(arguments, lambda workspace, state, rollout: deny(rollout, arguments.bundle, release, denied), done)
+
+
+def _pin(arguments: argparse.Namespace) -> int:
+    from ota.publish.fleets import check_release, pin, wish_of
+
+    def edit(workspace: Workspace, state: State, rollout: Rollout) -> Rollout:
+        if arguments.release:
+            family = wish_of(rollout, arguments.bundle).family
+            check_release(workspace, state, family, arguments.bundle, arguments.release)
+        return pin(rollout, arguments.bundle, arguments.device, arguments.release)
+
+    where = f"pinned to {arguments.release}" if arguments.release else "with the others again"
+    return _change(arguments, edit, f"{arguments.device} {where}")
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from ota.publish.fleets import format_time, read_fleet
+    from ota.publish.roles import ROLLOUT
+
+    with opened(arguments) as (workspace, state):
+        fleets = sorted(one[8:-5] for one in state.listed(ROLLOUT) if one.startswith("rollout/"))
+        for fleet in [arguments.fleet] if arguments.fleet else fleets:
+            rollout = read_fleet(workspace, state, fleet)
+            print(f"{fleet}: serial {rollout.serial}" + ("" if rollout.models else ", nothing rolled out"))
+            for bundle, wish in sorted(rollout.models.items()):
+                steps = " ".join(f"{one.ring}={one.percent:g}" for one in wish.steps)
+                more = [f"before {wish.previous}"] if wish.previous else []
+                more += ["HALTED"] if wish.paused else []
+                more += [f"window {wish.window}"] if wish.window else []
+                more += [f"not before {format_time(wish.not_before)}"] if wish.not_before else []
+                more += [f"denied {', '.join(map(str, sorted(wish.deny)))}"] if wish.deny else []
+                more += [f"{device} pinned to {release}" for device, release in sorted(wish.pin.items())]
+                print(f"  {bundle} {wish.want}: {steps}" + "".join(f"; {one}" for one in more))
+    return 0

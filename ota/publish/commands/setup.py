@@ -1,0 +1,194 @@
+"""`init`, `key`, `family`, `rotate`, `renew`: the keys of a repository."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ota.errors import UsageError
+from ota.publish.commands import Subcommands, add, opened, secrets_of, tell
+
+if TYPE_CHECKING:
+    from ota.publish.keys import KeyPlace, Secrets
+    from ota.publish.workspace import Workspace
+
+
+def add_parsers(subcommands: Subcommands) -> None:
+    """Add the subcommands."""
+    init = add(subcommands, "init", _init, "make a repository and its keys", workspace=False)
+    init.add_argument("workspace", type=Path, metavar="DIR", help="a directory that is not there yet")
+    init.add_argument(
+        "--preset",
+        choices=("team", "small"),
+        default="team",
+        help="team: several keys for root, targets and engines, so that no single one suffices; small: one key each",
+    )
+    init.add_argument("--family", action="append", default=[], metavar="NAME", help="a family of models (repeatable)")
+    init.add_argument(
+        "--public-key",
+        action="append",
+        default=[],
+        metavar="ROLE=FILE",
+        help="a public key that was made on another machine; roles without one get new key files here (repeatable)",
+    )
+    init.add_argument(
+        "--expires", action="append", default=[], metavar="ROLE=DAYS", help="how long signatures of a role last"
+    )
+    _add_key_flags(init)
+
+    key = add(subcommands, "key", _key, "make a key, on the machine where it stays", workspace=False)
+    key.add_argument("name", metavar="NAME", help="such as root-alice")
+    key.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where NAME.pem and NAME.pub.json go")
+    _add_key_flags(key)
+    _add_token_flags(key)
+
+    family = add(subcommands, "family", _family, "add a family of models, with a key of its own")
+    family.add_argument("name", metavar="NAME")
+    family.add_argument("--public-key", type=Path, action="append", default=[], metavar="FILE")
+    _add_key_flags(family)
+    _add_token_flags(family)
+
+    rotate = add(subcommands, "rotate", _rotate, "change the keys of a role")
+    rotate.add_argument("role", metavar="ROLE")
+    rotate.add_argument(
+        "--remove", action="append", default=[], metavar="KEY", help="by name or ID (default without --add: all)"
+    )
+    rotate.add_argument("--add", type=Path, action="append", default=[], metavar="FILE", help="a public key")
+    rotate.add_argument("--threshold", type=int, default=0, metavar="N", help="how many must sign from now on")
+    _add_key_flags(rotate)
+    _add_token_flags(rotate)
+
+    renew = add(subcommands, "renew", _renew, "sign roles again before they expire")
+    renew.add_argument("roles", nargs="+", metavar="ROLE")
+
+
+def _add_key_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--key-type", choices=("ed25519", "p256"), default="ed25519", help="of new key files")
+    parser.add_argument("--no-passphrase", action="store_true", help="new key files are not encrypted")
+
+
+def _add_token_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("a key on a PKCS#11 token, in place of a file")
+    group.add_argument("--pkcs11", metavar="LIBRARY", default="", help="the token's library, such as libsofthsm2.so")
+    group.add_argument("--token", metavar="LABEL", default="", help="the token's label")
+    group.add_argument("--token-id", type=int, metavar="N", default=2, help="the ID of the key on the token (2)")
+    group.add_argument("--existing", action="store_true", help="the key is on the token already")
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    from ota.publish.keys import read_public
+    from ota.publish.rotate import Wanted, start
+    from ota.publish.workspace import locked
+
+    keys: dict[str, list[KeyPlace]] = {}
+    for one in arguments.public_key:
+        role, equals, file = one.partition("=")
+        if not equals:
+            raise UsageError(f"--public-key {one!r}: expected ROLE=FILE, such as root=alice.pub.json")
+        keys.setdefault(role, []).append(read_public(Path(file)))
+    wanted = Wanted(arguments.preset, tuple(arguments.family), keys, _days(arguments.expires), arguments.key_type)
+    workspace, waiting = start(arguments.workspace, wanted, secrets_of(arguments), time.time())
+    with locked(workspace.path):
+        made = sum(bool(one.uri) for one in workspace.keys.values())
+        print(f"{workspace.path}: {made} private keys in keys/; copy them to a safe place, each to its own")
+        return tell(
+            workspace,
+            waiting,
+            f"published: a web server serves {workspace.repository}; devices get {workspace.path / 'root.json'}",
+        )
+
+
+def _days(found: list[str]) -> dict[str, float]:
+    days = {}
+    for one in found:
+        role, _, number = one.partition("=")
+        try:
+            days[role] = float(number)
+        except ValueError:
+            raise UsageError(f"--expires {one!r}: expected ROLE=DAYS, such as timestamp=30") from None
+    return days
+
+
+def _key(arguments: argparse.Namespace) -> int:
+    from ota.documents.names import name as checked_name
+    from ota.publish import keys
+
+    name, secrets = checked_name(arguments.name, "the key"), secrets_of(arguments)
+    if arguments.pkcs11:
+        place = _token_key(arguments, name, secrets)
+    else:
+        signer = keys.generate(arguments.key_type)
+        keys.write_private(arguments.out / f"{name}.pem", signer, secrets.fresh(name))
+        place = keys.KeyPlace(name, signer.public_key, f"file:{name}.pem")
+        print(f"{arguments.out / name}.pem: the private key; it stays on this machine")
+    keys.write_public(arguments.out / f"{name}.pub.json", place)
+    shown = keys.fingerprint(place.public)
+    print(f"{arguments.out / name}.pub.json: the public key, for the publisher; fingerprint {shown}")
+    return 0
+
+
+def _token_key(arguments: argparse.Namespace, name: str, secrets: Secrets) -> KeyPlace:
+    from ota.publish.keys import generate_on_token, import_from_token
+
+    if not arguments.token:
+        raise UsageError("--pkcs11 needs --token LABEL, the label of the token")
+    make = import_from_token if arguments.existing else generate_on_token
+    return make(arguments.pkcs11, arguments.token, arguments.token_id, name, secrets)
+
+
+def _new_keys(
+    arguments: argparse.Namespace, workspace: Workspace, role: str, count: int, files: list[Path]
+) -> list[KeyPlace]:
+    """Return the keys that a role gets: the public ones given, one on a token, or `count` new files."""
+    from ota.publish.keys import read_public
+
+    if files:
+        return [workspace.add(read_public(one)) for one in files]
+    if arguments.pkcs11:
+        return [workspace.add(_token_key(arguments, workspace.next_name(role), workspace.secrets))]
+    return [workspace.new_file_key(workspace.next_name(role), arguments.key_type) for _ in range(count)]
+
+
+def _family(arguments: argparse.Namespace) -> int:
+    from ota.publish.roles import family_role
+    from ota.publish.rotate import add_family
+
+    with opened(arguments) as (workspace, state):
+        places = _new_keys(arguments, workspace, family_role(arguments.name), 1, arguments.public_key)
+        workspace.save()
+        waiting = add_family(workspace, state, arguments.name, places, time.time())
+        return tell(workspace, waiting, f"published: the family {arguments.name}")
+
+
+def _rotate(arguments: argparse.Namespace) -> int:
+    from ota.publish.change import keyids_of
+    from ota.publish.rotate import Rotation, check_role, key_of, rotate
+
+    with opened(arguments) as (workspace, state):
+        role = arguments.role
+        check_role(state, role)
+        _, keyids = keyids_of(state, role)
+        replaces_all = not arguments.remove and not arguments.add and not arguments.threshold
+        remove = keyids if replaces_all else [key_of(workspace, state, role, one) for one in arguments.remove]
+        wants_new = bool(remove) and not arguments.add and not arguments.threshold
+        added = (
+            _new_keys(arguments, workspace, role, len(remove), arguments.add)
+            if wants_new or arguments.add or arguments.pkcs11
+            else []
+        )
+        workspace.save()
+        rotation = Rotation(role, tuple(remove), tuple(added), arguments.threshold)
+        waiting = rotate(workspace, state, rotation, time.time())
+        names = ", ".join(one.name for one in added) or "no new key"
+        return tell(workspace, waiting, f"published: {role} has {names}, and lost {len(remove)}")
+
+
+def _renew(arguments: argparse.Namespace) -> int:
+    from ota.publish.repository import names_of
+    from ota.publish.rotate import renew
+
+    with opened(arguments) as (workspace, state):
+        waiting = renew(workspace, state, arguments.roles, time.time())
+        return tell(workspace, waiting, f"published: {names_of(arguments.roles)} signed again")

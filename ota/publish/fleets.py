@@ -1,0 +1,314 @@
+"""The documents of fleets and devices, signed by the role `rollout`: who gets which release, and who is who."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives import serialization
+from tuf.api.metadata import TargetFile
+
+from ota import files
+from ota.documents.device import DeviceDocument, read_device
+from ota.documents.names import device_target, rollout_target
+from ota.documents.names import name as checked_name
+from ota.documents.rollout import Rollout, Step, Wish, read_rollout
+from ota.errors import Untrusted, UsageError
+from ota.publish.change import Change, Waiting, apply, edit, refuse_second
+from ota.publish.release import manifests_of, read_floors
+from ota.publish.repository import State, read_target
+from ota.publish.roles import ROLLOUT
+from ota.publish.workspace import Workspace
+from ota.strict_json import canonical
+
+#: decides whether a rollout may go on; raises an OtaError that says why not
+Gate = Callable[[Rollout, Wish], None]
+
+
+def read_fleet(workspace: Workspace, state: State, fleet: str) -> Rollout:
+    """Return the rollout document of a fleet; an empty one with serial 0 for a new fleet."""
+    target = rollout_target(checked_name(fleet, "the fleet"))
+    entry = state.listed(ROLLOUT).get(target)
+    if entry is None:
+        return Rollout(fleet, 0)
+    return read_rollout(read_target(workspace.repository, target, entry), fleet)
+
+
+def write_fleet(workspace: Workspace, state: State, rollout: Rollout, now: float) -> list[Waiting]:
+    """Publish a rollout document with the next serial."""
+    data = canonical(rollout_dict(replace(rollout, serial=rollout.serial + 1)))
+    read_rollout(data, rollout.fleet)
+    return _publish(workspace, state, rollout_target(rollout.fleet), data, now)
+
+
+def _publish(workspace: Workspace, state: State, target: str, data: bytes, now: float) -> list[Waiting]:
+    refuse_second(workspace, [ROLLOUT])
+    payload = edit(state, ROLLOUT)
+    payload.targets[target] = TargetFile.from_data(target, data, ["sha256"])
+    return apply(workspace, state, Change({ROLLOUT: payload}, documents={target: data}), now)
+
+
+def rollout_dict(rollout: Rollout) -> dict[str, Any]:
+    """Return the JSON form, without members that say nothing."""
+    value: dict[str, Any] = {"schema": 1, "fleet": rollout.fleet, "serial": rollout.serial}
+    value["models"] = {bundle: _wish_dict(one) for bundle, one in rollout.models.items()}
+    if rollout.spread_seconds:
+        value["spread_seconds"] = rollout.spread_seconds
+    if rollout.report_url:
+        value["report_url"] = rollout.report_url
+    return value
+
+
+def _wish_dict(wish: Wish) -> dict[str, Any]:
+    value: dict[str, Any] = {"family": wish.family, "want": wish.want, "salt": wish.salt}
+    value["steps"] = [{"ring": one.ring, "percent": one.percent} for one in wish.steps]
+    optional: dict[str, Any] = {
+        "previous": wish.previous,
+        "paused": wish.paused,
+        "window": wish.window,
+        "deny": sorted(wish.deny),
+        "pin": dict(wish.pin),
+        "not_before": format_time(wish.not_before) if wish.not_before else "",
+    }
+    return value | {name: found for name, found in optional.items() if found}
+
+
+def wish_of(rollout: Rollout, bundle: str) -> Wish:
+    """Return what a fleet shall have of a bundle.
+
+    Raises:
+        UsageError: nothing yet.
+    """
+    if bundle not in rollout.models:
+        known = ", ".join(sorted(rollout.models)) or "nothing"
+        raise UsageError(
+            f"the fleet {rollout.fleet} has no {bundle}, it has {known}: "
+            f"begin with 'edge-ota publish rollout start {rollout.fleet} {bundle} RELEASE RING=PERCENT'"
+        )
+    return rollout.models[bundle]
+
+
+def with_wish(rollout: Rollout, wish: Wish) -> Rollout:
+    """Return a rollout document with one wish replaced."""
+    return replace(rollout, models={**rollout.models, wish.bundle: wish})
+
+
+def start(rollout: Rollout, family: str, bundle: str, release: int, steps: Mapping[str, float]) -> Rollout:
+    """Return the document in which a fleet wants a release; devices are hashed anew for it.
+
+    A lower number is a rollback: devices go back as they would go forward.
+    """
+    before = rollout.models.get(bundle)
+    wish = Wish(
+        bundle=bundle,
+        family=family,
+        want=release,
+        previous=before.want if before and before.want != release else (before.previous if before else 0),
+        salt=before.salt if before and before.want == release else f"{bundle}/{release}/{rollout.serial + 1}",
+        steps=tuple(Step(ring, percent) for ring, percent in steps.items()),
+        window=before.window if before else "",
+        deny=before.deny if before else frozenset(),
+        pin=before.pin if before else {},
+    )
+    _refuse_denied(wish, release)
+    return with_wish(rollout, wish)
+
+
+def step(rollout: Rollout, bundle: str, steps: Mapping[str, float], gate: Gate | None = None) -> Rollout:
+    """Return the document with more devices of some rings; rings that are not named stay.
+
+    Args:
+        gate: asked first.
+
+    Raises:
+        UsageError: a share would sink, which would leave devices as they are.
+    """
+    wish = wish_of(rollout, bundle)
+    if wish.paused:
+        raise UsageError(f"the rollout of {bundle} is halted: 'edge-ota publish rollout resume' comes first")
+    if gate is not None:
+        gate(rollout, wish)
+    shares = {one.ring: one.percent for one in wish.steps}
+    for ring, percent in steps.items():
+        if percent < shares.get(ring, 0):
+            raise UsageError(
+                f"ring {ring} is at {shares[ring]:g} %, and a lower share takes the release from no device: "
+                f"to go back, start release {wish.previous or 'N'} instead, or use 'rollout deny'"
+            )
+    shares.update(steps)
+    return with_wish(rollout, replace(wish, steps=tuple(Step(ring, share) for ring, share in shares.items())))
+
+
+def halt(rollout: Rollout, bundle: str, paused: bool) -> Rollout:
+    """Return the document with a rollout halted, or resumed."""
+    wish = wish_of(rollout, bundle)
+    if wish.paused == paused:
+        raise UsageError(f"the rollout of {bundle} {'is halted already' if paused else 'is not halted'}")
+    return with_wish(rollout, replace(wish, paused=paused))
+
+
+def deny(rollout: Rollout, bundle: str, release: int, denied: bool) -> Rollout:
+    """Return the document with a release forbidden for all devices, or allowed again."""
+    wish = wish_of(rollout, bundle)
+    releases = wish.deny | {release} if denied else wish.deny - {release}
+    if releases == wish.deny:
+        raise UsageError(f"{bundle} {release} is {'denied already' if denied else 'not denied'}")
+    return with_wish(rollout, replace(wish, deny=frozenset(releases)))
+
+
+def pin(rollout: Rollout, bundle: str, device: str, release: int) -> Rollout:
+    """Return the document with a device held at a release; 0 = with the others again."""
+    wish = wish_of(rollout, bundle)
+    pins = {one: number for one, number in wish.pin.items() if one != checked_name(device, "the device")}
+    if release:
+        _refuse_denied(wish, release)
+        pins[device] = release
+    elif device not in wish.pin:
+        raise UsageError(f"{device} is not pinned to a release of {bundle}")
+    return with_wish(rollout, replace(wish, pin=pins))
+
+
+def _refuse_denied(wish: Wish, release: int) -> None:
+    if release in wish.deny:
+        raise UsageError(f"{wish.bundle} {release} is denied for this fleet: 'rollout deny --allow' comes first")
+
+
+def check_release(workspace: Workspace, state: State, family: str, bundle: str, release: int) -> None:
+    """Refuse a release that is not published, or that no device may run.
+
+    Raises:
+        UsageError: see above.
+    """
+    counters = {one.release: one.counter for one in manifests_of(workspace, state, family, bundle)}
+    if release not in counters:
+        known = ", ".join(map(str, counters)) or "no release"
+        raise UsageError(f"{bundle} {release} is not published; {known} is: publish it with 'edge-ota publish release'")
+    if counters[release] < read_floors(workspace, state, family).get(bundle, 0):
+        raise UsageError(f"{bundle} {release} is below the floor of {bundle}: no device takes it")
+
+
+def read_devices(workspace: Workspace, state: State) -> dict[str, DeviceDocument]:
+    """Return the documents of all devices, by name."""
+    found = {}
+    for target, entry in state.listed(ROLLOUT).items():
+        if target.startswith("devices/"):
+            device = target.removeprefix("devices/").removesuffix(".json")
+            found[device] = read_device(read_target(workspace.repository, target, entry), device)
+    return found
+
+
+def device_data(document: DeviceDocument) -> bytes:
+    """Return the bytes of a device's document.
+
+    Raises:
+        Untrusted: a name or a label is malformed.
+    """
+    value: dict[str, Any] = {
+        "schema": 1,
+        "device": document.device,
+        "fleet": document.fleet,
+        "ring": document.ring,
+        "labels": dict(document.labels),
+    }
+    if document.fingerprint:
+        value["fingerprint"] = document.fingerprint
+    data = canonical(value)
+    read_device(data, document.device)
+    return data
+
+
+def add_device(
+    workspace: Workspace, state: State, document: DeviceDocument, change: bool, now: float
+) -> tuple[bytes, list[Waiting]]:
+    """Sign which fleet and ring a device belongs to; return its document.
+
+    Raises:
+        UsageError: the device is known and `change` is false, or another device has its key.
+    """
+    data = device_data(document)
+    known = read_devices(workspace, state)
+    if document.device in known and not change:
+        raise UsageError(
+            f"{document.device} is a device of the fleet {known[document.device].fleet} already: "
+            "give the new device another name, or --change to move this one"
+        )
+    for other in known.values():
+        if document.fingerprint and other.fingerprint == document.fingerprint and other.device != document.device:
+            raise UsageError(f"{other.device} has the same key: each device makes its own at its first start")
+    return data, _publish(workspace, state, device_target(document.device), data, now)
+
+
+def remove_device(workspace: Workspace, state: State, device: str, now: float) -> list[Waiting]:
+    """Take a device out of the repository.
+
+    Raises:
+        UsageError: it is not known.
+    """
+    target = device_target(device)
+    if target not in state.listed(ROLLOUT):
+        raise UsageError(f"{device} is no device of this repository")
+    refuse_second(workspace, [ROLLOUT])
+    payload = edit(state, ROLLOUT)
+    del payload.targets[target]
+    return apply(workspace, state, Change({ROLLOUT: payload}), now)
+
+
+def fingerprint_of(path: Path) -> str:
+    """Return the SHA-256 of a device's public key (DER, SubjectPublicKeyInfo), from PEM, DER, or 64 hexadecimal digits.
+
+    Raises:
+        UsageError: there is no such file. Untrusted: it is no public key.
+    """
+    data = files.read(path, 64 * 1024)
+    if data is None:
+        raise UsageError(f"{path} is not there: expected the device's public key ('edge-ota identity' shows it)")
+    if re.fullmatch(rb"\s*[0-9a-f]{64}\s*", data):
+        return data.decode().strip()
+    try:
+        pem = data.lstrip().startswith(b"-----BEGIN PUBLIC")
+        load = serialization.load_pem_public_key if pem else serialization.load_der_public_key
+        key = load(data)
+    except ValueError:
+        raise Untrusted(f"{path} is no public key in PEM or DER") from None
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(der).hexdigest()
+
+
+def parse_steps(found: list[str]) -> dict[str, float]:
+    """Return ring -> percent of `lab=100 prod=5`.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    steps = {}
+    for one in found:
+        ring, equals, percent = one.partition("=")
+        try:
+            steps[checked_name(ring, "the ring")] = float(percent.rstrip("%"))
+        except ValueError:
+            equals = ""
+        if not equals or not 0 <= steps[ring] <= 100:
+            raise UsageError(f"{one!r} is no step: expected RING=PERCENT, such as prod=5")
+    return steps
+
+
+def format_time(seconds: float) -> str:
+    """Return a time as documents have it."""
+    return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_time(text: str) -> float:
+    """Return the seconds of `2026-11-22T02:00:00Z`.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        raise UsageError(f"{text!r} is no time: expected UTC such as 2026-11-22T02:00:00Z") from None

@@ -1,0 +1,321 @@
+"""Keys of roles: PKCS#8 files with a passphrase, or keys on a PKCS#11 token. No secret is in argv."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from securesystemslib.signer import CryptoSigner, HSMSigner, Key, Signer, SSlibKey
+
+from ota import files
+from ota.documents.names import name as checked_name
+from ota.errors import OtaError, Untrusted, UsageError
+from ota.strict_json import canonical, parse
+
+LEAST_PASSPHRASE = 12
+PASSPHRASE = "EDGE_OTA_PUBLISH_PASSPHRASE"
+PIN = "EDGE_OTA_PUBLISH_PIN"
+KINDS = ("ed25519", "p256")
+MOST_KEY = 64 * 1024
+
+
+class KeyProblem(OtaError):
+    """A key is missing, or its passphrase is wrong."""
+
+    reason = "key"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlace:
+    """A key, and where its private part is.
+
+    Attributes:
+        uri: `file:NAME.pem` (in the workspace's keys/), `hsm:ID?label=TOKEN`, or "" = on another machine.
+        module: the PKCS#11 library of a token.
+    """
+
+    name: str
+    public: SSlibKey
+    uri: str = ""
+    module: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"name": self.name, "public": public_dict(self.public), "uri": self.uri, "module": self.module}
+
+
+@dataclass(slots=True)
+class Secrets:
+    """Passphrases and PINs: from a file, the environment, or the terminal. Each is asked for once.
+
+    Attributes:
+        file: holds the passphrase of all keys on its first line.
+        ask: called where there is a terminal.
+        none: new keys get no passphrase.
+        known: what was typed, by the name of the key.
+    """
+
+    file: Path | None = None
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    ask: Callable[[str], str] = getpass.getpass
+    terminal: Callable[[], bool] = lambda: sys.stdin.isatty()
+    none: bool = False
+    known: dict[str, str] = field(default_factory=dict)
+
+    def of(self, name: str, what: str = "passphrase", variable: str = PASSPHRASE) -> str:
+        """Return the secret of a key.
+
+        Raises:
+            KeyProblem: there is none, and no terminal to ask for it.
+        """
+        if name in self.known:
+            return self.known[name]
+        if self.file is not None and variable == PASSPHRASE:
+            return _first_line(self.file)
+        own = f"{variable}_{name.upper().replace('-', '_').replace('.', '_')}"
+        for one in (own, variable):
+            if one in self.environ:
+                return self.environ[one]
+        if not self.terminal():
+            raise KeyProblem(
+                f"the key {name} needs its {what}, and there is no terminal to ask: "
+                f"set {variable}" + (", or give --passphrase-file FILE" if variable == PASSPHRASE else "")
+            )
+        self.known[name] = self.ask(f"{what} of the key {name}: ")
+        return self.known[name]
+
+    def fresh(self, name: str) -> str:
+        """Return the passphrase for a new key; at a terminal, one for all new keys is typed twice.
+
+        Raises:
+            KeyProblem: it is too short, or was typed differently.
+        """
+        if self.none:
+            return ""
+        before = dict(self.known)
+        found = self.known.get("", "") or self.of(name)
+        if len(found) < LEAST_PASSPHRASE:
+            raise KeyProblem(
+                f"the passphrase has {len(found)} characters, expected at least {LEAST_PASSPHRASE}: take six words"
+            )
+        if self.known != before and self.ask("the same again: ") != found:
+            raise KeyProblem("the two passphrases differ: begin again")
+        if self.known != before:
+            self.known[""] = found
+        self.known[name] = found
+        return found
+
+
+def generate(kind: str) -> CryptoSigner:
+    """Return a new key."""
+    return CryptoSigner(Ed25519PrivateKey.generate() if kind == "ed25519" else generate_private_key(SECP256R1()))
+
+
+def write_private(path: Path, signer: CryptoSigner, passphrase: str) -> None:
+    """Write a private key, readable for its owner only; encrypted where there is a passphrase.
+
+    Raises:
+        KeyProblem: there is such a file already.
+    """
+    if path.exists():
+        raise KeyProblem(f"{path} is there already: a key is never written over; give the new key another name")
+    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if passphrase:
+        encryption = serialization.BestAvailableEncryption(passphrase.encode())
+    data = signer._private_key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    files.make_directory(path.parent, 0o700)
+    files.write_durably(path, data, 0o600)
+
+
+def read_private(path: Path, name: str, secrets: Secrets) -> CryptoSigner:
+    """Return the key in a file.
+
+    Raises:
+        KeyProblem: the file is missing or no key, or the passphrase is wrong.
+    """
+    data = files.read(path, MOST_KEY)
+    if data is None:
+        raise KeyProblem(f"{path}, the key {name}, is not there: put it back, or sign on the machine that has it")
+    try:
+        secret = secrets.of(name).encode() if b"ENCRYPTED" in data else None
+        return CryptoSigner(serialization.load_pem_private_key(data, secret))
+    except (ValueError, TypeError) as error:
+        if "password" in str(error).lower() or "decrypt" in str(error).lower():
+            raise KeyProblem(f"the passphrase of the key {name} ({path}) is wrong") from None
+        raise KeyProblem(f"{path} is no private key that can be read: {error}") from None
+
+
+def signer_of(place: KeyPlace, keys: Path, secrets: Secrets) -> Signer:
+    """Return what signs with a key.
+
+    Args:
+        keys: the directory of key files.
+
+    Raises:
+        KeyProblem: the key is on another machine, or cannot be opened.
+    """
+    if not place.uri:
+        raise KeyProblem(f"the private part of the key {place.name} is not on this machine")
+    if place.uri.startswith("hsm:"):
+        return TokenSigner(place, secrets)
+    signer = read_private(keys / place.uri.removeprefix("file:"), place.name, secrets)
+    if signer.public_key.keyid != place.public.keyid:
+        raise KeyProblem(f"{keys / place.uri.removeprefix('file:')} is another key than {place.name}")
+    return signer
+
+
+class TokenSigner(Signer):
+    """Signs on a PKCS#11 token; errors of the token name the key."""
+
+    def __init__(self, place: KeyPlace, secrets: Secrets) -> None:
+        self._place = place
+        _use_module(place.module)
+        self._inner = HSMSigner.from_priv_key_uri(place.uri, place.public, lambda _: secrets.of(place.name, "PIN", PIN))
+
+    @property
+    def public_key(self) -> Key:
+        """The public part."""
+        return self._place.public
+
+    @classmethod
+    def from_priv_key_uri(cls, priv_key_uri: str, public_key: Key, secrets_handler: Any = None) -> Signer:
+        """Not used: keys come from the workspace."""
+        raise NotImplementedError
+
+    def sign(self, payload: bytes) -> Any:
+        """Return a signature.
+
+        Raises:
+            KeyProblem: the token is not there, the PIN is wrong, or it has no such key.
+        """
+        try:
+            return self._inner.sign(payload)
+        except Exception as error:
+            raise KeyProblem(f"the token did not sign with the key {self._place.name}: {_told(error)}") from None
+
+
+def generate_on_token(module: str, label: str, number: int, name: str, secrets: Secrets) -> KeyPlace:
+    """Make a P-256 key on a token; its private part cannot leave it.
+
+    Raises:
+        KeyProblem: python-pkcs11, the library, the token, or the PIN is missing or wrong, or the ID is taken.
+    """
+    _use_module(module)
+    import pkcs11
+    from pkcs11.util.ec import encode_named_curve_parameters
+
+    try:
+        token = pkcs11.lib(module).get_token(token_label=label)
+        with token.open(rw=True, user_pin=secrets.of(name, "PIN", PIN)) as session:
+            identifier = number.to_bytes(max(1, (number.bit_length() + 7) // 8), "big")
+            if list(session.get_objects({pkcs11.Attribute.ID: identifier})):
+                raise KeyProblem(f"the token {label!r} has a key with ID {number} already: give another --token-id")
+            parameters = session.create_domain_parameters(
+                pkcs11.KeyType.EC,
+                {pkcs11.Attribute.EC_PARAMS: encode_named_curve_parameters("secp256r1")},
+                local=True,
+            )
+            parameters.generate_keypair(id=identifier, label=name, store=True)
+        return import_from_token(module, label, number, name, secrets)
+    except KeyProblem:
+        raise
+    except Exception as error:
+        raise KeyProblem(f"the token {label!r} did not make the key {name}: {_told(error)}") from None
+
+
+def import_from_token(module: str, label: str, number: int, name: str, secrets: Secrets) -> KeyPlace:
+    """Return the place of a key that is on a token already.
+
+    Raises:
+        KeyProblem: the token or the key is not there.
+    """
+    _use_module(module)
+    try:
+        _, public = HSMSigner.import_(number, label, lambda _: secrets.of(name, "PIN", PIN))
+    except Exception as error:
+        raise KeyProblem(f"the token {label!r} has no key that can be used with ID {number}: {_told(error)}") from None
+    return KeyPlace(name, public, f"hsm:{number}?{urlencode({'label': label})}", module)
+
+
+def _use_module(module: str) -> None:
+    try:
+        import pkcs11  # noqa: F401
+    except ImportError:
+        raise KeyProblem("keys on a token need python-pkcs11: pip install 'edge-serve[ota-hsm]'") from None
+    if not Path(module).is_file():
+        raise KeyProblem(f"the PKCS#11 library {module!r} is not there: give --pkcs11 the path of the token's library")
+    os.environ["PYKCS11LIB"] = module
+
+
+def _told(error: Exception) -> str:
+    """Return an error of PKCS#11 in words: many have no text of their own."""
+    cause = error.__cause__ or error
+    words = {"PinIncorrect": "the PIN is wrong", "PinLocked": "the PIN is locked", "NoSuchToken": "no such token"}
+    return words.get(type(cause).__name__) or str(cause) or type(cause).__name__
+
+
+def public_dict(key: Key) -> dict[str, Any]:
+    """Return a public key as TUF writes it, with its ID."""
+    return {"keyid": key.keyid, **key.to_dict()}
+
+
+def public_from(found: object, what: str) -> SSlibKey:
+    """Return the key that `public_dict` made.
+
+    Raises:
+        Untrusted: it is none.
+    """
+    try:
+        fields = dict(found)  # type: ignore[call-overload]  # any failure is told below
+        key = Key.from_dict(fields.pop("keyid"), fields)
+        if not isinstance(key, SSlibKey):
+            raise TypeError(type(key).__name__)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Untrusted(f"{what} is no public key: {error}") from None
+    return key
+
+
+def write_public(path: Path, place: KeyPlace) -> None:
+    """Write the file that goes to the publisher's machine: name and public key."""
+    files.write_durably(path, canonical({"schema": 1, "name": place.name, "public": public_dict(place.public)}))
+
+
+def read_public(path: Path) -> KeyPlace:
+    """Return the key of a file from `write_public`, or of a PEM file, named after the file.
+
+    Raises:
+        UsageError: there is no such file. Untrusted: it is no public key.
+    """
+    data = files.read(path, MOST_KEY)
+    if data is None:
+        raise UsageError(f"{path} is not there: expected a public key that 'edge-ota publish key' wrote")
+    if b"PRIVATE KEY" in data:
+        raise UsageError(f"{path} is a private key: it stays where it is; give the public one, {path.stem}.pub.json")
+    if data.startswith(b"-----BEGIN"):
+        try:
+            return KeyPlace(path.stem, SSlibKey.from_crypto(serialization.load_pem_public_key(data)))
+        except ValueError as error:
+            raise Untrusted(f"{path} is no public key: {error}") from None
+    found = parse(data, str(path), MOST_KEY)
+    return KeyPlace(checked_name(found.get("name"), f"{path}: name"), public_from(found.get("public"), str(path)))
+
+
+def fingerprint(key: Key) -> str:
+    """Return the start of a key's ID, as shown to people."""
+    return " ".join(key.keyid[at : at + 4] for at in range(0, 16, 4))
+
+
+def _first_line(path: Path) -> str:
+    data = files.read(path, MOST_KEY)
+    if data is None:
+        raise UsageError(f"{path} is not there: expected a file with a passphrase on its first line")
+    return data.decode(errors="replace").partition("\n")[0].strip("\r")

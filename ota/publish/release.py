@@ -1,0 +1,241 @@
+"""A release is published: blobs, then the manifest that models-<family> lists; approvals of code by engines; floors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuf.api.metadata import TargetFile
+
+from ota import files
+from ota.decide.code import code_files
+from ota.documents.floor import read_floor
+from ota.documents.manifest import MOST_BYTES, FileEntry, Manifest, read_manifest
+from ota.documents.names import blob_path, code_target, floor_target, manifest_target
+from ota.errors import StoreError, Untrusted, UsageError
+from ota.publish.change import Change, Waiting, apply, edit, refuse_second
+from ota.publish.repository import State, pieces, put_blob, read_state, read_target
+from ota.publish.roles import ENGINES, family_role
+from ota.publish.workspace import Workspace
+from ota.strict_json import canonical, parse
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle on the publisher's disk: `manifest.json`, and `blobs/` as in the repository."""
+
+    path: Path
+    manifest: Manifest
+    data: bytes
+
+    def blob(self, sha256: str) -> Path:
+        """Return where a blob lies."""
+        return self.path / blob_path(sha256)
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Return the bundle of a directory.
+
+    Raises:
+        UsageError: there is none. Untrusted: its manifest is malformed.
+    """
+    data = files.read(path / "manifest.json", MOST_BYTES)
+    if data is None:
+        raise UsageError(f"{path} is no bundle: it has no manifest.json; make one with 'edge-ota publish bundle'")
+    found = parse(data, f"{path}/manifest.json", MOST_BYTES)
+    bundle, release = found.get("bundle"), found.get("release")
+    if not isinstance(bundle, str) or not isinstance(release, int):
+        raise Untrusted(f"{path}/manifest.json names no bundle and release: make the bundle again")
+    return Bundle(path, read_manifest(data, bundle, release), data)
+
+
+def blobs_of(manifest: Manifest) -> Iterator[tuple[str, int]]:
+    """Yield SHA-256 and size of each blob of a release once."""
+    seen = set()
+    for _, entry in manifest.every_file():
+        for sha256, size in blobs_of_file(entry):
+            if sha256 not in seen:
+                seen.add(sha256)
+                yield sha256, size
+
+
+def blobs_of_file(entry: FileEntry) -> Iterator[tuple[str, int]]:
+    """Yield the blobs that a file is stored as."""
+    if not entry.chunks:
+        yield entry.sha256, entry.size
+    for number, chunk in enumerate(entry.chunks):
+        yield chunk, min(entry.chunk_size, entry.size - number * entry.chunk_size)
+
+
+def release(workspace: Workspace, state: State, bundle: Bundle, engines: bool, now: float) -> list[Waiting]:
+    """Publish a release.
+
+    Args:
+        engines: the keys of engines approve the files that run as code.
+
+    Raises:
+        UsageError: the number or the counter was used before, or it has code that nothing approves.
+        Untrusted: a blob is damaged.
+    """
+    manifest = bundle.manifest
+    role = family_role(manifest.family)
+    refuse_second(workspace, [role])
+    target = manifest_target(manifest.family, manifest.bundle, manifest.release)
+    check_numbers(workspace, state, manifest)
+    code = code_of(bundle)
+    missing = sorted(sha256 for sha256 in code if code_target(manifest.family, sha256) not in state.listed(ENGINES))
+    if missing and not engines:
+        named = ", ".join(sorted(code[sha256] for sha256 in missing)[:4])
+        raise UsageError(
+            f"{manifest.bundle} {manifest.release} has files that devices run as code ({named}): "
+            "read them, and give --engines, so that the keys of engines approve them"
+        )
+    check_blobs(bundle)
+    for sha256, _ in blobs_of(manifest):
+        put_blob(workspace.repository, sha256, bundle.blob(sha256))
+    if missing:
+        sizes = {one.sha256: one.size for _, one in manifest.every_file()}
+        waiting = approve(workspace, state, manifest.family, {one: sizes[one] for one in missing}, now)
+        if waiting:
+            return waiting
+        state = read_state(workspace.path)
+    payload = edit(state, role)
+    payload.targets[target] = TargetFile.from_data(target, bundle.data, ["sha256"])
+    return apply(workspace, state, Change({role: payload}, documents={target: bundle.data}), now)
+
+
+def check_numbers(workspace: Workspace, state: State, manifest: Manifest) -> None:
+    """Refuse a release number that was used, and a counter that does not rise.
+
+    Raises:
+        UsageError: see above.
+    """
+    listed = state.listed(family_role(manifest.family))
+    target = manifest_target(manifest.family, manifest.bundle, manifest.release)
+    if target in listed:
+        raise UsageError(
+            f"{manifest.bundle} {manifest.release} is published already, and a release never changes: "
+            "make a bundle with a new number"
+        )
+    known = [one.counter for one in manifests_of(workspace, state, manifest.family, manifest.bundle)]
+    if known and manifest.counter <= max(known):
+        raise UsageError(
+            f"{manifest.bundle} {manifest.release} has release_counter {manifest.counter}, and {max(known)} was used: "
+            f"make the bundle again with --counter {max(known) + 1} or more"
+        )
+
+
+def manifests_of(workspace: Workspace, state: State, family: str, bundle: str) -> list[Manifest]:
+    """Return the manifests of a bundle that are published, by release number."""
+    listed = state.listed(family_role(family))
+    prefix = manifest_target(family, bundle, 0).removesuffix("0.json")
+    found = []
+    for target, entry in listed.items():
+        number = target.removeprefix(prefix).removesuffix(".json")
+        if target.startswith(prefix) and number.isdigit():
+            found.append(read_manifest(read_target(workspace.repository, target, entry), bundle, int(number)))
+    return sorted(found, key=lambda one: one.release)
+
+
+def code_of(bundle: Bundle) -> dict[str, str]:
+    """Return the files that devices run as code: SHA-256 -> model, path, and the reason."""
+    found = {}
+    for variant in bundle.manifest.variants:
+        for model in bundle.manifest.models:
+            entries = bundle.manifest.files_of(variant, model)
+            if all(one.path != "config.pbtxt" for one in entries):
+                raise UsageError(f"{model} has no config.pbtxt in the variant {variant.id}: add it to its directory")
+            configs = {
+                one.path: files.read(bundle.blob(one.sha256)) or b""
+                for one in entries
+                if one.path.lower().endswith(".pbtxt")
+            }
+            for one, reason in code_files(entries, configs, model):
+                found[one.sha256] = f"{model}/{one.path} ({reason})"
+    return found
+
+
+def approve(workspace: Workspace, state: State, family: str, sizes: dict[str, int], now: float) -> list[Waiting]:
+    """Let the role engines list files that run as code."""
+    refuse_second(workspace, [ENGINES])
+    payload = edit(state, ENGINES)
+    for sha256, size in sizes.items():
+        target = code_target(family, sha256)
+        payload.targets[target] = TargetFile(size, {"sha256": sha256}, target)
+    return apply(workspace, state, Change({ENGINES: payload}), now)
+
+
+def check_blobs(bundle: Bundle) -> None:
+    """Refuse a bundle whose blobs are not what its manifest says.
+
+    Raises:
+        StoreError: a blob is missing. Untrusted: it has other bytes, or chunks make another file.
+    """
+    for _, entry in bundle.manifest.every_file():
+        whole = hashlib.sha256()
+        for sha256, size in blobs_of_file(entry):
+            path = bundle.blob(sha256)
+            if not path.is_file():
+                raise StoreError(f"{bundle.path} lacks the blob {sha256} of {entry.path}: make the bundle again")
+            if files.sha256_of(path) != (sha256, size):
+                raise Untrusted(f"{path} ({entry.path}) is damaged: make the bundle again")
+            if entry.chunks:
+                for piece in pieces(path):
+                    whole.update(piece)
+        if entry.chunks and whole.hexdigest() != entry.sha256:
+            raise Untrusted(f"the chunks of {entry.path} do not make the file that the manifest names: make it again")
+
+
+def read_floors(workspace: Workspace, state: State, family: str) -> dict[str, int]:
+    """Return the lowest counters that a family allows, by bundle."""
+    target = floor_target(family)
+    entry = state.listed(family_role(family)).get(target)
+    return dict(read_floor(read_target(workspace.repository, target, entry), family)) if entry is not None else {}
+
+
+def set_floor(workspace: Workspace, state: State, family: str, bundle: str, number: int, now: float) -> list[Waiting]:
+    """Let no device run a release of a bundle that is older than `number`.
+
+    Raises:
+        UsageError: the floor would sink, or there is no such release.
+    """
+    role = family_role(family)
+    refuse_second(workspace, [role])
+    counters = {one.release: one.counter for one in manifests_of(workspace, state, family, bundle)}
+    if number not in counters:
+        raise UsageError(f"{bundle} {number} is not published: it has {_numbers(counters)}")
+    floors = read_floors(workspace, state, family)
+    if counters[number] <= floors.get(bundle, 0):
+        raise UsageError(f"the floor of {bundle} is {floors[bundle]} already, and it never sinks")
+    floors[bundle] = counters[number]
+    data = canonical({"schema": 1, "floors": floors})
+    payload = edit(state, role)
+    payload.targets[floor_target(family)] = TargetFile.from_data(floor_target(family), data, ["sha256"])
+    return apply(workspace, state, Change({role: payload}, documents={floor_target(family): data}), now)
+
+
+def find_family(state: State, bundle: str) -> str:
+    """Return the family that has a bundle.
+
+    Raises:
+        UsageError: none has, or several have.
+    """
+    found = set()
+    for role in state.delegated():
+        for target in state.roles[role].signed.targets:
+            parts = target.split("/")
+            if parts[0] == "bundles" and parts[2].rpartition(".")[0].rpartition(".")[0] == bundle:
+                found.add(parts[1])
+    if len(found) != 1:
+        raise UsageError(
+            f"no release of {bundle} is published: publish one with 'edge-ota publish release'"
+            if not found
+            else f"the families {', '.join(sorted(found))} have a bundle named {bundle}: give --family"
+        )
+    return str(found.pop())
+
+
+def _numbers(found: dict[int, int]) -> str:
+    return ", ".join(map(str, sorted(found))) or "no releases"

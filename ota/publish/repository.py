@@ -1,0 +1,204 @@
+"""The static files of a repository, and the order in which they appear.
+
+The publisher's truth is `state.json` in its own directory: the metadata of each role, and every root. It is written
+first, durably; the files of `repository/` follow from it. A publisher that was interrupted completes them at its next
+start, and files that a stranger changed on the web server are never signed again.
+
+A reader sees only whole states: each file is put atomically, and a file that names others comes after them: blobs,
+documents, delegated roles, targets, snapshot, timestamp. New roots come last: until then roles with new keys carry the
+signatures of their old keys, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from tuf.api.exceptions import RepositoryError
+from tuf.api.metadata import Metadata, Root, Snapshot, TargetFile, Targets
+
+from ota import files
+from ota.documents.names import blob_path
+from ota.errors import StoreError, Untrusted, UsageError
+from ota.publish.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP
+from ota.strict_json import canonical, parse
+
+SCHEMA = 1
+MOST_STATE = 256 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class State:
+    """The metadata that is published.
+
+    Attributes:
+        roots: every version of root, the first one first.
+        roles: all other roles by name.
+    """
+
+    roots: list[Metadata[Root]] = field(default_factory=list)
+    roles: dict[str, Metadata[Any]] = field(default_factory=dict)
+
+    @property
+    def root(self) -> Root:
+        """The newest root."""
+        return self.roots[-1].signed
+
+    @property
+    def targets(self) -> Targets:
+        """The role that delegates to all others."""
+        return cast(Targets, self.roles[TARGETS].signed)
+
+    def version(self, role: str) -> int:
+        """Return the version of a role; 0 = it has not been published."""
+        if role == ROOT:
+            return len(self.roots)
+        return int(self.roles[role].signed.version) if role in self.roles else 0
+
+    def delegated(self) -> list[str]:
+        """Return the roles that `targets` delegates to."""
+        delegations = self.targets.delegations
+        return [] if delegations is None or delegations.roles is None else list(delegations.roles)
+
+    def listed(self, role: str) -> dict[str, TargetFile]:
+        """Return what a delegated role lists, by target path.
+
+        Raises:
+            UsageError: there is no such role.
+        """
+        if role not in self.roles:
+            known = ", ".join(self.delegated())
+            raise UsageError(f"the repository has no role {role}: it has {known} (add one with 'publish family add')")
+        return cast("dict[str, TargetFile]", self.roles[role].signed.targets)
+
+
+def read_state(path: Path) -> State:
+    """Return what is published.
+
+    Raises:
+        UsageError: nothing is. Untrusted: the file is damaged.
+    """
+    data = files.read(path / "state.json", MOST_STATE)
+    if data is None:
+        raise UsageError(
+            f"{path} has published nothing yet: the keys of root and targets must sign first "
+            "('edge-ota publish request', 'sign', 'collect')"
+        )
+    return _state_of(data, f"{path}/state.json")
+
+
+def _state_of(data: bytes, what: str) -> State:
+    found = parse(data, what, MOST_STATE)
+    try:
+        return State(
+            [Metadata[Root].from_dict(one) for one in found["roots"]],
+            {role: Metadata.from_dict(one) for role, one in found["roles"].items()},
+        )
+    except (KeyError, TypeError, ValueError, RepositoryError) as error:
+        raise Untrusted(f"{what} is damaged ({error}): restore it from a backup") from None
+
+
+def write_state(path: Path, state: State) -> None:
+    """Make a state the published one; `put_metadata` then shows it to readers."""
+    value = {
+        "schema": SCHEMA,
+        "roots": [one.to_dict() for one in state.roots],
+        "roles": {role: one.to_dict() for role, one in state.roles.items()},
+    }
+    files.write_durably(path / "state.json", canonical(value), 0o600)
+    files.write_durably(path / "root.json", state.roots[-1].to_bytes())
+
+
+def put_metadata(repository: Path, state: State) -> None:
+    """Write the files of a state that are not there yet, in the order that readers need."""
+    folder = repository / "metadata"
+    files.make_directory(folder)
+    delegated = [role for role in state.roles if role not in (TARGETS, SNAPSHOT, TIMESTAMP)]
+    for role in (*sorted(delegated), TARGETS, SNAPSHOT):
+        put(folder / f"{state.version(role)}.{role}.json", state.roles[role].to_bytes())
+    put(folder / "timestamp.json", state.roles[TIMESTAMP].to_bytes())
+    for root in state.roots:
+        put(folder / f"{root.signed.version}.root.json", root.to_bytes())
+
+
+def put_targets(repository: Path, documents: Mapping[str, bytes]) -> None:
+    """Write documents under the names that TUF's consistent snapshots ask for."""
+    for target, data in documents.items():
+        put(repository / stored_target(target, hashlib.sha256(data).hexdigest()), data)
+
+
+def put(path: Path, data: bytes) -> None:
+    """Write a file atomically; one that has these bytes already stays as it is."""
+    if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
+        return
+    files.make_directory(path.parent)
+    files.write_durably(path, data)
+
+
+def put_blob(repository: Path, sha256: str, source: Path) -> bool:
+    """Bring a blob into the repository, verified; False = it is there already.
+
+    Raises:
+        Untrusted: the source has other bytes.
+    """
+    target = repository / blob_path(sha256)
+    if target.is_file() and target.stat().st_size == source.stat().st_size:
+        return False
+    if files.sha256_of(source)[0] != sha256:
+        raise Untrusted(f"{source} is damaged: its SHA-256 is not {sha256}; make the bundle again")
+    files.make_directory(target.parent)
+    fresh = target.with_name(f".{target.name}.new")
+    with files.wrapped(target):
+        if fresh.exists():
+            files.unlink(fresh)
+        files.link(source, fresh)
+        files.rename(fresh, target)
+        files.sync_directory(target.parent)
+    return True
+
+
+def stored_target(target: str, sha256: str) -> str:
+    """Return where a target's bytes are in the repository."""
+    folder, _, base = target.rpartition("/")
+    return f"targets/{folder}/{sha256}.{base}"
+
+
+def read_target(repository: Path, target: str, listed: TargetFile) -> bytes:
+    """Return the bytes of a document that a role lists, verified.
+
+    Raises:
+        StoreError: it is not there. Untrusted: it has other bytes.
+    """
+    path = repository / stored_target(target, listed.hashes["sha256"])
+    data = files.read(path)
+    if data is None:
+        raise StoreError(f"{path} is not there: restore the repository from a backup, or publish it again")
+    if hashlib.sha256(data).hexdigest() != listed.hashes["sha256"] or len(data) != listed.length:
+        raise Untrusted(f"{path} was changed: it is not what {target} was signed for; restore it from a backup")
+    return data
+
+
+def pieces(path: Path, size: int = 1024 * 1024) -> Iterator[bytes]:
+    """Yield a file in pieces.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    with files.wrapped(path), open(path, "rb") as file:
+        while piece := file.read(size):
+            yield piece
+
+
+def snapshot_of(state: State) -> dict[str, int]:
+    """Return the versions that the published snapshot names."""
+    snapshot = cast(Snapshot, state.roles[SNAPSHOT].signed)
+    return {name: meta.version for name, meta in snapshot.meta.items()}
+
+
+def names_of(roles: Iterable[str]) -> str:
+    """Return roles for a sentence: `root and targets`."""
+    found = list(roles)
+    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)

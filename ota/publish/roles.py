@@ -1,0 +1,79 @@
+"""The roles of a repository: which keys each has, how long its signatures last, and what it may sign. OTA.md 4.2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ota.errors import UsageError
+
+ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
+ENGINES, ROLLOUT = "engines", "rollout"
+#: roles that root names itself; `targets` delegates to all others
+TOP = (ROOT, TARGETS, SNAPSHOT, TIMESTAMP)
+#: roles whose keys are kept on machines without a network
+OFFLINE = (ROOT, TARGETS)
+FAMILY_PREFIX = "models-"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many keys a role has, how many must sign, and for how many days its signatures last."""
+
+    keys: int
+    threshold: int
+    days: float
+
+
+#: for a team: no single person or machine can change keys or approve code
+TEAM: Mapping[str, Plan] = {
+    ROOT: Plan(5, 3, 365),
+    TARGETS: Plan(3, 2, 180),
+    "models": Plan(2, 1, 90),
+    ENGINES: Plan(3, 2, 90),
+    ROLLOUT: Plan(2, 1, 14),
+    SNAPSHOT: Plan(1, 1, 14),
+    TIMESTAMP: Plan(1, 1, 3),
+}
+#: for one person, and for tests: one key for each role. One stolen key is enough to take over its role
+SMALL: Mapping[str, Plan] = {role: Plan(1, 1, plan.days) for role, plan in TEAM.items()}
+PRESETS: Mapping[str, Mapping[str, Plan]] = {"team": TEAM, "small": SMALL}
+
+
+def kind_of(role: str) -> str:
+    """Return the name under which a plan has the role: `models` for `models-det`."""
+    return "models" if role.startswith(FAMILY_PREFIX) else role
+
+
+def family_role(family: str) -> str:
+    """Return the role that signs the releases of a family."""
+    return f"{FAMILY_PREFIX}{family}"
+
+
+def paths_of(role: str) -> list[str]:
+    """Return the patterns of the targets that a delegated role may list. `*` does not match `/`."""
+    if role == ENGINES:
+        return ["engines/*/*"]
+    if role == ROLLOUT:
+        return ["rollout/*", "devices/*"]
+    if role.startswith(FAMILY_PREFIX):
+        return [f"bundles/{role[len(FAMILY_PREFIX) :]}/*"]
+    raise UsageError(
+        f"{role!r} is no role: expected root, targets, snapshot, timestamp, engines, rollout or models-NAME"
+    )
+
+
+def with_days(plans: Mapping[str, Plan], changed: Mapping[str, float]) -> dict[str, Plan]:
+    """Return plans with other life times.
+
+    Raises:
+        UsageError: an unknown role, or a life time out of bounds.
+    """
+    result = dict(plans)
+    for role, days in changed.items():
+        if role not in result:
+            raise UsageError(f"{role!r} is no role with a life time: expected one of {', '.join(result)}")
+        if not 0.01 <= days <= 3650:
+            raise UsageError(f"{role} would last {days:g} days, expected 0.01 to 3650")
+        result[role] = Plan(result[role].keys, result[role].threshold, days)
+    return result

@@ -1,0 +1,195 @@
+"""Keys of roles: the first ones (`init`), new ones (`rotate`), new families, and signatures for a longer life."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from tuf.api.metadata import DelegatedRole, Delegations, Root, Signed, Targets
+
+from ota.documents.names import name as checked_name
+from ota.errors import UsageError
+from ota.publish.change import Change, Waiting, apply, edit, refuse_second
+from ota.publish.keys import KeyPlace
+from ota.publish.repository import State
+from ota.publish.roles import (
+    ENGINES,
+    PRESETS,
+    ROLLOUT,
+    ROOT,
+    SNAPSHOT,
+    TARGETS,
+    TIMESTAMP,
+    TOP,
+    Plan,
+    family_role,
+    kind_of,
+    paths_of,
+    with_days,
+)
+from ota.publish.workspace import Workspace, create
+
+#: keys of the roles whose name a key's name begins with: `root-1`, `models-det-2`
+OTHER_ROLES = (ENGINES, ROLLOUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What `init` shall make.
+
+    Attributes:
+        keys: role -> public keys that were made on other machines; other roles get new files here.
+        kind: of new key files, `ed25519` or `p256`.
+    """
+
+    preset: str
+    families: tuple[str, ...]
+    keys: dict[str, list[KeyPlace]]
+    days: dict[str, float]
+    kind: str
+
+
+def start(path: Path, wanted: Wanted, secrets: object, now: float) -> tuple[Workspace, list[Waiting]]:
+    """Make a workspace with its keys, and publish the first metadata.
+
+    Raises:
+        UsageError: the directory is taken, or the keys do not suffice for a threshold.
+    """
+    plans = with_days(PRESETS[wanted.preset], wanted.days)
+    families = [checked_name(one, "a family") for one in wanted.families]
+    roles = [ROOT, TARGETS, SNAPSHOT, TIMESTAMP, *OTHER_ROLES, *(family_role(one) for one in families)]
+    _check_keys(wanted, roles, plans)
+    workspace = create(path, secrets, {kind: plan.days for kind, plan in plans.items()})  # type: ignore[arg-type]
+    places = {role: _keys_for(workspace, role, wanted, plans[kind_of(role)].keys) for role in roles}
+    workspace.save()
+    root = Root(consistent_snapshot=True)
+    for role in TOP:
+        for place in places[role]:
+            root.add_key(place.public, role)
+        root.roles[role].threshold = plans[role].threshold
+    targets = Targets(delegations=Delegations({}, {}))
+    for role in roles[len(TOP) :]:
+        delegate(targets, role, places[role], plans[kind_of(role)].threshold)
+    change = Change({ROOT: root, TARGETS: targets}, set(roles[len(TOP) :]))
+    return workspace, apply(workspace, State(), change, now)
+
+
+def _check_keys(wanted: Wanted, roles: Sequence[str], plans: dict[str, Plan]) -> None:
+    for role, given in wanted.keys.items():
+        if role not in roles:
+            raise UsageError(f"--public-key names the role {role!r}; this repository has {', '.join(roles)}")
+        if len(given) < plans[kind_of(role)].threshold:
+            raise UsageError(
+                f"{role} has {len(given)} public keys, and {plans[kind_of(role)].threshold} must sign: "
+                "give the others, or choose --preset small"
+            )
+
+
+def _keys_for(workspace: Workspace, role: str, wanted: Wanted, count: int) -> list[KeyPlace]:
+    if role in wanted.keys:
+        return [workspace.add(place) for place in wanted.keys[role]]
+    return [workspace.new_file_key(f"{role}-{number}", wanted.kind) for number in range(1, count + 1)]
+
+
+def delegate(targets: Targets, role: str, places: Sequence[KeyPlace], threshold: int) -> None:
+    """Let a role sign its targets; devices ask no other role about them."""
+    delegations = cast(Delegations, targets.delegations)
+    roles = cast("dict[str, DelegatedRole]", delegations.roles)
+    roles[role] = DelegatedRole(role, [], threshold, terminating=True, paths=paths_of(role))
+    for place in places:
+        targets.add_key(place.public, role)
+
+
+def add_family(workspace: Workspace, state: State, family: str, places: list[KeyPlace], now: float) -> list[Waiting]:
+    """Add a family of models with its own keys; the keys of targets sign.
+
+    Raises:
+        UsageError: the family is there.
+    """
+    role = family_role(checked_name(family, "the family"))
+    if role in state.delegated():
+        raise UsageError(f"the family {family} is there already: its keys are changed with 'publish rotate {role}'")
+    refuse_second(workspace, [TARGETS])
+    targets = edit(state, TARGETS)
+    delegate(targets, role, places, 1)
+    return apply(workspace, state, Change({TARGETS: targets}, {role}), now)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Which keys of a role go and come.
+
+    Attributes:
+        threshold: how many must sign from now on; 0 = as before.
+    """
+
+    role: str
+    remove: tuple[str, ...]
+    add: tuple[KeyPlace, ...]
+    threshold: int = 0
+
+
+def rotate(workspace: Workspace, state: State, rotation: Rotation, now: float) -> list[Waiting]:
+    """Change the keys of a role: root signs for its four roles, targets for the others.
+
+    Raises:
+        UsageError: a key that the role has not, or too few keys for the threshold.
+    """
+    role = rotation.role
+    signer = ROOT if role in TOP else TARGETS
+    check_role(state, role)
+    refuse_second(workspace, [signer, role])
+    payload = edit(state, signer)
+    for keyid in rotation.remove:
+        payload.revoke_key(keyid, role)
+    for place in rotation.add:
+        payload.add_key(place.public, role)
+    found = payload.get_delegated_role(role)
+    found.threshold = rotation.threshold or found.threshold
+    if not 1 <= found.threshold <= len(found.keyids):
+        raise UsageError(
+            f"{role} would have {len(found.keyids)} keys, and {found.threshold} must sign: "
+            "add keys with --add, or give --threshold"
+        )
+    resign = set() if role == ROOT else {role}
+    return apply(workspace, state, Change({signer: payload}, resign), now)
+
+
+def check_role(state: State, role: str) -> None:
+    """Refuse a role that the repository has not.
+
+    Raises:
+        UsageError: it has none of this name.
+    """
+    if role not in TOP and role not in state.delegated():
+        raise UsageError(f"the repository has no role {role}: it has {', '.join((*TOP, *state.delegated()))}")
+
+
+def key_of(workspace: Workspace, state: State, role: str, named: str) -> str:
+    """Return the ID of a role's key, by its name or the start of its ID.
+
+    Raises:
+        UsageError: the role has no such key.
+    """
+    delegator = state.root if role in TOP else state.targets
+    keyids = list(delegator.get_delegated_role(role).keyids)
+    found = [one for one in keyids if workspace.key_name(one) == named or (len(named) >= 8 and one.startswith(named))]
+    if len(found) != 1:
+        names = ", ".join(workspace.key_name(one) for one in keyids)
+        raise UsageError(f"{role} has no key {named!r}: it has {names}")
+    return found[0]
+
+
+def renew(workspace: Workspace, state: State, roles: Sequence[str], now: float) -> list[Waiting]:
+    """Sign roles again, so that they last longer; what they say stays.
+
+    Raises:
+        UsageError: there is no such role.
+    """
+    for role in roles:
+        check_role(state, role)
+    refuse_second(workspace, roles)
+    payloads: dict[str, Signed] = {role: edit(state, role) for role in roles if role in (ROOT, TARGETS)}
+    return apply(workspace, state, Change(payloads, set(roles) - set(payloads)), now)

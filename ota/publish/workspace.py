@@ -1,0 +1,159 @@
+"""The publisher's own directory: where keys are, how long roles last, the change that waits, and the static files.
+
+publish.json   names and places of keys, life times of roles     keys/         private keys, for their owner only
+pending.json   a change that waits for signatures (ceremony.py)  repository/   what a web server serves
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ota import files
+from ota.errors import Busy, UsageError
+from ota.publish.keys import KeyPlace, KeyProblem, Secrets, generate, public_from, signer_of, write_private
+from ota.publish.roles import TEAM, kind_of
+from ota.strict_json import canonical, parse
+
+SCHEMA = 1
+MOST_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Workspace:
+    """What the publisher's machine knows.
+
+    Attributes:
+        keys: ID -> key and its place. Public keys that are not here are in the metadata.
+        days: kind of role -> life time of its signatures.
+    """
+
+    path: Path
+    secrets: Secrets
+    keys: dict[str, KeyPlace] = field(default_factory=dict)
+    days: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def repository(self) -> Path:
+        """The static files."""
+        return self.path / "repository"
+
+    @property
+    def key_files(self) -> Path:
+        """The private keys."""
+        return self.path / "keys"
+
+    @property
+    def pending(self) -> Path:
+        """The change that waits for signatures of other machines."""
+        return self.path / "pending.json"
+
+    def days_of(self, role: str) -> float:
+        """Return how many days a role's signatures last."""
+        kind = kind_of(role)
+        return self.days.get(kind, TEAM[kind].days)
+
+    def key_name(self, keyid: str) -> str:
+        """Return a key's name, or the start of its ID."""
+        return self.keys[keyid].name if keyid in self.keys else keyid[:16]
+
+    def add(self, place: KeyPlace) -> KeyPlace:
+        """Remember a key.
+
+        Raises:
+            UsageError: another key has this name.
+        """
+        for keyid, known in self.keys.items():
+            if known.name == place.name and keyid != place.public.keyid:
+                raise UsageError(f"there is another key named {place.name}: give this one another name")
+        known = self.keys.get(place.public.keyid, place)
+        self.keys[place.public.keyid] = place if place.uri else known
+        return self.keys[place.public.keyid]
+
+    def new_file_key(self, name: str, kind: str) -> KeyPlace:
+        """Make a key file in keys/."""
+        signer = generate(kind)
+        path = self.key_files / f"{name}.pem"
+        write_private(path, signer, self.secrets.fresh(name))
+        return self.add(KeyPlace(name, signer.public_key, f"file:{path.name}"))
+
+    def next_name(self, role: str) -> str:
+        """Return a name for a new key of a role: `timestamp-2`."""
+        taken = {one.name for one in self.keys.values()}
+        return next(name for number in range(1, 10_000) if (name := f"{role}-{number}") not in taken)
+
+    def signer(self, keyid: str) -> Any:
+        """Return what signs with a key.
+
+        Raises:
+            KeyProblem: it is not here, or cannot be opened.
+        """
+        if keyid not in self.keys:
+            raise KeyProblem(f"the key {keyid[:16]} is not on this machine")
+        return signer_of(self.keys[keyid], self.key_files, self.secrets)
+
+    def save(self) -> None:
+        """Write publish.json."""
+        value = {
+            "schema": SCHEMA,
+            "keys": [self.keys[keyid].to_dict() for keyid in sorted(self.keys)],
+            "days": self.days,
+        }
+        files.write_durably(self.path / "publish.json", canonical(value), 0o600)
+
+
+def create(path: Path, secrets: Secrets, days: Mapping[str, float]) -> Workspace:
+    """Return a new workspace; nothing is written yet but its directory.
+
+    Raises:
+        UsageError: the directory is one already, or has other files.
+    """
+    if (path / "publish.json").exists():
+        raise UsageError(f"{path} is a publisher's directory already: name another one")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UsageError(f"{path} is not empty: name a directory that is not there yet")
+    files.make_directory(path, 0o755)
+    return Workspace(path, secrets, {}, dict(days))
+
+
+def read(path: Path, secrets: Secrets) -> Workspace:
+    """Return the workspace of a directory.
+
+    Raises:
+        UsageError: it is none. Untrusted: publish.json is damaged.
+    """
+    data = files.read(path / "publish.json", MOST_BYTES)
+    if data is None:
+        raise UsageError(f"{path} is no publisher's directory: make one with 'edge-ota publish init {path}'")
+    found = parse(data, f"{path}/publish.json", MOST_BYTES)
+    if found.get("schema") != SCHEMA:
+        raise UsageError(f"{path}/publish.json has schema {found.get('schema')!r}, and this edge-ota reads {SCHEMA}")
+    keys = {}
+    for one in found["keys"]:
+        place = KeyPlace(one["name"], public_from(one["public"], f"{path}/publish.json"), one["uri"], one["module"])
+        keys[place.public.keyid] = place
+    return Workspace(path, secrets, keys, {str(kind): float(days) for kind, days in found["days"].items()})
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other publishers out of a workspace.
+
+    Raises:
+        Busy: one is at work.
+    """
+    if not path.is_dir():
+        raise UsageError(f"{path} is no publisher's directory: make one with 'edge-ota publish init {path}'")
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise Busy(f"another edge-ota publish works in {path}: wait until it is done") from None
+    finally:
+        os.close(descriptor)

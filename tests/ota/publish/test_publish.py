@@ -1,0 +1,235 @@
+"""From nothing to a release that a device trusts, through the command line; and what is refused on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import time
+
+import pytest
+
+from ota.documents.device import read_device
+from ota.documents.manifest import read_manifest
+from ota.documents.names import blob_path, code_target, device_target, manifest_target, rollout_target
+from ota.documents.rollout import read_rollout
+from ota.errors import NotFound
+from tests.ota.publish.publisher import PASSPHRASE, Publisher, device, one_sentence
+
+MANIFEST = manifest_target("det", "det", 1)
+
+
+def test_a_device_trusts_what_was_published(published: Publisher) -> None:
+    published.do("rollout start", "plant-a", "det", 1, "lab=100", "prod=5", "--window", "02:00-05:00")
+    published.do(
+        "device add", "dev-1", "--fleet", "plant-a", "--ring", "lab", "--label", "site=hall-3", "--out", "d.json"
+    )
+    trust = device(published, "dev-1", time.time())
+    manifest = read_manifest(trust.document(MANIFEST, 10**6), "det", 1)
+    assert [one.path for one in manifest.models["det"]] == ["1/model.onnx", "config.pbtxt"]
+    for _, entry in manifest.every_file():
+        assert hashlib.sha256((published.repository / blob_path(entry.sha256)).read_bytes()).hexdigest() == entry.sha256
+    wish = read_rollout(trust.document(rollout_target("plant-a"), 10**6), "plant-a").models["det"]
+    assert (wish.want, wish.family, wish.window) == (1, "det", "02:00-05:00")
+    assert [one.ring for one in wish.steps] == ["lab", "prod"]
+    data = trust.document(device_target("dev-1"), 10**6)
+    assert data == (published.base / "d.json").read_bytes()
+    assert read_device(data, "dev-1").labels == {"site": "hall-3"}
+
+
+def test_the_secrets_are_only_in_keys_and_only_for_their_owner(published: Publisher) -> None:
+    private = [path for path in published.dir.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]
+    assert private
+    assert all(path.parent == published.dir / "keys" and path.stat().st_mode & 0o77 == 0 for path in private)
+    assert all(b"ENCRYPTED" in path.read_bytes() for path in private)
+    assert not any(PASSPHRASE.encode() in path.read_bytes() for path in published.dir.rglob("*") if path.is_file())
+
+
+def test_code_needs_the_keys_of_engines(published: Publisher) -> None:
+    published.model("py", {"config.pbtxt": b'backend: "python"', "1/model.py": b"import os"})
+    published.run("bundle", "py", "--release", 1, "--model", "py", "--family", "det")
+    said = published.refused("release", "py.1")
+    assert "py/1/model.py" in said
+    assert "--engines" in said
+    published.do("release", "py.1", "--engines")
+    trust = device(published, "dev", time.time())
+    manifest = read_manifest(trust.document(manifest_target("det", "py", 1), 10**6), "py", 1)
+    assert manifest.variants[0].kind == "code"
+    for _, entry in manifest.every_file():
+        assert trust.target(code_target("det", entry.sha256)) == (entry.sha256, entry.size)
+
+
+def test_a_release_number_and_a_counter_are_used_once(published: Publisher) -> None:
+    assert "never changes" in published.refused("release", "det.1")
+    published.model("det", {"1/model.onnx": b"new"})
+    published.run("bundle", "det", "--release", 2, "--counter", 1, "--model", "det")
+    assert "--counter 2" in published.refused("release", "det.2")
+
+
+def test_a_bundle_with_a_damaged_blob_is_not_published(published: Publisher) -> None:
+    published.model("det", {"1/model.onnx": b"new weights"})
+    published.run("bundle", "det", "--release", 2, "--model", "det")
+    blob = published.base / "det.2" / blob_path(hashlib.sha256(b"new weights").hexdigest())
+    blob.write_bytes(b"bad weights")
+    assert "is damaged" in published.refused("release", "det.2", status=4)
+    blob.unlink()
+    assert "lacks the blob" in published.refused("release", "det.2", status=5)
+    with pytest.raises(NotFound):
+        device(published, "dev", time.time()).document(manifest_target("det", "det", 2), 10**6)
+
+
+def test_the_rollout_of_a_fleet(published: Publisher) -> None:
+    published.release(2)
+    published.do("rollout start", "a", "det", 1, "prod=100")
+    published.do("rollout start", "a", "det", 2, "lab=100", "prod=5")
+    assert "prod is at 5 %" in published.refused("rollout step", "a", "det", "prod=4")
+    published.do("rollout step", "a", "det", "prod=25")
+    published.do("rollout halt", "a", "det")
+    assert "is halted" in published.refused("rollout step", "a", "det", "prod=50")
+    published.do("rollout resume", "a", "det")
+    published.do("rollout pin", "a", "det", "dev-9", 1)
+    published.do("rollout deny", "a", "det", 2)
+    assert "is denied" in published.refused("rollout start", "a", "det", 2, "prod=1")
+    shown = published.do("rollout show", "a")
+    assert shown == "a: serial 7\n  det 2: lab=100 prod=25; before 1; denied 2; dev-9 pinned to 1\n"
+    found = read_rollout(device(published, "dev", time.time()).document(rollout_target("a"), 10**6), "a")
+    wish = found.models["det"]
+    assert (found.serial, wish.want, wish.previous) == (7, 2, 1)
+    assert (set(wish.deny), dict(wish.pin)) == ({2}, {"dev-9": 1})
+
+
+def test_a_floor_never_sinks_and_nothing_below_it_is_rolled_out(published: Publisher) -> None:
+    published.release(2)
+    published.do("floor", "det", 2)
+    assert "below the floor" in published.refused("rollout start", "a", "det", 1, "prod=100")
+    assert "never sinks" in published.refused("floor", "det", 1)
+    assert "not published" in published.refused("floor", "det", 9)
+
+
+def test_what_is_not_published_is_not_rolled_out(published: Publisher) -> None:
+    assert "det 7 is not published; 1 is" in published.refused("rollout start", "a", "det", 7, "prod=100")
+    assert "no release of seg" in published.refused("rollout start", "a", "seg", 1, "prod=100")
+    assert "'prod' is no step" in published.refused("rollout start", "a", "det", 1, "prod")
+    assert "has no det, it has nothing" in published.refused("rollout halt", "a", "det")
+
+
+def test_each_device_has_its_own_name_and_key(published: Publisher) -> None:
+    (published.base / "device.pub").write_text("ab" * 32)
+    add = ("--fleet", "a", "--ring", "lab", "--key", "device.pub")
+    published.do("device add", "dev-1", *add)
+    assert "already" in published.refused("device add", "dev-1", *add)
+    assert "dev-1 has the same key" in published.refused("device add", "dev-2", *add)
+    published.do("device add", "dev-1", "--change", "--fleet", "b", "--ring", "prod")
+    assert published.do("device list") == "dev-1: b prod no key\n"
+    published.do("device remove", "dev-1")
+    assert published.do("device list") == ""
+    (published.base / "device.pub").write_text("nonsense")
+    assert "no public key" in published.refused("device add", "dev-3", *add, status=4)
+    assert "expected a name" in published.refused("device add", "../x", "--fleet", "a", "--ring", "lab", status=4)
+
+
+def test_passphrases(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGE_OTA_PUBLISH_PASSPHRASE", "not the passphrase")
+    assert "the passphrase of the key rollout-1 (" in published.refused("rollout start", "a", "det", 1, "x=1", status=1)
+    monkeypatch.delenv("EDGE_OTA_PUBLISH_PASSPHRASE")
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert "no terminal to ask" in published.refused("rollout start", "a", "det", 1, "x=1", status=1)
+    (published.base / "words").write_text(PASSPHRASE + "\n")
+    published.do("rollout start", "a", "det", 1, "x=1", "--passphrase-file", "words")
+    (published.dir / "keys/rollout-1.pem").rename(published.base / "gone.pem")
+    said = published.refused("rollout halt", "a", "det", "--passphrase-file", "words", status=1)
+    assert "rollout-1, is not there" in said
+
+
+def test_init_refuses(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher.init()
+    publisher.run("init", publisher.dir, status=2)
+    assert "already" in one_sentence(publisher.err)
+    publisher.run("release", "x", "--dir", publisher.base, status=2)
+    assert "no publisher's directory" in one_sentence(publisher.err)
+    monkeypatch.setenv("EDGE_OTA_PUBLISH_PASSPHRASE", "short")
+    publisher.run("init", publisher.base / "other", status=1)
+    assert "at least 12" in one_sentence(publisher.err)
+    publisher.run("init", publisher.base / "third", "--expires", "root=0", status=2)
+    assert "0.01 to 3650" in one_sentence(publisher.err)
+
+
+def test_the_same_input_makes_the_same_manifest(publisher: Publisher) -> None:
+    publisher.model("det", {"config.pbtxt": b"", "1/model.onnx": b"w", "labels.txt": b"cat", "3/model.onnx": b"old"})
+    publisher.run("bundle", "det", "--release", 4, "--version", 1, "--model", "det")
+    publisher.run("bundle", "det", "--release", 4, "--version", 1, "--model", "det", "--out", "again")
+    data = (publisher.base / "det.4/manifest.json").read_bytes()
+    assert data == (publisher.base / "again/manifest.json").read_bytes()
+    assert [one["path"] for one in json.loads(data)["models"]["det"]["files"]] == [
+        "4/model.onnx",
+        "config.pbtxt",
+        "labels.txt",
+    ]
+
+
+def bundle_refused(publisher: Publisher, *arguments: object) -> str:
+    """Run `bundle` that fails, and see that it leaves nothing."""
+    before = sorted(path.name for path in publisher.base.iterdir())
+    publisher.run("bundle", *arguments, status=2)
+    assert sorted(path.name for path in publisher.base.iterdir()) == before
+    return one_sentence(publisher.err)
+
+
+def test_model_directories_that_make_no_bundle(publisher: Publisher) -> None:
+    def said(files: dict[str, bytes], *flags: object) -> str:
+        name = f"m{len(list(publisher.base.iterdir()))}"
+        publisher.model(name, files)
+        return bundle_refused(publisher, "det", "--release", 2, "--model", name, *flags)
+
+    config = {"config.pbtxt": b""}
+    assert "has no config.pbtxt" in said({"1/model.onnx": b""})
+    assert "no version directory" in said(config)
+    assert "has no version 5: it has 1" in said({**config, "1/model.onnx": b""}, "--version", 5)
+    assert "names the model 'seg'" in said({"config.pbtxt": b'name: "seg"', "1/model.onnx": b""})
+    assert "edge-serve check" in said({"config.pbtxt": b"{{", "1/model.onnx": b""})
+    assert "rename it" in said({**config, "1/mod el.onnx": b""})
+    assert "version_policy" in said(
+        {"config.pbtxt": b"version_policy { specific { versions: [1] } }", "1/model.onnx": b""}
+    )
+    assert "differ in case only" in said({**config, "1/model.onnx": b"", "1/MODEL.onnx": b""})
+    assert "is no directory" in bundle_refused(publisher, "det", "--release", 2, "--model", "missing")
+    link = publisher.model("linked", {**config, "1/model.onnx": b""}) / "data"
+    link.symlink_to(publisher.base, target_is_directory=True)
+    assert "link to a directory" in bundle_refused(publisher, "det", "--release", 2, "--model", "linked")
+
+
+ENSEMBLE = b"""platform: "ensemble" ensemble_scheduling { step [ { model_name: "pre" model_version: -1 },
+ { model_name: "det" model_version: -1 } ] }"""
+
+
+def test_an_ensemble_comes_with_its_members(publisher: Publisher) -> None:
+    publisher.model("all", {"config.pbtxt": ENSEMBLE})
+    publisher.model("det")
+    publisher.model("pre", {"config.pbtxt": b"", "2/model.onnx": b"p"})
+    said = bundle_refused(publisher, "all", "--release", 3, "--model", "all", "--model", "det")
+    assert "the ensemble all needs pre" in said
+    publisher.run("bundle", "all", "--release", 3, "--model", "all", "--model", "det", "--model", "pre")
+    found = read_manifest((publisher.base / "all.3/manifest.json").read_bytes(), "all", 3)
+    assert [one.path for one in found.models["pre"]] == ["3/model.onnx", "config.pbtxt"]
+    publisher.model("all", {"config.pbtxt": ENSEMBLE.replace(b"-1", b"1", 1)})
+    assert "write model_version: -1" in bundle_refused(publisher, "all", "--release", 4, "--model", "all")
+
+
+def test_a_long_file_is_stored_in_chunks(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ota.publish.bundles.build.CHUNK", 4 * 1024 * 1024)
+    monkeypatch.setattr("ota.publish.bundles.build.CHUNKED_BYTES", 9 * 1024 * 1024)
+    weights = bytes(range(256)) * (40 * 1024)
+    publisher.init("--family", "det")
+    publisher.release(1, weights=weights)
+    manifest = read_manifest((publisher.base / "det.1/manifest.json").read_bytes(), "det", 1)
+    entry = manifest.models["det"][0]
+    assert (len(entry.chunks), entry.chunk_size, entry.size) == (3, 4 * 1024 * 1024, len(weights))
+    stored = b"".join((publisher.repository / blob_path(one)).read_bytes() for one in entry.chunks)
+    assert stored == weights
+    assert not (publisher.repository / blob_path(entry.sha256)).exists()
+
+
+def test_the_published_files_have_no_other_names(published: Publisher) -> None:
+    names = {path.parts[len(published.repository.parts)] for path in published.repository.rglob("*")}
+    assert names == {"metadata", "targets", "blobs"}
+    assert not list(published.repository.rglob(".*"))
