@@ -97,8 +97,8 @@ def test_processor_time_per_request_is_that_of_the_measurement() -> None:
 
 
 def test_processor_time_is_that_of_a_process_and_its_children() -> None:
-    burn = "import time\nwhile time.process_time() < 0.1: pass"
-    program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '''{burn}\ninput()''']); input()"
+    burn = "import sys, time\nwhile time.process_time() < 0.1: pass\nsys.stdin.read()"
+    program = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {burn!r}])\nsys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as process:
         end = time.monotonic() + 20
         while (found := servers.cpu_seconds(process.pid)) < 0.1 and time.monotonic() < end:
