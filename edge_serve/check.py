@@ -1,7 +1,8 @@
 """`edge-serve check REPOSITORY`: is every model servable, and where it is not, which line to change.
 
 Each model is opened in a worker as a load would, never served. What the configuration declares stands beside what
-the model's own file tells. With `--infer` all models are loaded together, and each answers one request (`check_infer`).
+the model's own file tells. Models that have a golden test must pass it (`check_golden`). With `--infer` each model
+answers one request (`check_infer`). For both, all models are loaded together, because models call each other.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from edge_serve.backends.base import ModelSpec
+from edge_serve.check_golden import Trial, try_all
+from edge_serve.check_golden import report as report_trial
 from edge_serve.check_infer import Asked, ask_all
 from edge_serve.clock import MonotonicClock
 from edge_serve.config import model_config_pb2 as pb
@@ -25,8 +28,9 @@ from edge_serve.config.model import load_model_config
 from edge_serve.config.notes import notes_on
 from edge_serve.config.settings import nearest
 from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.golden.reader import DIRECTORY, read_golden
 from edge_serve.models.calls import Calls
-from edge_serve.models.loading import Loader, LoaderOptions
+from edge_serve.models.loading import KILL_SECONDS, Loader, LoaderOptions
 from edge_serve.models.registry import Registry
 from edge_serve.models.repository import Found, Repository, versions
 from edge_serve.models.version_policy import choose
@@ -61,20 +65,34 @@ class Verdict:
     """The outcome for one model.
 
     Attributes:
+        failed: the part of the check that failed: `read`, `load`, `infer`, `golden` or `budget`; "" = none did.
         notes: what the model is served without, although its author may think otherwise.
+        golden: one for each version, where the model has a golden test.
     """
 
     name: str
     error: str = ""
+    failed: str = ""
     versions: list[int] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
+    golden: list[Trial] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
-        """It can be served, and answered as its configuration says if it was asked."""
-        return not self.error and not any(one.problems for one in self.asked)
+        """It can be served, passed its golden test, and answered as its configuration says if it was asked."""
+        return not self.failed
+
+    def judge(self) -> None:
+        """Note the first part of the check that failed."""
+        trials = [trial for trial in self.golden if not trial.ok]
+        if self.failed:
+            return
+        if any(one.problems for one in self.asked):
+            self.failed = "infer"
+        elif trials:
+            self.failed = "budget" if all(trial.over_budget for trial in trials) else "golden"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,37 +122,48 @@ async def check_repository(roots: Sequence[Path], options: Options | None = None
     sandbox = Sandbox(tuple(roots))
     hooks = Hooks()
     limits = Limits(load=options.load_seconds, load_setting="--load-timeout")
+    tried: set[str] = set()
     workers = Workers(limits, hooks=hooks, environments=Environments(confine=sandbox.probe), sandbox=sandbox)
-    loader = Loader(workers, Budget(CHECK_BYTES), clock, LoaderOptions(auto_complete=options.auto_complete))
+    loading = LoaderOptions(auto_complete=options.auto_complete, proves=lambda name: name not in tried)
+    loader = Loader(workers, Budget(CHECK_BYTES), clock, loading)
     repository = Repository(roots)
     registry = Registry(repository, loader)
-    if options.infer_seconds:
-        calls = Calls(registry.lookup, Service(registry, started=True))
-        hooks.infer, hooks.control, hooks.rests = calls.infer, calls.control, calls.rests
+    calls = Calls(registry.lookup, Service(registry, started=True))
+    hooks.infer, hooks.control, hooks.rests = calls.infer, calls.control, calls.rests
     watch = asyncio.create_task(_watch(workers))
     try:
         models = _chosen(repository.scan(), repository, options.names)
         faults = [name for name in sorted(repository.faults) if name in (options.names or repository.faults)]
         for name in faults:
-            yield Verdict(name, repository.faults[name])
+            yield Verdict(name, repository.faults[name], "read")
         verdicts: list[Verdict] = []
-        repository.fingerprints(models.values())  # all at once: entries that do not answer are known from here on
+        prints = repository.fingerprints(models.values())  # all at once: what does not answer is known from here on
+        tried.update(name for name, print in prints.items() if any(row[0] == DIRECTORY for row in print))
         for found in models.values():
-            verdict = await check_model(found, repository, registry, workers, options)
+            own, stays = found.name in tried, bool(options.infer_seconds or tried)
+            verdict = await check_model(found, repository, registry, workers, options, own_worker=own, stays=stays)
             verdicts.append(verdict)
-            if not options.infer_seconds:
+            if not stays:
                 yield verdict
-        for verdict in verdicts if options.infer_seconds else ():
-            verdict.asked = await ask_all(verdict.name, registry, options.infer_seconds)
+        for verdict in verdicts if options.infer_seconds or tried else ():
+            await _ask(verdict, registry, options)
             yield verdict
         for directory in sorted(repository.nameless) if not options.names else ():
-            yield Verdict(repr(directory.name), NAMELESS)
+            yield Verdict(repr(directory.name), NAMELESS, "read")
         if not models and not faults and (advice := advice_on_repository(roots[0])):
             raise InvalidArgument(advice)
     finally:
         watch.cancel()
         await registry.close(CLOSE_SECONDS)
         await workers.stop()
+
+
+async def _ask(verdict: Verdict, registry: Registry, options: Options) -> None:
+    """Run the golden test of a model that was loaded, and with `--infer` send it one more request."""
+    if options.infer_seconds:
+        verdict.asked = await ask_all(verdict.name, registry, options.infer_seconds)
+    verdict.golden = await try_all(verdict.name, registry, options.load_seconds + KILL_SECONDS)
+    verdict.judge()
 
 
 async def _watch(workers: Workers) -> None:
@@ -160,10 +189,15 @@ def _chosen(models: dict[str, Found], repository: Repository, names: Sequence[st
 
 
 async def check_model(
-    found: Found, repository: Repository, registry: Registry, workers: Workers, options: Options
-) -> Verdict:
-    """Load the model as a server would. If it is not to be asked it is unloaded; an ensemble's members stay loaded."""
-    verdict = Verdict(found.name)
+    found: Found, repository: Repository, registry: Registry, workers: Workers, options: Options, *,
+    own_worker: bool, stays: bool,
+) -> Verdict:  # fmt: skip
+    """Load the model as a server would. If it does not stay it is unloaded; an ensemble's members stay loaded.
+
+    Args:
+        own_worker: in a process that it shares with no other model, so that its memory can be told.
+    """
+    verdict = Verdict(found.name, failed="read")
     auto_complete = options.auto_complete
     try:
         note = repository.read(found, lambda: advice_on_config(found.directory, found.name))
@@ -172,17 +206,20 @@ async def check_model(
         config = repository.read(found, read_config)
         there = repository.read(found, lambda: versions(found.directory, found.name))
         verdict.versions = choose(config.version_policy, there)
+        repository.read(found, lambda: read_golden(found.directory))
+        verdict.failed = "load"
         for version in verdict.versions if config.backend else ():
             model = await _described(found, config, version, workers)
             verdict.lines = _compare(found, config, model)
-        await registry.load(found.name, own_worker=False)
+        await registry.load(found.name, own_worker=own_worker)
         verdict.notes += notes_on(registry.lookup(found.name, "").config)
         if verdict.lines and not verdict.lines[0].line:
             config.max_batch_size = registry.lookup(found.name, "").config.max_batch_size
             verdict.lines = _compare(found, config, model)
             first = verdict.lines[0]
             first.found = f"{first.found}, {config.max_batch_size} applies".removeprefix(", ")
-        if not options.infer_seconds:
+        verdict.failed = ""
+        if not stays:
             await registry.unload(found.name)
     except EdgeServeError as error:
         cause = error.__cause__
@@ -298,6 +335,8 @@ def report(verdict: Verdict) -> str:
     rows += [f"          note: {text}" for text in verdict.notes]
     for asked in verdict.asked:
         rows += [f"          {text}" for text in _answer(asked)]
+    for trial in verdict.golden:
+        rows += [f"          {text}" for text in report_trial(trial)]
     return "\n".join(rows)
 
 

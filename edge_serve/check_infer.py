@@ -69,7 +69,7 @@ async def _ask(served: Served, registry: Registry, seconds: float) -> Asked:
     if samples:
         asked.request = f"model_warmup sample '{samples[0].name}'"
     try:
-        if not all([await _is_up(one) for one in _with_members(served, registry)]):
+        if not all([await is_up(one) for one in with_members(served, registry)]):
             asked.problems.append("its worker is not there, or the model's own is_ready says that it is not ready")
             return asked
         request, members = await offload(_request, served, registry)
@@ -86,7 +86,7 @@ async def _ask(served: Served, registry: Registry, seconds: float) -> Asked:
     if error is None:
         return asked
     asked.problems.append(error)
-    busy = await _kill_busy(registry, error)
+    busy = await kill_busy(registry, error)
     if busy and busy != [served.name]:
         asked.problems.append(f"still computing: {', '.join(busy)}")
     elif busy:
@@ -111,22 +111,22 @@ def _hint(served: Served, asked: Asked) -> str:
     )
 
 
-def _with_members(served: Served, registry: Registry) -> list[Served]:
+def with_members(served: Served, registry: Registry) -> list[Served]:
     """Return the version and, of an ensemble, those that it needs."""
     found = [served]
     for name in members_of(served.config):
         with contextlib.suppress(EdgeServeError):  # its error is the answer to the request
-            found += _with_members(registry.lookup(name, ""), registry)
+            found += with_members(registry.lookup(name, ""), registry)
     return found
 
 
-async def _is_up(served: Served) -> bool:
+async def is_up(served: Served) -> bool:
     """Wait until the version has all its workers: an earlier request may have ended one of them."""
     await _until(lambda: served.opened is None or served.opened.complete)
     return served.healthy
 
 
-async def _kill_busy(registry: Registry, reason: str) -> list[str]:
+async def kill_busy(registry: Registry, reason: str) -> list[str]:
     """Kill the workers of the models that have a request in flight, and wait for their end. Return their names."""
     busy = [one for one in registry.served() if one.opened is not None and one.runner.in_flight()]
     for one in busy:

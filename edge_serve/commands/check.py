@@ -116,6 +116,7 @@ def _parser() -> OptionParser:
     parser = OptionParser(
         "check",
         "Load every model of a repository without serving it, and say what is wrong and which line to change.",
+        "A model with a golden test (docs/golden_tests.md) must give the recorded answers and keep its budgets.\n"
         f"Exit status: {GOOD} every model is good, {BAD} one is not, or a repository cannot be read, 2 wrong use.",
     )
     parser.add_argument("repository", metavar="REPOSITORY", nargs="+", type=_repository, help="directory of models")

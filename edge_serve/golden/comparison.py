@@ -6,6 +6,7 @@ infinity equals itself. Values are compared in pieces, so that a large tensor ne
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +28,7 @@ class OutputFigures:
 
     Attributes:
         values: how many there are; differ: how many of them differ by more than they may.
-        largest: the largest difference; None = nothing differs, or the values are strings. Infinite beside a NaN.
+        largest: the largest difference; None = nothing differs, or it is no number: of strings, beside NaN, infinite.
         at: index of the largest difference, of strings that of the first one; () = nothing differs.
         found, expected: the values there.
         problem: why it is not as recorded; "" = it is.
@@ -106,7 +107,17 @@ def _compare_numbers(found: Tensor, expected: Tensor, rtol: float, atol: float) 
         f"{differ} of {values} values differ, the largest difference is {largest:.6g} at {list(at)}: {got}, "
         f"expected {want} ({allowed})"
     )
-    return OutputFigures(expected.name, values, differ, largest, at, str(got), str(want), *tolerances, problem=problem)
+    return OutputFigures(
+        expected.name,
+        values,
+        differ,
+        largest if math.isfinite(largest) else None,
+        at,
+        str(got),
+        str(want),
+        *tolerances,
+        problem=problem,
+    )
 
 
 def _flat(tensor: Tensor) -> Array:

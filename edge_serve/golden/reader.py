@@ -137,9 +137,10 @@ class _Reader:
         self._bytes = 0
 
     def test(self, document: Any) -> GoldenTest:
+        schema = document.get("schema", SCHEMA) if isinstance(document, dict) else SCHEMA
+        if type(schema) is not int or schema != SCHEMA:  # first: another schema may have other members
+            _refuse("schema", schema, f"{SCHEMA}; a newer edge-serve may know it")
         members = _members(document, "", ("schema", "samples"), ("rtol", "atol", "budget"))
-        if type(members["schema"]) is not int or members["schema"] != SCHEMA:
-            _refuse("schema", members["schema"], f"{SCHEMA}; a newer edge-serve may know it")
         samples = _list(members["samples"], "samples", MOST_SAMPLES)
         if not samples:
             _refuse("samples", samples, "at least one sample")

@@ -174,6 +174,7 @@ class _Conversation:
         self._served = served
         self._sample = sample
         self._responses: asyncio.Queue[InferResponse] = asyncio.Queue()
+        self._last = 0.0
         self.figures = SampleFigures(sample.name)
 
     async def run(self, request: InferRequest, seconds: float) -> None:
@@ -183,7 +184,7 @@ class _Conversation:
             EdgeServeError: the model's worker died, or no answer came within `seconds`.
         """
         began = time.monotonic()
-        ticket = self._served.submit(request, self._responses.put_nowait)
+        ticket = self._served.submit(request, self._on_response)
         try:
             await asyncio.wait_for(self._listen(), seconds)
         except asyncio.TimeoutError:
@@ -193,7 +194,11 @@ class _Conversation:
         finally:
             while not self._responses.empty():
                 _release(self._responses.get_nowait())
-        self.figures.seconds = time.monotonic() - began
+        self.figures.seconds = self._last - began
+
+    def _on_response(self, response: InferResponse) -> None:
+        self._last = time.monotonic()
+        self._responses.put_nowait(response)
 
     async def _listen(self) -> None:
         count, expected = 0, self._sample.responses

@@ -71,7 +71,7 @@ log = logging.getLogger(__name__)
 #: model parameter: `own` or `shared`, whether a compiled model gets a worker process of its own
 WORKER_PARAMETER = "EDGE_SERVE_WORKER"
 #: how long it may take until a worker that hangs has been killed
-_KILL_SECONDS = 5.0
+KILL_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -331,7 +331,7 @@ class Loader:
     @property
     def _proof_seconds(self) -> float:
         """How long a golden sample may take. A worker that hangs is killed just before, and its end says more."""
-        return self._workers.load_seconds + _KILL_SECONDS
+        return self._workers.load_seconds + KILL_SECONDS
 
     def _put_cache_before(self, served: Served) -> None:
         """Answers are kept when the model's configuration and the server's settings both say so."""

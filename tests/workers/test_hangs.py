@@ -29,6 +29,7 @@ class Scene:
     """One part with one instance, looked at once a second."""
 
     hang: float = 0.0
+    tests: bool = False
     limit: float = LIMIT
     channel: FakeChannel = field(default_factory=FakeChannel)
     calls: set[int] = field(default_factory=set)
@@ -42,7 +43,7 @@ class Scene:
             SimpleNamespace(
                 number=7,
                 channels={0: self.channel},
-                link=SimpleNamespace(hang=self.hang),
+                link=SimpleNamespace(hang=self.hang, tests=self.tests),
                 spec=SimpleNamespace(name="m"),
             ),
         )
@@ -93,3 +94,9 @@ def test_warm_up_is_a_part_of_loading() -> None:
     found = scene.look(2)
     assert found is not None
     assert (found.limit, found.warms_up) == (LOAD, True)
+
+
+def test_so_is_the_golden_test() -> None:
+    scene = Scene(tests=True)
+    assert scene.look(600) is None
+    assert scene.look(2) == Hang("m", 601.0, LOAD, tests=True)
