@@ -27,7 +27,7 @@ _EPILOG = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit status."""
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
         return _run(arguments)
     except OtaError as error:
         print(f"edge-ota: {error.message}", file=sys.stderr)
@@ -54,7 +54,9 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see '{self.prog} --help')")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser. Only the module of the command that `argv` names is imported, if it names one."""
+    named = argv[0] if argv and argv[0] in COMMANDS else ""
     shared = _Parser(add_help=False)
     shared.add_argument("--config", metavar="FILE", default="", help="the settings file")
     group = shared.add_argument_group("settings (each is also a line of the settings file, in capitals)")
@@ -64,16 +66,17 @@ def _parser() -> argparse.ArgumentParser:
         prog="edge-ota", description="Pull signed releases of models, try them, and serve them.", epilog=_EPILOG
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    for name in COMMANDS:
+    for name in (named,) if named else COMMANDS:
         module = _module(name)
-        command = commands.add_parser(name, parents=[shared], help=module.HELP, description=module.HELP)
+        text = module.HELP if isinstance(module.HELP, str) else module.HELP[name]
+        command = commands.add_parser(name, parents=[shared], help=text, description=text)
         module.add_arguments(command)
     commands.required = True
     return parser
 
 
 def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"ota.commands.{name.replace('-', '_')}")
+    return importlib.import_module(f"ota.commands.{COMMANDS[name]}")
 
 
 def nearest(found: str, known: Sequence[str]) -> str:

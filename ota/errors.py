@@ -104,6 +104,13 @@ class TrialFailed(OtaError):
     permanent = True
 
 
+class Withdrawn(OtaError):
+    """An operator rolled the release back on this device."""
+
+    reason = "operator"
+    permanent = True
+
+
 class ServerError(OtaError):
     """edge-serve cannot be reached, or did not do what it was asked."""
 

@@ -3,37 +3,44 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ota import files as disk
-from ota.agent.parts import Choice, Judged, Parts
-from ota.documents import floor, rollout
+from ota.agent.parts import Parts
+from ota.agent.status_file import version
+from ota.decide import rollout as decide_rollout
+from ota.decide import variant as decide_variant
+from ota.decide.rollout import Target
+from ota.decide.variant import Candidate
+from ota.documents import floor
 from ota.documents import manifest as manifests
+from ota.documents import rollout as rollouts
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import floor_target, manifest_target, rollout_target
-from ota.documents.rollout import Wish
+from ota.documents.rollout import Rollout, Wish
 from ota.errors import NotFound, Postponed, RolledBack, Unsuitable
 from ota.store import bad
 from ota.store.journal import Journal
 
 
-def wishes(parts: Parts) -> Mapping[str, Wish]:
-    """Return bundle -> what the fleet of this device shall have of it.
+def wanted(parts: Parts) -> Rollout:
+    """Return what the fleet of this device shall have.
 
     Raises:
         OtaError: a document is missing, malformed, or older than one that was seen.
     """
     device = parts.device.document(parts.trust)
     path = rollout_target(device.fleet)
-    found = rollout.read_rollout(parts.trust.document(path, rollout.MOST_BYTES), device.fleet)
+    found = rollouts.read_rollout(parts.trust.document(path, rollouts.MOST_BYTES), device.fleet)
     parts.trust.raise_floor(f"serial/{device.fleet}", path, found.serial)
-    return found.models
+    return found
 
 
-def choose(parts: Parts, wish: Wish, entry: Journal) -> Choice:
+def choose(parts: Parts, rollout: Rollout, bundle: str, entry: Journal) -> Target:
     """Return the release of a bundle that this device shall run."""
     device = parts.device.document(parts.trust)
-    return parts.decider.choose(wish, device, entry.active, parts.clock.now())
+    spread = 0 if entry.active == 0 else rollout.spread_seconds
+    return decide_rollout.choose(rollout.models[bundle], device, entry.active, parts.clock.now(), spread_seconds=spread)
 
 
 def manifest(parts: Parts, wish: Wish, release: int) -> tuple[Manifest, str]:
@@ -47,13 +54,8 @@ def manifest(parts: Parts, wish: Wish, release: int) -> tuple[Manifest, str]:
     data = parts.trust.document(path, manifests.MOST_BYTES)
     found = manifests.read_manifest(data, wish.bundle, release)
     _check_floor(parts, wish, found)
-    for program, needed in (("edge_ota", found.needs_agent), ("edge_serve", found.needs_server)):
-        have = parts.device.facts().get(program, "")
-        if needed and have and _numbers(have) < _numbers(needed):
-            shown = program.replace("_", "-")
-            raise Unsuitable(
-                f"{wish.bundle} {release} needs {shown} {needed}, and this is {have}: update {shown} first"
-            )
+    if why := decide_variant.too_old(found, version(), parts.device.facts().get("edge_serve", "")):
+        raise Unsuitable(f"{wish.bundle} {release} is not for this device: {why}")
     kept = parts.layout.manifest(wish.bundle, release)
     if disk.read(kept) != data:
         disk.write_durably(kept, data, 0o600)
@@ -76,26 +78,26 @@ def _check_floor(parts: Parts, wish: Wish, found: Manifest) -> None:
         )
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdecimal())
-
-
-def judged(parts: Parts, manifest: Manifest, *, patient: bool) -> list[Judged]:
+def candidates(parts: Parts, manifest: Manifest, *, patient: bool) -> list[Candidate]:
     """Return all variants, the preferred one first, and why each cannot be taken.
 
     Args:
         patient: wait after a transient failure.
     """
     known, fingerprint, now = bad.load(parts.layout), parts.device.fingerprint(), parts.clock.now()
-    found = []
-    for one in parts.decider.variants(manifest, parts.device.facts()):
-        entry = known.find(manifest.bundle, manifest.release, one.variant.id, fingerprint, now)
-        if one.why_not or entry is None or not (entry.permanent or patient):
-            found.append(one)
-            continue
-        until = "" if entry.permanent else f", until {time.strftime('%Y-%m-%d %H:%M', time.localtime(entry.until))}"
-        found.append(Judged(one.variant, f"it failed on this device{until} ({entry.reason}: {entry.message})"))
-    return found
+    failed = {}
+    for one in manifest.variants:
+        entry = known.find(manifest.bundle, manifest.release, one.id, fingerprint, now)
+        if entry is not None and (entry.permanent or patient):
+            failed[one.id] = _failure(entry)
+    return decide_variant.candidates(manifest, parts.device.facts(), failed)
+
+
+def _failure(entry: bad.Bad) -> str:
+    text = f"{entry.reason}: {entry.message}"
+    if entry.permanent:
+        return text
+    return f"{text}; not before {time.strftime('%Y-%m-%d %H:%M', time.localtime(entry.until))}"
 
 
 def variant(parts: Parts, manifest: Manifest, *, patient: bool) -> Variant:
@@ -105,7 +107,7 @@ def variant(parts: Parts, manifest: Manifest, *, patient: bool) -> Variant:
         Unsuitable: none fits.
         Postponed: those that fit failed here.
     """
-    every = judged(parts, manifest, patient=patient)
+    every = candidates(parts, manifest, patient=patient)
     for one in every:
         if not one.why_not:
             return one.variant

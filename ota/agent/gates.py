@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ota import files
 from ota.agent.parts import Parts
+from ota.decide.code import code_files
 from ota.documents.manifest import Manifest, Variant
 from ota.documents.names import code_target
 from ota.errors import Untrusted
@@ -23,19 +24,20 @@ def check_code(parts: Parts, manifest: Manifest, variant: Variant) -> None:
     Raises:
         Untrusted: with the first such file.
     """
-    for model in manifest.models:
+    for model in sorted(manifest.models):
         entries = manifest.files_of(variant, model)
-        configs = [
-            files.read(parts.layout.blob(one.sha256), _MOST_CONFIG) or b""
+        what = f"{manifest.bundle} {manifest.release}: {model}"
+        configs = {
+            one.path: files.read(parts.layout.blob(one.sha256), _MOST_CONFIG) or b""
             for one in entries
-            if one.path.endswith(".pbtxt")
-        ]
-        for one in parts.decider.code(entries, configs):
+            if one.path.lower().endswith(".pbtxt")
+        }
+        for one, reason in code_files(entries, configs, what):
             approved = parts.trust.target(code_target(manifest.family, one.sha256))
             if approved is None or tuple(approved) != (one.sha256, one.size):
                 raise Untrusted(
-                    f"{manifest.bundle} {manifest.release}: {one.path} of {model} runs as code, and the role engines "
-                    "does not list it: sign it with 'edge-ota publish', or leave it out"
+                    f"{what}: {one.path} runs as code ({reason}), and the role engines does not list it: "
+                    "have that role sign it, or leave it out of the release"
                 )
 
 

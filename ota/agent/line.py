@@ -7,14 +7,15 @@ release that fails is undone and remembered as bad.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ota.agent import desired, gates, recovery, switch
-from ota.agent.parts import Choice, Parts, Verdict
+from ota.agent.parts import Parts, Verdict
 from ota.agent.status_file import StatusFile
+from ota.decide.rollout import Target
 from ota.documents.manifest import FileEntry, Manifest, Variant
-from ota.documents.rollout import Wish
+from ota.documents.rollout import Rollout
 from ota.errors import NoSpace, OtaError, Postponed, ServerError, TrialFailed
 from ota.store import collect, journal, links, pause, places, releases
 from ota.store.bad import ANY_VARIANT
@@ -78,25 +79,26 @@ class Line:
                 }
                 if self._is_paused():
                     return list(outcomes.values())
-                wishes = self._refresh()
-                for bundle, wish in wishes.items():
+                rollout = self.refresh()
+                for bundle in sorted(rollout.models):
                     asked = not self._options.only or bundle in self._options.only
                     if asked and (bundle not in outcomes or outcomes[bundle].error is None):
-                        outcomes[bundle] = self._guarded(bundle, functools.partial(self.update, wish))
-                self._collect(wishes)
+                        outcomes[bundle] = self._guarded(bundle, functools.partial(self.update, rollout, bundle))
+                self._collect(rollout)
             finally:
                 self._say(state="idle")
             return list(outcomes.values())
 
-    def update(self, wish: Wish) -> Outcome:
+    def update(self, rollout: Rollout, bundle: str) -> Outcome:
         """Bring one bundle to the release that this device shall run."""
-        entry = journal.read(self._layout, wish.bundle) or Journal(wish.bundle)
+        wish, entry = rollout.models[bundle], journal.read(self._layout, bundle) or Journal(bundle)
         if entry.next is not None and entry.next.stage in _UNFINISHED:
             return self._wait(entry, f"{entry.next.release} is in {entry.next.stage.value}; it ends first")
-        choice = desired.choose(self._parts, wish, entry)
-        is_whole = journal.has_whole(self._layout, entry, entry.active)
-        if choice.release == 0 or (choice.release == entry.active and is_whole):
-            return self._nothing(entry, choice)
+        choice = desired.choose(self._parts, rollout, bundle, entry)
+        if choice.release == entry.active and journal.has_whole(self._layout, entry, entry.active):
+            return self._nothing(entry)
+        if choice.release == 0:
+            return self._withdraw(entry, choice)
         manifest, sha256 = desired.manifest(self._parts, wish, choice.release)
         links.check_free(self._layout, self._repository, manifest.models, entry.wanted_links())
         variant = desired.variant(self._parts, manifest, patient=not self._options.by_hand)
@@ -147,17 +149,18 @@ class Line:
             self._parts.tell(text)
         return found is not None
 
-    def _refresh(self) -> Mapping[str, Wish]:
+    def refresh(self) -> Rollout:
+        """Fetch and verify the metadata; what this device's fleet shall have."""
         self._say(state="checking", last_check=self._now())
         try:
             self._parts.trust.refresh()
-            wishes = desired.wishes(self._parts)
+            rollout = desired.wanted(self._parts)
         except OtaError as error:
             self.status.failed(self._now(), "refresh", error)
             raise
         expires = {role: self._now() + left for role, left in self._parts.trust.expires().items()}
         self._say(last_success=self._now(), metadata_expires=expires, error=None)
-        return wishes
+        return rollout
 
     def _planned(self, entry: Journal, manifest: Manifest, variant: Variant) -> Journal:
         """Go on with the same release and variant, or begin with another one."""
@@ -189,7 +192,7 @@ class Line:
         try:
             return self._parts.fetcher.missing(files)
         except NoSpace:
-            self._collect({})
+            self._collect(None)
             return self._parts.fetcher.missing(files)
 
     def _install(self, entry: Journal, manifest: Manifest, variant: Variant, sha256: str) -> Journal:
@@ -310,11 +313,17 @@ class Line:
         self.status.bundle(self._now(), entry)
         return entry
 
-    def _nothing(self, entry: Journal, choice: Choice) -> Outcome:
+    def _nothing(self, entry: Journal) -> Outcome:
         if entry.next is not None and entry.next.stage not in _UNFINISHED:
             entry = switch.step(self._parts, entry, None)  # the wish went back before the switch
         self.status.bundle(self._now(), entry)
-        return Outcome(entry.bundle, entry.active, "" if choice.release else choice.why)
+        return Outcome(entry.bundle, entry.active)
+
+    def _withdraw(self, entry: Journal, choice: Target) -> Outcome:
+        """Remove the links of a bundle that this device may not serve any more."""
+        if entry.active:
+            entry = switch.withdraw(self._parts, entry, choice.why)
+        return self._wait(entry, choice.why)
 
     def _wait(self, entry: Journal, why: str) -> Outcome:
         self.status.bundle(self._now(), entry, reason=why)
@@ -331,7 +340,8 @@ class Line:
             entry = journal.read(self._layout, bundle)
             return Outcome(bundle, entry.serving() if entry else 0, error=error)
 
-    def _collect(self, wishes: Mapping[str, Wish]) -> None:
+    def _collect(self, rollout: Rollout | None) -> None:
+        wishes = rollout.models if rollout else {}
         name = self._parts.device.document(self._parts.trust).device if wishes else ""
         wanted = [(one.bundle, release) for one in wishes.values() for release in (one.want, one.pin.get(name, 0))]
         collect.collect(self._layout, self._repository, self._now(), wanted)

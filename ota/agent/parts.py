@@ -11,8 +11,8 @@ from typing import Protocol
 from ota.clock import Clock
 from ota.documents.device import DeviceDocument
 from ota.documents.manifest import FileEntry, Manifest, Variant
-from ota.documents.rollout import Wish
 from ota.layout import Layout
+from ota.server.administration import Loaded
 from ota.settings import Settings
 from ota.store.journal import Journal
 
@@ -53,42 +53,6 @@ class Fetcher(Protocol):
         """Put the blobs of files into the store, verified and durable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What a device shall do about a bundle.
-
-    Attributes:
-        release: the release to run; 0 = none.
-        may_switch: the switching hours have come; until then the release is fetched and tried only.
-        why: why it is this release, or why it waits; for `explain` and status.
-    """
-
-    release: int
-    may_switch: bool = True
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A variant, and why it cannot be taken; "" = it can."""
-
-    variant: Variant
-    why_not: str = ""
-
-
-class Decider(Protocol):
-    """Pure decisions. `decide/`."""
-
-    def choose(self, wish: Wish, device: DeviceDocument, active: int, now: float) -> Choice:
-        """Return the release that this device shall run."""
-
-    def variants(self, manifest: Manifest, facts: Mapping[str, str]) -> Sequence[Judged]:
-        """Return all variants, the preferred one first."""
-
-    def code(self, files: Sequence[FileEntry], configs: Sequence[bytes]) -> Sequence[FileEntry]:
-        """Return the files that run as code, so that the role engines must approve them."""
-
-
 class Device(Protocol):
     """This device."""
 
@@ -124,16 +88,8 @@ class Builder(Protocol):
         """Build the plans of a variant into the directories of its models. What is built already stays."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The result of a reload for one model: the versions that serve, and why the last load failed ("" = it did not)."""
-
-    versions: tuple[str, ...]
-    reason: str = ""
-
-
 class Server(Protocol):
-    """edge-serve's administration. `server.status`."""
+    """edge-serve. `server.administration`."""
 
     def is_there(self) -> bool:
         """Return whether edge-serve answers."""
@@ -182,7 +138,6 @@ class Parts:
     clock: Clock
     trust: Trust
     fetcher: Fetcher
-    decider: Decider
     device: Device
     trial: Trial
     builder: Builder

@@ -105,6 +105,16 @@ def go_back(parts: Parts, entry: Journal) -> Journal:
     return end_undo(parts.layout, entry)
 
 
+def withdraw(parts: Parts, entry: Journal, why: str) -> Journal:
+    """Remove the links of the active release, because nothing of the bundle may run here; the journal without it."""
+    variant = entry.next.variant if entry.next else ""
+    following = Next(entry.active, variant, Stage.UNDOING, 0, parts.clock.now())
+    note(parts, Event(parts.clock.now(), "withdrawn", entry.bundle, entry.active, message=why))
+    entry = replace(entry, active=0, previous=0, next=following)
+    journal.write(parts.layout, entry)
+    return go_back(parts, entry)
+
+
 def _named(release: int) -> str:
     return f"release {release}" if release else "no release"
 

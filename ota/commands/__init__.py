@@ -1,8 +1,27 @@
-"""The commands of edge-ota, one file each; the file is named after the command. `run` returns the exit status.
+"""The commands of edge-ota. `run` returns the exit status.
 
-Each module has `HELP` (one line), `add_arguments(parser)`, and `run(arguments, settings)`. Heavy libraries are imported
-by the commands that need them, so that `edge-ota status` starts at once.
+Each module has `HELP` (one line, or one for each of its commands), `add_arguments(parser)`, and
+`run(arguments, settings)`. A run imports the module of its own command only, so that `edge-ota boot` starts at once.
 """
 
-#: in the order of `edge-ota --help`
-COMMANDS: tuple[str, ...] = ("publish", "run-trial")
+from collections.abc import Mapping
+
+#: command -> module, in the order of `edge-ota --help`
+COMMANDS: Mapping[str, str] = {
+    "status": "status",
+    "check": "check",
+    "plan": "check",
+    "apply": "apply",
+    "import": "import_",
+    "rollback": "rollback",
+    "pause": "pause",
+    "resume": "pause",
+    "retry": "retry",
+    "explain": "explain",
+    "history": "status",
+    "verify": "verify",
+    "gc": "gc",
+    "boot": "boot",
+    "publish": "publish",
+    "run-trial": "run_trial",
+}

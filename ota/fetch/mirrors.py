@@ -33,6 +33,11 @@ class Mirrors:
         self._failed: dict[int, float] = {}
         self._lied: set[int] = set()
 
+    @property
+    def sources(self) -> list[Source]:
+        """The sources, in the order in which they are tried now."""
+        return [self._sources[number] for number in self._order()]
+
     def first(self, act: Callable[[Source], Value]) -> Value:
         """Return what `act` returns for the first source with which it does not fail.
 

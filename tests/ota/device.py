@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ota import files
 from ota.agent.line import Line, Options, Outcome
-from ota.agent.parts import Choice, Judged, Loaded, Parts, Progress, Trust, Verdict
+from ota.agent.parts import Parts, Progress, Trust, Verdict
 from ota.documents.device import DeviceDocument
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import manifest_target, rollout_target
-from ota.documents.rollout import Wish
 from ota.errors import NotFound, OtaError, TrialFailed
 from ota.layout import Layout
+from ota.server.administration import Loaded
 from ota.settings import Settings
 from ota.store import journal, releases
 from ota.store.journal import Journal
@@ -23,6 +24,8 @@ from ota.strict_json import canonical
 from tests.ota.bundles import Files, files_of, manifest_bytes, sha256
 
 NOW = 1_800_000_000.0
+#: hours of the day that are not now, in the zone of this machine
+LATER = time.strftime("%H:00-%H:30", time.localtime(NOW + 2 * 3600))
 
 
 @dataclass
@@ -102,25 +105,6 @@ class FakeFetcher:
 
 
 @dataclass
-class FakeDecider:
-    """Takes what the fleet wants."""
-
-    may_switch: bool = True
-    code_paths: set[str] = field(default_factory=set)
-
-    def choose(self, wish: Wish, device: DeviceDocument, active: int, now: float) -> Choice:
-        if wish.paused:
-            return Choice(active, True, "paused")
-        return Choice(wish.want, self.may_switch, "" if self.may_switch else "the switching hours are 02:00-05:00")
-
-    def variants(self, manifest: Manifest, facts: Mapping[str, str]) -> Sequence[Judged]:
-        return [Judged(one) for one in sorted(manifest.variants, key=lambda one: one.priority)]
-
-    def code(self, files: Sequence[FileEntry], configs: Sequence[bytes]) -> Sequence[FileEntry]:
-        return [one for one in files if one.path in self.code_paths]
-
-
-@dataclass
 class FakeDevice:
     """A device with room for both releases."""
 
@@ -131,7 +115,7 @@ class FakeDevice:
         return DeviceDocument("dev-1", "plant", "prod")
 
     def facts(self) -> Mapping[str, str]:
-        return {"arch": "x86_64", "edge_ota": "0.1.0", "edge_serve": "0.1.0"}
+        return {"arch": "x86_64", "edge_serve": "0.1.0"}
 
     def fingerprint(self) -> str:
         return self.print
@@ -251,7 +235,7 @@ class Device:
         self.layout = Layout(root / "state")
         self.repository = root / "models"
         self.repository.mkdir(parents=True, exist_ok=True)
-        self.clock, self.trust, self.decider, self.facts = FakeClock(), FakeTrust(), FakeDecider(), FakeDevice()
+        self.clock, self.trust, self.facts = FakeClock(), FakeTrust(), FakeDevice()
         self.fetcher, self.server = FakeFetcher(self.layout), FakeServer(self.repository)
         self.trial, self.probation, self.tell = FakeTrial(), FakeProbation(), FakeTell()
         self.settings = Settings(
@@ -264,7 +248,7 @@ class Device:
 
     def parts(self) -> Parts:
         return Parts(
-            self.layout, self.settings, self.clock, self.trust, self.fetcher, self.decider, self.facts, self.trial,
+            self.layout, self.settings, self.clock, self.trust, self.fetcher, self.facts, self.trial,
             FakeBuilder(), self.server, self.probation, self.tell,
         )  # fmt: skip
 
@@ -282,7 +266,8 @@ class Device:
     def want(self, bundle: str, release: int, **members: object) -> None:
         """Change the rollout document."""
         self.serial += 1
-        self.wishes[bundle] = {"family": "vision", "want": release, **members}
+        steps = [{"ring": "prod", "percent": 100}]
+        self.wishes[bundle] = {"family": "vision", "want": release, "steps": steps, **members}
         document = {"schema": 1, "fleet": "plant", "serial": self.serial, "models": self.wishes}
         self.trust.documents[rollout_target("plant")] = canonical(document)
 

@@ -22,7 +22,7 @@ from ota.errors import (
 from ota.store import bad, history, pause
 from ota.store.journal import Stage
 from tests.ota.bundles import files_of, sha256
-from tests.ota.device import NOW, Device
+from tests.ota.device import LATER, NOW, Device
 
 PAIR: Mapping[str, Any] = {"front": 1, "inner": 1, "outer": 1}
 
@@ -79,7 +79,7 @@ def test_a_release_that_fails_its_trial_is_never_seen_and_not_tried_again(device
     outcome = device.run(by_hand=False)["det"]
     assert device.trial.tried == tried
     assert outcome.release == 16
-    assert "it failed on this device (trial: the golden test of det 18 failed" in outcome.waiting_for
+    assert "it failed on this device: trial: the golden test of det 18 failed" in outcome.waiting_for
     assert "'edge-ota retry det' tries it again" in outcome.waiting_for
     assert "golden test" in status(device)["models"]["det"]["reason"]
     device.publish(release=19)
@@ -174,19 +174,21 @@ def test_where_memory_holds_one_release_the_load_is_the_trial(device: Device) ->
 
 @pytest.mark.fault("R7")
 def test_a_newer_release_takes_the_place_of_one_that_waits_for_its_hours(device: Device) -> None:
-    device.decider.may_switch = False
     device.publish(release=17)
+    device.want("det", 17, window=LATER)
     outcome = device.run()["det"]
-    assert (outcome.release, outcome.waiting_for) == (16, "the switching hours are 02:00-05:00")
+    assert outcome.release == 16
+    assert outcome.waiting_for == f"the steps of release 17 include this device; it switches at {LATER} local time"
     following = device.journal().next
     assert following is not None
     assert (following.release, following.stage) == (17, Stage.TESTED)
     device.publish(release=18)
+    device.want("det", 18, window=LATER)
     device.run()
     following = device.journal().next
     assert following is not None
     assert (following.release, following.stage) == (18, Stage.TESTED)
-    device.decider.may_switch = True
+    device.want("det", 18)
     tried = list(device.trial.tried)
     assert device.run()["det"].release == 18
     assert device.trial.tried == tried  # tested before
@@ -206,14 +208,13 @@ def test_a_newer_release_waits_until_a_probation_has_ended(device: Device) -> No
 
 
 def test_a_wish_that_goes_back_before_the_switch_is_followed(device: Device) -> None:
-    device.decider.may_switch = False
     device.publish(release=17)
+    device.want("det", 17, window=LATER)
     device.run()
     device.want("det", 16)
     device.run()
     assert device.journal().next is None
     device.want("det", 17)
-    device.decider.may_switch = True
     assert device.run()["det"].release == 17
     device.want("det", 16)  # a rollback by the fleet: the release is still on this disk
     device.fetcher.fetched.clear()
@@ -238,16 +239,17 @@ def test_a_model_that_was_copied_in_by_hand_is_refused_before_anything_is_fetche
 @pytest.mark.parametrize(("member", "program"), [("needs_agent", "edge-ota"), ("needs_server", "edge-serve")])
 def test_a_release_that_needs_a_newer_program_is_refused(device: Device, member: str, program: str) -> None:
     device.publish("det", 17, None, **{member: "9.1"})
-    with pytest.raises(Unsuitable, match=rf"det 17 needs {program} 9.1, and this is 0.1.0: update {program} first"):
+    with pytest.raises(
+        Unsuitable, match=rf"it needs {program} 9.1 or newer, and this is 0.1.*: update {program} first"
+    ):
         device.run()
     assert device.server.serving == {"det": 16}
 
 
 def test_code_that_the_role_engines_does_not_list_is_refused(device: Device) -> None:
     models = {"det": {**files_of("det", 17), "17/model.py": b"import os"}}
-    device.decider.code_paths = {"17/model.py"}
     device.publish("det", 17, models)
-    with pytest.raises(Untrusted, match=r"17/model.py of det runs as code, and the role engines does not list it"):
+    with pytest.raises(Untrusted, match=r"17/model.py runs as code \(it is no data .* role engines does not list it"):
         device.run()
     assert not device.layout.release("det", 17).exists()
     code = models["det"]["17/model.py"]
@@ -261,7 +263,7 @@ def test_transient_failures_wait_longer_except_when_an_operator_asks(device: Dev
     with pytest.raises(FetchError):
         device.run(by_hand=False)
     waiting = device.run(by_hand=False)["det"].waiting_for
-    assert "(fetch: the server is down)" in waiting
+    assert "fetch: the server is down; not before" in waiting
     device.clock.seconds += bad.FIRST_WAIT
     with pytest.raises(FetchError):
         device.run(by_hand=False)
@@ -361,3 +363,14 @@ def test_a_damaged_active_release_is_put_in_place_again(device: Device) -> None:
     assert device.run()["det"].release == 16
     assert device.server.serving == {"det": 16}
     assert (device.layout.release("det", 16) / "16" / "model.onnx").exists()
+
+
+def test_a_denied_release_without_another_one_is_withdrawn(device: Device) -> None:
+    device.want("det", 16, deny=[16])
+    outcome = device.run()["det"]
+    assert "no other release is allowed, so the model is not served; publish one" in outcome.waiting_for
+    assert device.server.serving == {}
+    assert list(device.repository.iterdir()) == []
+    assert device.journal().active == 0
+    device.publish(release=17)
+    assert device.run()["det"].release == 17

@@ -1,0 +1,105 @@
+"""The boot step: runs before edge-serve starts, without a network, and never fails the boot.
+
+Each start uses up one of the tries of a release in probation. When none is left, the links go back to the release
+before, so that edge-serve's safe mode need not leave the model out. A switch that was cut off is undone: the release
+that was GOOD serves until the agent runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from ota.agent import recovery
+from ota.agent.status_file import StatusFile
+from ota.errors import OtaError
+from ota.layout import Layout
+from ota.settings import Settings
+from ota.store import bad, history, journal, links
+from ota.store.bad import ANY_VARIANT, Bad
+from ota.store.history import Event
+from ota.store.journal import Journal, Next, Stage
+from ota.store.lock import locked
+
+#: seconds for another edge-ota to end; it heals links itself
+_PATIENCE = 2.0
+
+Say = Callable[[str], None]
+
+
+class Boot:
+    """One boot step."""
+
+    def __init__(self, settings: Settings, now: float, say: Say) -> None:
+        self._layout, self._repository = Layout(settings.state_dir), settings.model_repository
+        self._now, self._say = now, say
+
+    def run(self) -> None:
+        """Make all links name releases that may serve. Errors are said, never raised."""
+        if not self._layout.journal.is_dir() and not self._layout.releases.is_dir():
+            return  # nothing was ever installed
+        with self._said("nothing was checked"), locked(self._layout, "boot", _PATIENCE):
+            status = StatusFile(self._layout)
+            for bundle in journal.bundles(self._layout):
+                with self._said(f"{bundle} is left as it is: edge-serve's safe mode decides"):
+                    status.bundle(self._now, self._check(bundle))
+
+    def _check(self, bundle: str) -> Journal:
+        """Make one bundle right; its journal."""
+        restored = recovery.restore(self._layout, self._repository, bundle)
+        entry = restored.entry
+        for text in restored.found:
+            self._say(text)
+            self._note(Event(self._now, "healed", bundle, entry.serving(), message=text))
+        following = entry.next
+        if following is None:
+            return entry
+        if following.stage is Stage.UNDOING:
+            return recovery.end_undo(self._layout, entry)
+        if following.stage not in journal.SWITCHED:
+            return entry
+        if following.tries <= 1:
+            return self._roll_back(entry, following)
+        return self._use_up(entry, following)
+
+    def _use_up(self, entry: Journal, following: Next) -> Journal:
+        left = following.tries - 1
+        self._say(f"{entry.bundle}: {left} of the starts of release {following.release} are left")
+        if following.stage is Stage.PROBATION:
+            entry = replace(entry, next=replace(following, tries=left))
+            journal.write(self._layout, entry)
+            return entry
+        self._say(f"{entry.bundle}: the switch to release {following.release} was cut off: undone until the agent runs")
+        return self._turn_back(entry, replace(following, stage=Stage.INSTALLED, tries=left))
+
+    def _roll_back(self, entry: Journal, following: Next) -> Journal:
+        text = "edge-serve started again and again while it was new"
+        self._say(f"{entry.bundle}: back from release {following.release} to {entry.active or 'none'}: {text}")
+        found = Bad(entry.bundle, following.release, ANY_VARIANT, "", "crash_loop", text, self._now, permanent=True)
+        with self._said("the bad list lacks it"):
+            bad.save(self._layout, bad.load(self._layout).add(found))
+        self._note(Event(self._now, "rolled_back", entry.bundle, following.release, reason="crash_loop", message=text))
+        return self._turn_back(entry, None)
+
+    def _turn_back(self, entry: Journal, following: Next | None) -> Journal:
+        """Make the links name the active release. UNDOING in the journal lets the next boot go on with it."""
+        entry = recovery.begin_undo(self._layout, entry)
+        links.apply(self._layout, self._repository, entry.wanted_links())
+        entry = replace(entry, next=following)
+        journal.write(self._layout, entry)
+        return entry
+
+    def _note(self, event: Event) -> None:
+        with self._said("the history lacks an event"):
+            history.append(self._layout, event)
+
+    @contextlib.contextmanager
+    def _said(self, what: str) -> Iterator[None]:
+        """Say an error, and go on."""
+        try:
+            yield
+        except OtaError as error:
+            self._say(f"{what}: {error.message}")
+        except Exception as error:  # a fault of ours must not hold up the boot
+            self._say(f"{what}: {type(error).__name__}: {error}")

@@ -1,0 +1,84 @@
+"""What an operator does at the device: roll back, retry, pause, resume."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ota.agent import switch
+from ota.agent.parts import Parts
+from ota.errors import StoreError, TrialFailed, UsageError, Withdrawn
+from ota.layout import Layout
+from ota.store import bad, history, journal, pause, releases
+from ota.store.bad import ANY_VARIANT
+from ota.store.history import Event
+from ota.store.journal import Journal, Next, Stage
+from ota.store.pause import Pause
+
+
+def roll_back(parts: Parts, bundle: str, why: str) -> Journal:
+    """Go back to the release before, and remember the one that serves as bad, so that no run brings it back.
+
+    Raises:
+        UsageError: there is no such bundle.
+        StoreError: there is no release before.
+    """
+    entry = _journal(parts.layout, bundle)
+    error = Withdrawn(f"rolled back by the operator{f': {why}' if why else ''}")
+    if entry.next is not None and entry.next.stage in (*journal.SWITCHED, Stage.UNDOING):
+        return switch.undo(parts, entry, error)
+    older = entry.previous
+    if not older or not journal.has_whole(parts.layout, entry, older):
+        raise StoreError(
+            f"no release of {bundle} before {entry.active} is on this device: publish another one, "
+            f"or pin an older one with 'edge-ota publish rollout pin'"
+        )
+    switch.remember(parts, bundle, entry.active, ANY_VARIANT, error)
+    record = releases.read_record(parts.layout.release(entry.models[older][0], older))
+    following = Next(older, record.variant if record else "", Stage.TESTED, parts.settings.tries, parts.clock.now())
+    try:
+        entry = switch.switch(parts, entry, following)
+    except TrialFailed as failed:
+        switch.undo(parts, journal.read(parts.layout, bundle) or entry, failed)
+        raise
+    entry = replace(switch.accept(parts, entry), previous=0)
+    journal.write(parts.layout, entry)
+    return entry
+
+
+def retry(layout: Layout, bundle: str, release: int, now: float) -> int:
+    """Remove entries from the bad list; how many.
+
+    Raises:
+        UsageError: there is no such bundle.
+    """
+    known = bad.load(layout)
+    left = known.without(bundle, release)
+    if bundle and bundle not in {one.bundle for one in known.entries}:
+        _journal(layout, bundle)
+    bad.save(layout, left)
+    count = len(known.entries) - len(left.entries)
+    if count:
+        history.append(layout, Event(now, "retried", bundle, release))
+    return count
+
+
+def stop_updates(layout: Layout, why: str, now: float) -> None:
+    """Pause updates. Serving goes on, and a probation is judged."""
+    pause.write(layout, Pause(now, why))
+    history.append(layout, Event(now, "paused", message=why))
+
+
+def go_on(layout: Layout, now: float) -> bool:
+    """Resume updates; whether they were paused."""
+    was_paused = pause.remove(layout)
+    if was_paused:
+        history.append(layout, Event(now, "resumed"))
+    return was_paused
+
+
+def _journal(layout: Layout, bundle: str) -> Journal:
+    entry = journal.read(layout, bundle)
+    if entry is None:
+        known = ", ".join(journal.bundles(layout)) or "none"
+        raise UsageError(f"there is no bundle {bundle!r} on this device; there are: {known}")
+    return entry

@@ -1,0 +1,71 @@
+"""What a run would do, without doing it: `edge-ota check`, `plan`, and `explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ota.agent import desired
+from ota.agent.parts import Parts
+from ota.decide.variant import Candidate
+from ota.documents.rollout import Rollout
+from ota.errors import OtaError
+from ota.store import journal, links
+from ota.store.journal import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a run would do about a bundle.
+
+    Attributes:
+        release: the one that serves; wanted: the one that this device shall run.
+        why: why it is this one, or why it waits.
+        variant, missing_bytes: of the wanted release; "" and -1 where nobody asked, or nothing is to be done.
+        error: why it cannot be done.
+    """
+
+    bundle: str
+    release: int
+    wanted: int
+    why: str = ""
+    variant: str = ""
+    missing_bytes: int = -1
+    error: OtaError | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether there is something to do."""
+        return self.wanted not in (0, self.release)
+
+
+def plan(parts: Parts, rollout: Rollout, only: Sequence[str], *, detailed: bool) -> list[Planned]:
+    """Return what a run would do. `detailed` reads manifests, and asks for the room on the disk."""
+    return [_plan(parts, rollout, bundle, detailed) for bundle in sorted(rollout.models) if not only or bundle in only]
+
+
+def _plan(parts: Parts, rollout: Rollout, bundle: str, detailed: bool) -> Planned:
+    wish = rollout.models[bundle]
+    entry = journal.read(parts.layout, wish.bundle) or Journal(wish.bundle)
+    wanted, why, variant, missing = 0, "", "", -1
+    try:
+        choice = desired.choose(parts, rollout, bundle, entry)
+        wanted, why = choice.release, choice.why
+        if detailed and wanted not in (0, entry.serving()):
+            manifest, _ = desired.manifest(parts, wish, wanted)
+            links.check_free(parts.layout, parts.settings.model_repository, manifest.models, entry.wanted_links())
+            chosen = desired.variant(parts, manifest, patient=False)
+            variant = chosen.id
+            missing = parts.fetcher.missing(desired.files(manifest, chosen))
+    except OtaError as error:
+        return Planned(wish.bundle, entry.serving(), wanted, why, variant, missing, error)
+    return Planned(wish.bundle, entry.serving(), wanted, why, variant, missing)
+
+
+def explain(parts: Parts, rollout: Rollout, bundle: str) -> tuple[Planned, list[Candidate]]:
+    """Return what a run would do about a bundle, and how each variant of the wanted release was judged."""
+    found = _plan(parts, rollout, bundle, True)
+    if not found.wanted:
+        return found, []
+    manifest, _ = desired.manifest(parts, rollout.models[bundle], found.wanted)
+    return found, desired.candidates(parts, manifest, patient=True)

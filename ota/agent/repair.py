@@ -1,0 +1,75 @@
+"""The repair of releases whose files changed on disk: their blobs are fetched again and put in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ota import files
+from ota.agent import switch
+from ota.agent.parts import Parts
+from ota.documents.manifest import FileEntry, read_manifest
+from ota.errors import OtaError, ServerError
+from ota.layout import Layout
+from ota.store import history, journal, releases, scrub
+from ota.store.history import Event
+from ota.store.releases import Installed
+from ota.store.scrub import Damage
+
+
+def installed(layout: Layout) -> list[tuple[str, int]]:
+    """Return model and release of all releases that journals name."""
+    found: set[tuple[str, int]] = set()
+    for bundle in journal.bundles(layout):
+        entry = journal.read(layout, bundle)
+        if entry is not None:
+            found.update((model, one) for one in entry.releases() for model in entry.models.get(one, ()))
+    return sorted(found)
+
+
+def repair(parts: Parts, found: Iterable[Damage]) -> list[Damage]:
+    """Put damaged files in place again; the damage that is left: what no manifest on this device names.
+
+    Raises:
+        OtaError: the blobs did not come, or the disk does not take them.
+    """
+    left, bundles = [], set()
+    found = list(found)
+    scrub.discard(parts.layout, found)
+    for damage in found:
+        record = releases.read_record(parts.layout.release(damage.model, damage.release))
+        if record is None or damage.path not in record.files:
+            left.append(damage)
+            continue
+        entry = _entries(parts, record).get(damage.path) or FileEntry(damage.path, *record.files[damage.path])
+        parts.fetcher.missing([entry])
+        parts.fetcher.fetch([entry], lambda done, total: None)
+        releases.repair(parts.layout, record, damage.path)
+        bundles.add(record.bundle)
+        text = f"{damage.path} {damage.found}: put in place again"
+        history.append(parts.layout, Event(parts.clock.now(), "repaired", record.bundle, record.release, message=text))
+        parts.tell(f"{damage.model} {damage.release}: {text}")
+    for bundle in sorted(bundles):
+        _reload(parts, bundle)
+    return left
+
+
+def _entries(parts: Parts, record: Installed) -> Mapping[str, FileEntry]:
+    """Return the files as the manifest has them, because only it knows the chunks."""
+    data = files.read(parts.layout.manifest(record.bundle, record.release))
+    if data is None:
+        return {}
+    try:
+        manifest = read_manifest(data, record.bundle, record.release)
+        variant = next(one for one in manifest.variants if one.id == record.variant)
+        return {one.path: one for one in manifest.files_of(variant, record.model)}
+    except (OtaError, StopIteration, KeyError):
+        return {}
+
+
+def _reload(parts: Parts, bundle: str) -> None:
+    entry = journal.read(parts.layout, bundle)
+    if entry is not None:
+        try:
+            switch.load(parts, entry)
+        except ServerError as error:
+            parts.tell(f"{bundle} is repaired, and edge-serve was not told: {error.message}")

@@ -1,0 +1,49 @@
+"""Progress of a run: lines, and how far a download is. In a terminal in place, else sparsely, as for a journal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+#: seconds between two lines about one download where they stay
+_SPARSE = 30.0
+_MIB = 1024 * 1024
+
+
+class Printer:
+    """Implements `parts.Tell`. Nothing of it is coloured."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stderr
+        self._in_place = self._out.isatty()
+        self._open = False
+        self._shown = 0.0
+
+    def __call__(self, text: str) -> None:
+        """Show a line."""
+        self._end()
+        print(text, file=self._out, flush=True)
+
+    def progress(self, text: str, done: int, total: int) -> None:
+        """Show how far something is."""
+        now = time.monotonic()
+        is_last = done >= total
+        if not is_last and now - self._shown < (0.2 if self._in_place else _SPARSE):
+            return
+        self._shown = now
+        line = f"{text}: {done / _MIB:.1f} of {total / _MIB:.1f} MiB"
+        if not self._in_place:
+            print(line, file=self._out, flush=True)
+            return
+        self._out.write(f"\r{line}   ")
+        self._out.flush()
+        self._open = True
+        if is_last:
+            self._end()
+
+    def _end(self) -> None:
+        """Leave a line that was shown in place."""
+        if self._open:
+            self._out.write("\n")
+            self._open = False

@@ -1,0 +1,57 @@
+"""`edge-ota apply`: bring this device to the releases that it shall run. The timer runs it with --scheduled."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from ota.agent.compose import opened
+from ota.agent.line import Line, Options, Outcome
+from ota.settings import Settings
+
+HELP = "update: refresh, fetch, install, try, switch, and watch the new releases"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """BUNDLE ..., --now, --scheduled, --json."""
+    parser.add_argument("bundle", nargs="*", metavar="BUNDLE", help="these bundles only")
+    parser.add_argument("--now", action="store_true", help="switch at once, whatever the switching hours say")
+    parser.add_argument(
+        "--scheduled",
+        action="store_true",
+        help="as the timer: keep download hours, metered links, and the waits after failures",
+    )
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Run the line once."""
+    options = Options(by_hand=not arguments.scheduled, now=arguments.now, only=tuple(arguments.bundle))
+    with opened(settings, by_hand=options.by_hand) as parts:
+        outcomes = Line(parts, options).run("apply")
+    return report(outcomes, as_json=arguments.json)
+
+
+def report(outcomes: list[Outcome], *, as_json: bool) -> int:
+    """Print what a run did; the exit status of its first error."""
+    if as_json:
+        print(json.dumps([_document(one) for one in outcomes], indent=2))
+    for one in outcomes:
+        if not as_json and one.error is None:
+            serves = f"release {one.release} serves" if one.release else "no release serves"
+            print(f"{one.bundle}: {serves}{f'; {one.waiting_for}' if one.waiting_for else ''}")
+        elif one.error is not None:
+            print(f"edge-ota: {one.bundle}: {one.error.message}", file=sys.stderr)
+    if not outcomes and not as_json:
+        print("nothing to do: the fleet of this device has no releases, and none is installed")
+    return next((one.error.exit_status for one in outcomes if one.error is not None), 0)
+
+
+def _document(one: Outcome) -> dict[str, object]:
+    return {
+        "bundle": one.bundle,
+        "release": one.release,
+        "waiting_for": one.waiting_for,
+        "error": {"reason": one.error.reason, "message": one.error.message} if one.error else None,
+    }

@@ -1,0 +1,68 @@
+"""`edge-ota check` and `edge-ota plan`: what an update would do. Metadata is refreshed, nothing is installed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+
+from ota.agent.compose import opened
+from ota.agent.line import Line
+from ota.agent.plan import Planned, plan
+from ota.settings import Settings
+from ota.store import pause, places
+from ota.store.lock import locked
+
+HELP: Mapping[str, str] = {
+    "check": "refresh the metadata, and show which releases this device shall run",
+    "plan": "show what 'apply' would do: variants, bytes, and what it would wait for",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """BUNDLE ..., --json."""
+    parser.add_argument("bundle", nargs="*", metavar="BUNDLE", help="these bundles only")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Print a line for each bundle; the exit status of the first error."""
+    detailed = arguments.command == "plan"
+    with opened(settings, by_hand=True) as parts, locked(parts.layout, arguments.command):
+        places.prepare(parts.layout)
+        line = Line(parts)
+        found = plan(parts, line.refresh(), arguments.bundle, detailed=detailed)
+        line.status.write(parts.clock.now(), state="idle")
+        if pause.read(parts.layout):
+            print("updates are paused: 'edge-ota resume'", file=sys.stderr)
+    if arguments.json:
+        print(json.dumps([document(one) for one in found], indent=2))
+    else:
+        for one in found:
+            print(shown(one))
+    return next((one.error.exit_status for one in found if one.error), 0)
+
+
+def shown(one: Planned) -> str:
+    """Return a line about a bundle."""
+    serves = f"{one.bundle}: release {one.release} serves" if one.release else f"{one.bundle}: no release serves"
+    text = f"{serves}, {one.wanted} is wanted" if one.is_due else f"{serves}, nothing to do"
+    if one.variant:
+        text += f": variant {one.variant}, {one.missing_bytes} bytes to fetch"
+    if one.why:
+        text += f" ({one.why})"
+    return f"{text}: {one.error.message}" if one.error else text
+
+
+def document(one: Planned) -> dict[str, object]:
+    """Return the JSON of a bundle."""
+    return {
+        "bundle": one.bundle,
+        "release": one.release,
+        "wanted": one.wanted,
+        "why": one.why,
+        "variant": one.variant,
+        "missing_bytes": max(0, one.missing_bytes),
+        "error": {"reason": one.error.reason, "message": one.error.message} if one.error else None,
+    }

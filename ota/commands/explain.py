@@ -1,0 +1,45 @@
+"""`edge-ota explain BUNDLE`: why this device runs, or does not run, a release, and how each variant was judged."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from ota.agent.compose import opened
+from ota.agent.line import Line
+from ota.agent.plan import explain
+from ota.commands.check import document, shown
+from ota.errors import UsageError
+from ota.settings import Settings
+from ota.store import places
+from ota.store.lock import locked
+
+HELP = "show why this device runs a release, and why each variant was taken or not"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """BUNDLE, --json."""
+    parser.add_argument("bundle", metavar="BUNDLE")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Print the decision, the facts, and the variants."""
+    with opened(settings, by_hand=True) as parts, locked(parts.layout, "explain"):
+        places.prepare(parts.layout)
+        rollout = Line(parts).refresh()
+        if arguments.bundle not in rollout.models:
+            known = ", ".join(sorted(rollout.models)) or "none"
+            raise UsageError(f"the fleet of this device has no bundle {arguments.bundle!r}; it has: {known}")
+        planned, judged = explain(parts, rollout, arguments.bundle)
+        facts = dict(parts.device.facts())
+    if arguments.json:
+        variants = [{"id": one.variant.id, "why_not": one.why_not} for one in judged]
+        print(json.dumps({**document(planned), "variants": variants, "facts": facts}, indent=2))
+        return 0
+    print(shown(planned))
+    for one in judged:
+        print(f"  variant {one.variant.id}: {one.why_not or 'fits'}")
+    for name, value in sorted(facts.items()):
+        print(f"  {name} = {value}")
+    return 0

@@ -1,0 +1,27 @@
+"""`edge-ota import DIR`: update from a copy of the repository, such as a USB stick, through the same checks."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ota.agent.compose import opened
+from ota.agent.line import Line, Options
+from ota.commands.apply import report
+from ota.settings import Settings
+
+HELP = "update from a copy of the repository in a directory (made by 'edge-ota publish export')"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """DIR, --now, --json."""
+    parser.add_argument("directory", metavar="DIR", type=Path)
+    parser.add_argument("--now", action="store_true", help="switch at once, whatever the switching hours say")
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Run the line once, with a directory in place of the repository."""
+    with opened(settings, by_hand=True, directory=arguments.directory) as parts:
+        outcomes = Line(parts, Options(now=arguments.now)).run("import")
+    return report(outcomes, as_json=arguments.json)

@@ -1,0 +1,40 @@
+"""`edge-ota pause` and `edge-ota resume`: no updates for a while. Serving goes on."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+
+from ota.agent import by_hand
+from ota.layout import Layout
+from ota.settings import Settings
+from ota.store import places
+from ota.store.lock import locked
+
+HELP: Mapping[str, str] = {
+    "pause": "make no updates until 'resume'; a release in probation is still judged",
+    "resume": "let updates go on after 'pause'",
+}
+#: seconds for a run of the timer to end
+_PATIENCE = 2.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--why."""
+    parser.add_argument("--why", default="", metavar="TEXT", help="for 'status' and the history")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Pause or resume."""
+    layout = Layout(settings.state_dir)
+    with locked(layout, arguments.command, _PATIENCE):
+        places.prepare(layout)
+        if arguments.command == "pause":
+            by_hand.stop_updates(layout, arguments.why, time.time())
+            print("updates are paused: 'edge-ota resume' lets them go on")
+        elif by_hand.go_on(layout, time.time()):
+            print("updates go on with the next run of the timer, or with 'edge-ota apply'")
+        else:
+            print("updates were not paused")
+    return 0

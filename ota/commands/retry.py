@@ -1,0 +1,31 @@
+"""`edge-ota retry [BUNDLE]`: give releases that failed on this device another chance."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from ota.agent import by_hand
+from ota.layout import Layout
+from ota.settings import Settings
+from ota.store import places
+from ota.store.lock import locked
+
+HELP = "give releases that failed on this device another chance"
+_PATIENCE = 2.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """BUNDLE, --release."""
+    parser.add_argument("bundle", nargs="?", default="", metavar="BUNDLE", help="of this bundle only")
+    parser.add_argument("--release", type=int, default=0, metavar="N", help="this release only")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Clear the bad list."""
+    layout = Layout(settings.state_dir)
+    with locked(layout, "retry", _PATIENCE):
+        places.prepare(layout)
+        count = by_hand.retry(layout, arguments.bundle, arguments.release, time.time())
+    print(f"{count} failures cleared; the next run tries again ('edge-ota apply' does so now)")
+    return 0

@@ -1,0 +1,118 @@
+"""`edge-ota status` and `edge-ota history`: how updates stand, and what happened. Offline, and without the lock."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ota.agent import status_file
+from ota.layout import Layout
+from ota.settings import Settings
+from ota.store import bad, history, journal, pause
+from ota.store.journal import Journal
+
+HELP: Mapping[str, str] = {
+    "status": "show the releases, what is on its way, and what is to be done where something waits",
+    "history": "show what happened to the releases of this device",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--json."""
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Print it."""
+    layout = Layout(settings.state_dir)
+    if arguments.command == "history":
+        events = history.read(layout)
+        print(json.dumps(events, indent=2) if arguments.json else "\n".join(map(_event, events)) or "nothing yet")
+        return 0
+    if arguments.json:
+        print(json.dumps(_document(layout), indent=2))
+    else:
+        print("\n".join(_lines(layout, settings)))
+    return 0
+
+
+def _document(layout: Layout) -> dict[str, Any]:
+    found = pause.read(layout)
+    rows = [{name: getattr(one, name) for name in one.__slots__} for one in bad.load(layout).entries]
+    document = {**status_file.read(layout), "bad": rows}
+    document["paused"] = {"since": found.since, "why": found.why} if found else None
+    return document
+
+
+def _lines(layout: Layout, settings: Settings) -> Iterator[str]:
+    document, now = status_file.read(layout), time.time()
+    if not layout.state_dir.is_dir():
+        yield f"edge-ota never ran here: {layout.state_dir} is not there"
+        return
+    checked = _ago(document.get("last_success"), now)
+    yield f"agent: {document.get('state') or 'never ran'}, last successful check {checked}"
+    if (paused := pause.read(layout)) is not None:
+        yield f"paused: {paused.why or 'by an operator'}: 'edge-ota resume' lets updates go on"
+    error = document.get("error")
+    if isinstance(error, dict):
+        yield f"last error: {error.get('reason')}: {error.get('message')}"
+    for role, when in sorted(_table(document, "metadata_expires").items()):
+        if isinstance(when, (int, float)) and when < now + 86400:
+            verb = "expired" if when < now else "expires"
+            yield f"metadata: {role} {verb} {_ago(when, now)}: a refresh needs the repository"
+    bundles = journal.bundles(layout)
+    for bundle in bundles:
+        entry = journal.read(layout, bundle)
+        reason = _table(_table(document, "models"), bundle).get("reason")
+        yield (
+            _bundle(entry, str(reason or ""))
+            if entry
+            else f"{bundle}: its journal is torn: 'edge-ota apply' rebuilds it"
+        )
+    if not bundles:
+        where = " ".join(settings.url) or "the repository (URL is not set)"
+        yield f"no release is installed; 'edge-ota check' asks {where}"
+    for one in bad.load(layout).entries:
+        until = "" if one.permanent else f" (until {time.strftime('%Y-%m-%d %H:%M', time.localtime(one.until))})"
+        yield (
+            f"failed here: {one.bundle} {one.release} {one.variant}{until}: {one.reason}: {one.message}; "
+            f"'edge-ota retry {one.bundle}' tries it again"
+        )
+
+
+def _bundle(entry: Journal, reason: str) -> str:
+    following = entry.next
+    serves = f"release {entry.serving()} serves" if entry.serving() else "no release serves"
+    text = f"{entry.bundle}: {serves}"
+    if entry.previous:
+        text += f" (before: {entry.previous})"
+    if following is None:
+        return f"{text}; {reason}" if reason else text
+    text += f"; {following.release} is {following.stage.value}"
+    if following.stage is journal.Stage.PROBATION:
+        text += f" ({following.tries} starts left)"
+    hint = "the next run goes on with it; 'edge-ota apply' does so now"
+    return f"{text}: {reason or hint}"
+
+
+def _event(found: Mapping[str, Any]) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(found.get("time", 0))))
+    release = f"{found.get('bundle', '')} {found.get('release') or ''} {found.get('variant') or ''}".strip()
+    text = ": ".join(str(found[name]) for name in ("reason", "message") if found.get(name))
+    return " ".join(filter(None, (when, str(found.get("event", "")).ljust(11), release, f"({text})" if text else "")))
+
+
+def _ago(when: object, now: float) -> str:
+    if not isinstance(when, (int, float)):
+        return "never"
+    seconds = abs(now - when)
+    amount = f"{seconds / 86400:.0f} days" if seconds >= 172800 else f"{seconds / 60:.0f} minutes"
+    return f"{amount} ago" if when <= now else f"in {amount}"
+
+
+def _table(found: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = found.get(name)
+    return value if isinstance(value, dict) else {}

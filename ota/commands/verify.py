@@ -1,0 +1,48 @@
+"""`edge-ota verify`: read the releases on this disk and compare them with what was installed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from ota.agent import repair
+from ota.agent.compose import opened
+from ota.agent.tell import Printer
+from ota.errors import StoreError
+from ota.layout import Layout
+from ota.settings import Settings
+from ota.store import journal, scrub
+from ota.store.lock import locked
+
+HELP = "read the installed releases, and find files that changed on disk"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """--repair, --json."""
+    parser.add_argument("--repair", action="store_true", help="fetch damaged files again, and put them in place")
+    parser.add_argument("--json", action="store_true", help="print the damage as JSON")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Print the damage; 5 if there is any (left)."""
+    layout, tell = Layout(settings.state_dir), Printer()
+    releases = repair.installed(layout)
+    found = list(scrub.scrub(layout, releases, lambda model, release: tell(f"reading {model} {release}")))
+    if found and arguments.repair:
+        with opened(settings, by_hand=True) as parts, locked(layout, "verify"):
+            found = repair.repair(parts, found)
+    if arguments.json:
+        rows = [{"model": one.model, "release": one.release, "path": one.path, "found": one.found} for one in found]
+        print(json.dumps({"releases": len(releases), "damage": rows}, indent=2))
+    else:
+        for one in found:
+            print(one)
+        print(f"{len(releases)} releases read, {len(found) or 'no'} damaged files")
+    if found:
+        hint = "'edge-ota verify --repair' fetches them again" if not arguments.repair else "publish the release again"
+        print(f"edge-ota: {hint}; then check the disk", file=sys.stderr)
+    lost = [bundle for bundle in journal.bundles(layout) if journal.read(layout, bundle) is None]
+    for bundle in lost:
+        print(f"edge-ota: the journal of {bundle} is torn or missing: 'edge-ota apply' rebuilds it", file=sys.stderr)
+    return StoreError.exit_status if found or lost else 0

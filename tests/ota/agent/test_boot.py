@@ -1,0 +1,211 @@
+"""The boot step: links, journal, and bad list after starts of the service."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ota.agent.boot import Boot
+from ota.agent.parts import Verdict
+from ota.errors import ServerError, TrialFailed
+from ota.store import bad, journal, links
+from ota.store.journal import Stage
+from ota.store.lock import locked
+from tests.ota.device import NOW, Device
+
+
+def boot(device: Device) -> list[str]:
+    """Run the boot step, then start edge-serve; the lines that were said."""
+    lines: list[str] = []
+    Boot(device.settings, NOW, lines.append).run()
+    device.server.start()
+    return lines
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    """A device with release 15 and 16, and 17 in probation."""
+    found = Device(tmp_path)
+    for release in (15, 16):
+        found.publish(release=release)
+        found.run()
+    found.publish(release=17)
+    found.probation.verdicts = [(Verdict.WAIT, "")] * 4000
+    found.run()
+    found.probation.verdicts = []
+    return found
+
+
+@pytest.mark.fault("L5")
+def test_a_release_in_probation_has_three_starts(device: Device) -> None:
+    for left in (2, 1):
+        assert boot(device) == [f"det: {left} of the starts of release 17 are left"]
+        assert device.server.serving == {"det": 17}
+    assert "back from release 17 to 16" in boot(device)[0]
+    assert device.server.serving == {"det": 16}
+    assert (device.journal().active, device.journal().next) == (16, None)
+    assert bad.load(device.layout).find("det", 17, "onnx", "any", NOW + 1) is not None
+    assert boot(device) == []
+    waiting = device.run()["det"].waiting_for
+    assert "it failed on this device: crash_loop: edge-serve started again and again while it was new" in waiting
+
+
+@pytest.mark.fault("L5")
+def test_the_agent_judges_a_release_that_survived_a_start(device: Device) -> None:
+    boot(device)
+    assert device.run()["det"].release == 17
+    assert device.journal().active == 17
+    for _ in range(5):
+        assert boot(device) == []
+    assert device.server.serving == {"det": 17}
+
+
+def test_a_switch_that_a_power_cut_ended_is_undone_until_the_agent_runs(device: Device) -> None:
+    device.run()
+    device.publish(release=18)
+    device.server.failures = [ServerError("the power was cut")]
+    with pytest.raises(ServerError):
+        device.run()
+    assert device.journal().next.stage is Stage.SWITCHING  # type: ignore[union-attr]  # it is on its way
+    assert links.linked(device.layout, device.repository) == {"det": 18}
+    assert "was cut off: undone until the agent runs" in boot(device)[1]
+    assert device.server.serving == {"det": 17}
+    assert device.run()["det"].release == 18
+
+
+def test_a_way_back_that_a_power_cut_ended_is_gone_to_its_end(device: Device) -> None:
+    device.probation.verdicts = [(Verdict.BAD, "slow")]
+    device.server.failures = [ServerError("the power was cut")]
+    with pytest.raises(ServerError):
+        device.run()
+    assert boot(device) == []
+    assert device.server.serving == {"det": 16}
+    assert device.journal().next is None
+
+
+@pytest.mark.fault("L6")
+def test_when_the_release_before_is_gone_the_one_before_that_serves(device: Device) -> None:
+    shutil.rmtree(device.layout.release("det", 16))
+    device_lines = [boot(device) for _ in range(3)]
+    assert device.server.serving == {"det": 15}
+    assert "det 16 is damaged or missing on this disk: back to 15" in device_lines[0]
+
+
+@pytest.mark.fault("L6")
+def test_when_no_release_is_left_safe_mode_is_named(device: Device) -> None:
+    device.run()
+    for release in (15, 16, 17):
+        shutil.rmtree(device.layout.release("det", release), ignore_errors=True)
+    lines: list[str] = []
+    Boot(device.settings, NOW, lines.append).run()
+    assert lines == ["det 17 is damaged or missing, and there is no other: 'edge-ota apply' fetches it"]
+
+
+@pytest.mark.fault("C7")
+@pytest.mark.parametrize("wrong", ["dangling", "older", "absent", "elsewhere"])
+def test_wrong_links_are_healed(device: Device, wrong: str) -> None:
+    device.run()
+    link = device.repository / "det"
+    link.unlink()
+    if wrong != "absent":
+        places = {"dangling": Path("/nowhere"), "older": device.layout.release("det", 15), "elsewhere": device.root}
+        link.symlink_to(places[wrong])
+    (found,) = boot(device)
+    assert found == "the links of det named another release: turned back to 17"
+    assert device.server.serving == {"det": 17}
+
+
+@pytest.mark.fault("C6")
+@pytest.mark.parametrize("damage", ["missing", "torn", "newer"])
+def test_a_lost_journal_is_rebuilt(device: Device, damage: str) -> None:
+    device.run()
+    path = journal.path_of(device.layout, "det")
+    if damage == "missing":
+        path.unlink()
+    elif damage == "torn":
+        path.write_bytes(path.read_bytes()[:50])
+    else:
+        journal.write(device.layout, journal.Journal("det", {40: ("det",)}, 40))
+    assert "rebuilt" in boot(device)[0]
+    assert device.server.serving == {"det": 17}
+    assert device.journal().active == 17
+    device.publish(release=18)
+    assert device.run()["det"].release == 18
+
+
+@pytest.mark.fault("D4")
+def test_a_disk_that_takes_nothing_does_not_fail_the_boot(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(operation: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("ota.files.point", read_only)
+    lines = boot(device)
+    assert "det is left as it is: edge-serve's safe mode decides" in lines[-1]
+    assert "Read-only file system" in lines[-1]
+    assert device.server.serving == {"det": 17}
+
+
+def test_another_agent_at_work_does_not_hold_up_the_boot(device: Device) -> None:
+    with locked(device.layout, "apply"):
+        started = time.monotonic()
+        assert "nothing was checked: 'edge-ota apply'" in boot(device)[0]
+        assert time.monotonic() - started < 5
+
+
+def test_a_model_in_the_place_of_the_link_is_left_alone_and_named(device: Device) -> None:
+    device.run()
+    (device.repository / "det").unlink()
+    (device.repository / "det").mkdir()
+    lines: list[str] = []
+    Boot(device.settings, NOW, lines.append).run()
+    assert "Move it out of the model repository" in lines[0]
+    assert (device.repository / "det").is_dir()
+
+
+def test_the_command_is_quick_and_needs_no_tuf(device: Device) -> None:
+    """Its modules are those of the standard library and ours."""
+    arguments = ["boot", "--state-dir", str(device.layout.state_dir), "--model-repository", str(device.repository)]
+    code = (
+        "import sys; from ota.cli import main; assert main(sys.argv[1:]) == 0\n"
+        "assert not {'tuf', 'securesystemslib', 'urllib3', 'cryptography', 'asyncio', 'numpy'} & set(sys.modules)"
+    )
+    environment = {**os.environ, "EDGE_OTA_CONFIG": "/nowhere"}
+    found = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment, check=False
+    )
+    assert (found.returncode, found.stderr) == (0, "edge-ota: det: 2 of the starts of release 17 are left\n")
+
+
+def test_nothing_happens_where_nothing_was_ever_installed(tmp_path: Path) -> None:
+    device = Device(tmp_path)
+    assert boot(device) == []
+    assert not device.layout.state_dir.exists()
+
+
+@pytest.mark.fault("L5")
+def test_a_first_release_that_loops_leaves_no_link(tmp_path: Path) -> None:
+    device = Device(tmp_path)
+    device.publish(release=1)
+    device.probation.verdicts = [(Verdict.WAIT, "")] * 4000
+    device.run()
+    for _ in range(3):
+        boot(device)
+    assert device.server.serving == {}
+    device.publish(release=2)
+    device.probation.verdicts = []
+    assert device.run()["det"].release == 2
+
+
+def test_a_trial_failure_is_not_touched(device: Device) -> None:
+    device.run()
+    device.publish(release=18)
+    device.trial.bad.add(("det", 18))
+    with pytest.raises(TrialFailed):
+        device.run()
+    assert boot(device) == []
