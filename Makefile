@@ -12,7 +12,7 @@ FLAGS ?=
 # more arguments for pytest, e.g. make test TESTS=tests/config
 TESTS ?= tests
 
-.PHONY: help serve test slow check conformance bench models docs proto clean \
+.PHONY: help serve test slow test-ota check conformance bench models docs proto clean \
 	install install-system deb lock test-system test-vm test-powercut
 
 help:  ## this list
@@ -37,6 +37,9 @@ test: .venv/test  ## the default tests (TESTS=... for some of them)
 
 slow: .venv/test  ## the tests that need minutes or a package index
 	$(BIN)/python -m pytest -q -m slow $(TESTS)
+
+test-ota: .venv/test  ## the long tests of edge-ota, under 15 minutes
+	$(BIN)/python -m pytest -q -rs -m slow tests/ota
 
 check: .venv/test  ## ruff, mypy --strict, the layers, the generated docs, the installed size
 	$(BIN)/ruff check .
