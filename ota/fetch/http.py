@@ -238,8 +238,9 @@ def _expect_ok(response: urllib3.BaseHTTPResponse, what: str) -> None:
     status = response.status
     if status == 200:
         return
-    if status in (404, 410):
-        raise NotFound(f"{what} is not there (HTTP {status})")
+    if status in (403, 404, 410):  # buckets that may not be listed say 403 of a file that they do not have
+        more = ", or this device may not read it" if status == 403 else ""
+        raise NotFound(f"{what} is not there{more} (HTTP {status})")
     if status == 407:
         raise Undelivered(
             f"{what}: the proxy wants a user and a password: set PROXY=http://user:password@host:port", again=False

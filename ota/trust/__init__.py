@@ -4,6 +4,7 @@ Start with `client`: `Trust` refreshes the metadata and verifies documents. Blob
 by the hashes of a verified manifest.
 
 - `client`: the only file that imports tuf.ngclient; `foreign`: its errors, turned into ours.
+- `verified`: what verified metadata says of keys, delegations, and its own age.
 - `floors`: the lowest versions that this device accepts, in two places on disk.
 - `clock_floor`: the time that expiry is judged by, on devices whose clock may be wrong.
 - `roles`: which role must list a target path.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tuf.api import exceptions
-from tuf.api.metadata import Metadata, Root, Signed, TargetFile, Targets
+from tuf.api.metadata import Metadata, Root, Signed, TargetFile
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from ota import files
@@ -26,7 +26,8 @@ from ota.strict_json import MOST_INTEGER, parse
 from ota.trust.floors import Floors
 from ota.trust.foreign import translated
 from ota.trust.roles import role_of
-from ota.trust.roots import MOST_METADATA, MOST_ROOTS, seconds_of, stored_roots, text_of
+from ota.trust.roots import MOST_METADATA, MOST_ROOTS, stored_roots
+from ota.trust.verified import Verified, check_delegation, issued, verified_roles
 
 #: documents that are kept in metadata/targets; each is small
 MOST_CACHED = 64
@@ -38,15 +39,6 @@ class Target(NamedTuple):
 
     sha256: str
     size: int
-
-
-class _Verified(NamedTuple):
-    """Verified metadata of a role, and the keys that may sign it."""
-
-    role: str
-    signed: Signed
-    keys: frozenset[str]
-    threshold: int
 
 
 class Trust:
@@ -70,6 +62,7 @@ class Trust:
         self._now = min(max(now, floors.issued, floors.good_time), _LATEST)
         self._had_metadata = (metadata_dir / "timestamp.json").exists()
         self._updater: Updater | None = None
+        self._seen: dict[str, Signed] = {}
 
     def refresh(self) -> None:
         """Fetch the metadata of root, timestamp, snapshot, and targets; verify it; check the floors, and raise them.
@@ -82,7 +75,7 @@ class Trust:
         failures: list[OtaError] = []
         for number, source in enumerate(self._sources):
             try:
-                self._updater = None
+                self._updater, self._seen = None, {}
                 self._refresh(source)
             except (FetchError, Untrusted) as error:
                 failures.append(error)
@@ -198,7 +191,7 @@ class Trust:
         updater = self._updater
         assert updater is not None
         with translated(self._now), self._locked():
-            _check_delegation(updater._trusted_set.targets, path)
+            check_delegation(updater._trusted_set.targets, path)
             before = self._inodes()
             try:
                 info = updater.get_targetinfo(path)
@@ -210,13 +203,28 @@ class Trust:
 
     def _accept(self, updater: Updater) -> None:
         """Check all floors, then raise them."""
-        verified = list(_verified(updater))
+        verified = list(verified_roles(updater._trusted_set))
         for one in verified:
+            self._check_unchanged(one)
             self._floors.check(f"role/{one.role}", one.signed.version, one.keys, one.threshold)
-        issued = _issued(updater)
+        issued_at = issued(updater._trusted_set)
         for one in verified:
             self._floors.raise_to(f"role/{one.role}", one.signed.version, one.keys, one.threshold)
-        self._floors.issued = max(self._floors.issued, issued)
+        self._floors.issued = max(self._floors.issued, issued_at)
+
+    def _check_unchanged(self, one: Verified) -> None:
+        """Refuse other metadata under the name of a role that was verified before in this run.
+
+        tuf 7.0.1 keeps one metadata for each name: a role that delegates to the name of another, with keys of its own,
+        would replace it, and later questions would be answered from there.
+        """
+        known = self._seen.setdefault(one.role, one.signed)
+        if known is not one.signed and known != one.signed:
+            self._updater = None
+            raise Untrusted(
+                f"the metadata of {one.role} changed during the run: another role delegates to that name; "
+                "revoke the key of the role that does"
+            )
 
     def _note_lost(self) -> None:
         """Remember that the floors were lost: there was metadata from earlier runs, and no place had floors."""
@@ -224,8 +232,8 @@ class Trust:
             self._floors.lost = self._now
         self._floors.found = True
 
-    def _verified(self) -> list[_Verified]:
-        return list(_verified(self._updater)) if self._updater else []
+    def _verified(self) -> list[Verified]:
+        return list(verified_roles(self._updater._trusted_set)) if self._updater else []
 
     def _keys_of(self, path: str) -> tuple[Collection[str], int]:
         """Return the key IDs and the threshold of the role that lists a path."""
@@ -336,62 +344,3 @@ def _got(source: Source, path: str, most_bytes: int) -> bytes:
     if len(data) > most_bytes:
         raise FetchError(f"{path} has more than {most_bytes} bytes, which is what signed metadata allows")
     return data
-
-
-def _verified(updater: Updater) -> Iterator[_Verified]:
-    """Yield each role whose metadata was verified, with its keys as its delegator lists them."""
-    trusted = updater._trusted_set
-    root = trusted.root
-    for role in (Root.type, "timestamp", "snapshot", Targets.type):
-        # a root may not go back whatever its keys: the chain from the factory root is its own proof
-        keys = frozenset() if role == Root.type else frozenset(root.roles[role].keyids)
-        yield _Verified(role, trusted[role], keys, root.roles[role].threshold)
-    waiting: list[Targets] = [trusted.targets]
-    seen = {Targets.type}
-    while waiting:
-        delegations = waiting.pop().delegations
-        if delegations is None:
-            continue
-        bins = delegations.succinct_roles
-        named = [(role, bins) for role in bins.get_roles()] if bins else list((delegations.roles or {}).items())
-        for role, delegated in named:
-            signed = trusted.get(role)
-            if isinstance(signed, Targets) and role not in seen:
-                seen.add(role)
-                waiting.append(signed)
-                yield _Verified(role, signed, frozenset(delegated.keyids), delegated.threshold)
-
-
-def _check_delegation(targets: Targets, path: str) -> None:
-    """Refuse a path that the targets role lists itself, or lets any role list but the one that `role_of` names.
-
-    So the holder of one key gets nothing into the place of another, whatever mistake a delegation has.
-    """
-    role = role_of(path)
-    if role is None:
-        return
-    found = [name for name, _ in targets.delegations.get_roles_for_target(path)] if targets.delegations else []
-    found += [Targets.type] if path in targets.targets else []
-    if any(name != role for name in found):
-        others = ", ".join(sorted(set(found) - {role}))
-        raise Untrusted(
-            f"{path} may be listed by {role} only, and the targets role lets {others} list it: delegate anew"
-        )
-
-
-def _issued(updater: Updater) -> float:
-    """Return when the timestamp says that it was signed; 0 = it does not say.
-
-    A stolen timestamp key must not set the clock floor so far ahead that nothing is fresh any more: a time at which
-    other roles have expired is a lie.
-    """
-    trusted = updater._trusted_set
-    issued = seconds_of(trusted.timestamp.unrecognized_fields.get("x-issued"))
-    if issued is None:
-        return 0.0
-    for role in (Root.type, "timestamp", "snapshot", Targets.type):
-        if issued > trusted[role].expires.timestamp():
-            raise Untrusted(
-                f"the timestamp says that it was issued at {text_of(issued)}, when {role} has expired: sign anew"
-            )
-    return issued

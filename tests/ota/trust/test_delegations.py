@@ -107,6 +107,44 @@ def test_a_role_from_two_delegators_must_satisfy_each(repository: Repository, de
         device.run(attacker).target(CODE)
 
 
+@pytest.mark.fault("T12", "T9")
+@pytest.mark.parametrize("evil_first", [False, True])
+def test_a_models_key_and_the_file_server_do_not_replace_engines(
+    repository: Repository, device: Device, evil_first: bool
+) -> None:
+    """The library keeps one metadata for each role name, whoever delegated it, and would answer from the last one.
+
+    models-det delegates `engines` to a key of the thief, and the server gives his file for the second request.
+    """
+    thief = repository.copy()
+    thief.delegate("models-det", ["bundles/det/*"], terminating=True)
+    del thief.signed["engines"]
+    thief.delegate("engines", ["bundles/det/*"], by="models-det")
+    thief.signed["engines"].version = repository.signed["engines"].version
+    thief.signers["engines"] = thief.signers["engines"][-3:]
+    thief.add(CODE, b"evil", role="engines")
+    forged = thief.write("engines")
+    repository.signed["models-det"] = thief.signed["models-det"]
+    repository.publish("models-det")
+    name = f"metadata/{repository.signed['engines'].version}.engines.json"
+    honest = repository.files[name]
+    trust = device.run(repository)
+
+    def look_up(served: bytes, path: str) -> object:
+        repository.files[name] = served
+        return trust.target(path)
+
+    calls = [(honest, CODE), (forged, floor_target("det")), (forged, CODE), (honest, CODE)]
+    found = []
+    for served, path in calls[1:] if evil_first else calls:
+        try:
+            found.append(look_up(served, path))
+        except Untrusted:
+            found.append(None)
+    assert found == [None] * len(found)
+    assert device.run(repository).target(CODE) is None
+
+
 @pytest.mark.fault("T3")
 def test_a_role_that_nobody_delegates_is_not_fetched(repository: Repository, device: Device) -> None:
     repository.delegate("extra", ["extra/*"])

@@ -1,0 +1,90 @@
+"""Verified metadata: which keys may sign a role, whether a delegation is as it must be, and when it was issued."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeAlias, cast
+
+from tuf.api.metadata import Root, Signed, Snapshot, Targets, Timestamp
+
+from ota.errors import Untrusted
+from ota.trust.roles import role_of
+from ota.trust.roots import seconds_of, text_of
+
+#: role -> its metadata, verified by tuf
+Trusted: TypeAlias = Mapping[str, Signed]
+
+
+class Verified(NamedTuple):
+    """Verified metadata of a role, and the keys with which its floor ends."""
+
+    role: str
+    signed: Signed
+    keys: frozenset[str]
+    threshold: int
+
+
+def verified_roles(trusted: Trusted) -> Iterator[Verified]:
+    """Yield each role whose metadata was verified, with its keys as its delegator lists them."""
+    root = cast(Root, trusted[Root.type])
+    for role in (Root.type, Timestamp.type, Snapshot.type, Targets.type):
+        yield Verified(role, trusted[role], _top_level_keys(root, role), root.roles[role].threshold)
+    waiting: list[Targets] = [cast(Targets, trusted[Targets.type])]
+    seen = {Targets.type}
+    while waiting:
+        delegations = waiting.pop().delegations
+        if delegations is None:
+            continue
+        bins = delegations.succinct_roles
+        named = [(role, bins) for role in bins.get_roles()] if bins else list((delegations.roles or {}).items())
+        for role, delegated in named:
+            signed = trusted.get(role)
+            if isinstance(signed, Targets) and role not in seen:
+                seen.add(role)
+                waiting.append(signed)
+                yield Verified(role, signed, frozenset(delegated.keyids), delegated.threshold)
+
+
+def _top_level_keys(root: Root, role: str) -> frozenset[str]:
+    """Return the keys with which the floor of a top-level role ends."""
+    keyids = root.roles[role].keyids
+    if role == Root.type:
+        return frozenset()  # the chain from the factory root is its own proof; it never goes back
+    if role == Targets.type:
+        # pairs, so that new snapshot keys end this floor, too: TUF's recovery from a fast-forward of targets (5.3.11)
+        return frozenset(f"{one}+{other}" for one in keyids for other in root.roles[Snapshot.type].keyids)
+    return frozenset(keyids)
+
+
+def check_delegation(targets: Targets, path: str) -> None:
+    """Refuse a path that the targets role lists itself, or lets any role list but the one that `role_of` names.
+
+    So the holder of one key gets nothing into the place of another, whatever mistake a delegation has.
+    """
+    role = role_of(path)
+    if role is None:
+        return
+    found = [name for name, _ in targets.delegations.get_roles_for_target(path)] if targets.delegations else []
+    found += [Targets.type] if path in targets.targets else []
+    if any(name != role for name in found):
+        others = ", ".join(sorted(set(found) - {role}))
+        raise Untrusted(
+            f"{path} may be listed by {role} only, and the targets role lets {others} list it: delegate anew"
+        )
+
+
+def issued(trusted: Trusted) -> float:
+    """Return when the timestamp says that it was signed; 0 = it does not say.
+
+    A stolen timestamp key must not set the clock floor so far ahead that nothing is fresh any more: a time at which
+    other roles have expired is a lie.
+    """
+    found = seconds_of(trusted[Timestamp.type].unrecognized_fields.get("x-issued"))
+    if found is None:
+        return 0.0
+    for role in (Root.type, Timestamp.type, Snapshot.type, Targets.type):
+        if found > trusted[role].expires.timestamp():
+            raise Untrusted(
+                f"the timestamp says that it was issued at {text_of(found)}, when {role} has expired: sign anew"
+            )
+    return found
