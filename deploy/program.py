@@ -33,7 +33,7 @@ from deploy.version import VersionError, base_version, identify
 HOME = "opt/edge-serve"
 
 #: extras of edge-serve that the package has
-EXTRAS = "onnx,nvml,ota"
+EXTRAS = "onnx,nvml"
 
 #: files of wheels that nothing loads
 _UNUSED = (
@@ -49,14 +49,11 @@ _UNUSED = (
 #: wheels for Linux are built for a C library of some release or newer; before this one they were named otherwise
 _OLDEST_GLIBC = 17
 
-#: the programs, and the module that each one starts
-PROGRAMS = {"edge-serve": "edge_serve.cli", "edge-ota": "ota.cli"}
-
 _START = """\
 #!/opt/edge-serve/bin/python3 -I
 import sys
 
-from {module} import main
+from edge_serve.cli import main
 
 sys.exit(main())
 """
@@ -175,8 +172,7 @@ def build_wheel(folder: Path, version: str) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE", *modules):
         shutil.copy(CHECKOUT / name, source)
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
-    for package in ("edge_serve", "ota"):
-        shutil.copytree(CHECKOUT / package, source / package, ignore=ignored)
+    shutil.copytree(CHECKOUT / "edge_serve", source / "edge_serve", ignore=ignored)
     for file, name in ((source / "pyproject.toml", "version"), (source / "edge_serve/__init__.py", "__version__")):
         line = f'{name} = "{version}"'
         file.write_text(re.sub(rf'^{name} = ".*"$', line, file.read_text(), count=1, flags=re.MULTILINE))
@@ -191,10 +187,9 @@ def _environment(home: Path, target: Target) -> None:
     programs.mkdir()
     (programs / "python3").symlink_to(target.interpreter)
     (programs / "python").symlink_to("python3")
-    for name, module in PROGRAMS.items():
-        start = programs / name
-        start.write_text(_START.format(module=module))
-        start.chmod(0o755)
+    start = programs / "edge-serve"
+    start.write_text(_START)
+    start.chmod(0o755)
     (home / "pyvenv.cfg").write_text(
         f"home = {os.path.dirname(target.interpreter)}\n"
         "include-system-site-packages = false\n"

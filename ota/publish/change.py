@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, MetaFile, Root, Signed, Snapshot, Targets, Timestamp
@@ -72,11 +72,21 @@ def apply(workspace: Workspace, state: State, change: Change, now: float) -> lis
         payload.version = state.version(role) + 1
         payload.expires = _expiry(workspace, role, now)
         fresh[role] = Metadata(payload)
-    return settle(workspace, state, Pending(fresh, frozenset(change.resign), change.documents), now)
+    other = read_pending(workspace)
+    return settle(workspace, state, Pending(fresh, frozenset(change.resign), change.documents), now, other)
 
 
-def settle(workspace: Workspace, state: State, pending: Pending, now: float) -> list[Waiting]:
-    """Sign what can be signed here; publish the change, or keep it as the one that waits."""
+def settle(
+    workspace: Workspace, state: State, pending: Pending, now: float, other: Pending | None = None
+) -> list[Waiting]:
+    """Sign what can be signed here; publish the change, or keep it as the one that waits.
+
+    Args:
+        other: a change that waits already; there is room for one.
+
+    Raises:
+        OtaError: this one would have to wait, too. KeyProblem, Expired: as `apply`.
+    """
     after = _after(state, pending.roles)
     roles = dict(pending.roles)
     for role in sorted(pending.resign - set(roles)):
@@ -88,8 +98,10 @@ def settle(workspace: Workspace, state: State, pending: Pending, now: float) -> 
         sign(workspace, state, after, role, roles[role])
         if (missing := waiting_for(state, after, role, roles[role])) is not None:
             waiting.append(missing)
+    if waiting and other is not None:
+        _refuse_second(other)
     if waiting:
-        _keep(workspace, Pending(roles, pending.resign - set(roles), pending.documents))
+        keep(workspace, Pending(roles, pending.resign - set(roles), pending.documents))
         return waiting
     _publish(workspace, state, Pending(roles, pending.resign - set(roles), pending.documents), now)
     return []
@@ -103,8 +115,6 @@ def _publish(workspace: Workspace, state: State, pending: Pending, now: float) -
     _check_life(after, now)
     put_targets(workspace.repository, pending.documents)
     publish_freshness(workspace, state, after, now, snapshot=True)
-    if workspace.pending.exists():
-        files.unlink(workspace.pending)
 
 
 def publish_freshness(workspace: Workspace, before: State, after: State, now: float, *, snapshot: bool) -> None:
@@ -227,7 +237,8 @@ def _check_life(state: State, now: float) -> None:
             )
 
 
-def _keep(workspace: Workspace, pending: Pending) -> None:
+def keep(workspace: Workspace, pending: Pending) -> None:
+    """Keep a change as the one that waits."""
     value = {
         "schema": SCHEMA,
         "roles": {role: one.to_dict() for role, one in pending.roles.items()},
@@ -262,12 +273,15 @@ def refuse_second(workspace: Workspace, roles: Iterable[str]) -> None:
         OtaError: one does.
     """
     pending = read_pending(workspace)
-    both = sorted(set(roles) & (set(pending.roles) | set(pending.resign))) if pending is not None else []
-    if both:
-        raise OtaError(
-            f"a change of {names_of(both)} waits for signatures already: finish it with 'collect', "
-            "or drop it with 'request --discard'"
-        )
+    if pending is not None and set(roles) & set(pending.roles):
+        _refuse_second(pending)
+
+
+def _refuse_second(pending: Pending) -> NoReturn:
+    raise OtaError(
+        f"a change of {names_of(sorted(pending.roles))} waits for signatures already: finish it with 'collect', "
+        "or drop it with 'request --discard'"
+    )
 
 
 def edit(state: State, role: str) -> Any:

@@ -149,8 +149,8 @@ def read_private(path: Path, name: str, secrets: Secrets) -> CryptoSigner:
         secret = secrets.of(name).encode() if b"ENCRYPTED" in data else None
         return CryptoSigner(serialization.load_pem_private_key(data, secret))
     except (ValueError, TypeError) as error:
-        if "password" in str(error).lower() or "decrypt" in str(error).lower():
-            raise KeyProblem(f"the passphrase of the key {name} ({path}) is wrong") from None
+        if b"ENCRYPTED" in data:  # a wrong passphrase may look like a damaged file, by chance
+            raise KeyProblem(f"the passphrase of the key {name} ({path}) is wrong, or the file is damaged") from None
         raise KeyProblem(f"{path} is no private key that can be read: {error}") from None
 
 

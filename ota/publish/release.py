@@ -174,18 +174,23 @@ def check_blobs(bundle: Bundle) -> None:
         StoreError: a blob is missing. Untrusted: it has other bytes, or chunks make another file.
     """
     for _, entry in bundle.manifest.every_file():
-        whole = hashlib.sha256()
         for sha256, size in blobs_of_file(entry):
             path = bundle.blob(sha256)
             if not path.is_file():
                 raise StoreError(f"{bundle.path} lacks the blob {sha256} of {entry.path}: make the bundle again")
             if files.sha256_of(path) != (sha256, size):
                 raise Untrusted(f"{path} ({entry.path}) is damaged: make the bundle again")
-            if entry.chunks:
-                for piece in pieces(path):
-                    whole.update(piece)
-        if entry.chunks and whole.hexdigest() != entry.sha256:
+        if entry.chunks and hash_chunks(bundle.path, entry) != entry.sha256:
             raise Untrusted(f"the chunks of {entry.path} do not make the file that the manifest names: make it again")
+
+
+def hash_chunks(root: Path, entry: FileEntry) -> str:
+    """Return the SHA-256 of the file that chunks below `root` make."""
+    found = hashlib.sha256()
+    for chunk in entry.chunks:
+        for piece in pieces(root / blob_path(chunk)):
+            found.update(piece)
+    return found.hexdigest()
 
 
 def read_floors(workspace: Workspace, state: State, family: str) -> dict[str, int]:

@@ -1,19 +1,28 @@
-"""Keys of roles: the first ones (`init`), new ones (`rotate`), new families, and signatures for a longer life."""
+"""Keys of roles, the first ones (`init`) and new ones (`rotate`), new families, and signatures for a longer life."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from tuf.api.metadata import DelegatedRole, Delegations, Root, Signed, Targets
 
 from ota.documents.names import name as checked_name
 from ota.errors import UsageError
-from ota.publish.change import Change, Waiting, apply, edit, refuse_second
-from ota.publish.keys import KeyPlace
-from ota.publish.repository import State
+from ota.publish.change import (
+    Change,
+    Waiting,
+    apply,
+    edit,
+    enough_keys_here,
+    publish_freshness,
+    read_pending,
+    refuse_second,
+)
+from ota.publish.keys import KeyPlace, Secrets
+from ota.publish.repository import State, names_of
 from ota.publish.roles import (
     ENGINES,
     PRESETS,
@@ -29,9 +38,10 @@ from ota.publish.roles import (
     paths_of,
     with_days,
 )
+from ota.publish.verify import life
 from ota.publish.workspace import Workspace, create
 
-#: keys of the roles whose name a key's name begins with: `root-1`, `models-det-2`
+#: delegated roles that every repository has; each family adds one
 OTHER_ROLES = (ENGINES, ROLLOUT)
 
 
@@ -51,7 +61,7 @@ class Wanted:
     kind: str
 
 
-def start(path: Path, wanted: Wanted, secrets: object, now: float) -> tuple[Workspace, list[Waiting]]:
+def start(path: Path, wanted: Wanted, secrets: Secrets, now: float) -> tuple[Workspace, list[Waiting]]:
     """Make a workspace with its keys, and publish the first metadata.
 
     Raises:
@@ -61,7 +71,7 @@ def start(path: Path, wanted: Wanted, secrets: object, now: float) -> tuple[Work
     families = [checked_name(one, "a family") for one in wanted.families]
     roles = [ROOT, TARGETS, SNAPSHOT, TIMESTAMP, *OTHER_ROLES, *(family_role(one) for one in families)]
     _check_keys(wanted, roles, plans)
-    workspace = create(path, secrets, {kind: plan.days for kind, plan in plans.items()})  # type: ignore[arg-type]
+    workspace = create(path, secrets, {kind: plan.days for kind, plan in plans.items()})
     places = {role: _keys_for(workspace, role, wanted, plans[kind_of(role)].keys) for role in roles}
     workspace.save()
     root = Root(consistent_snapshot=True)
@@ -193,3 +203,54 @@ def renew(workspace: Workspace, state: State, roles: Sequence[str], now: float) 
     refuse_second(workspace, roles)
     payloads: dict[str, Signed] = {role: edit(state, role) for role in roles if role in (ROOT, TARGETS)}
     return apply(workspace, state, Change(payloads, set(roles) - set(payloads)), now)
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """The roles that were signed again, and the others that somebody must sign soon, or should have."""
+
+    signed: list[str]
+    warnings: list[str]
+    expired: list[str]
+
+
+def refresh(workspace: Workspace, state: State, also: Sequence[str], now: float) -> Refreshed:
+    """Sign timestamp; past half of its life snapshot, rollout (where its keys are here), and the roles in `also`.
+
+    Raises:
+        KeyProblem: a key that must be here is not.
+    """
+    for role in also:
+        check_role(state, role)
+    pending = read_pending(workspace)
+    busy = {*pending.roles, *pending.resign} if pending else set()
+    old = [role for role in (ROOT, TARGETS, *state.delegated()) if _is_past_half(workspace, state, role, now)]
+    renewed = [
+        role
+        for role in old
+        if role in also or (role == ROLLOUT and role not in busy and enough_keys_here(workspace, state, role))
+    ]
+    warnings: list[str] = []
+    expired: list[str] = []
+    for role in old:
+        if role not in renewed:
+            left = life(_payload(state, role), 1, now)
+            said = f"{role} expires in {left:.0f} days" if left > 0 else f"{role} expired {-left:.0f} days ago"
+            (warnings if left > 0 else expired).append(f"{said}: sign it again with 'edge-ota publish renew {role}'")
+    useless = any(life(_payload(state, role), 1, now) <= 0 for role in (ROOT, TARGETS) if role not in renewed)
+    if renewed and not useless:
+        waiting = [one.role for one in renew(workspace, state, renewed, now)]
+        if not waiting:
+            return Refreshed([*renewed, SNAPSHOT, TIMESTAMP], warnings, expired)
+        warnings.append(f"{names_of(waiting)} waits for signatures of keys that are not here: 'publish request'")
+    snapshot = _is_past_half(workspace, state, SNAPSHOT, now)
+    publish_freshness(workspace, state, State(list(state.roots), dict(state.roles)), now, snapshot=snapshot)
+    return Refreshed([SNAPSHOT, TIMESTAMP] if snapshot else [TIMESTAMP], warnings, expired)
+
+
+def _is_past_half(workspace: Workspace, state: State, role: str, now: float) -> bool:
+    return life(_payload(state, role), workspace.days_of(role), now) < 0.5
+
+
+def _payload(state: State, role: str) -> Any:
+    return state.root if role == ROOT else state.roles[role].signed

@@ -84,7 +84,7 @@ class Workspace:
 
     def next_name(self, role: str) -> str:
         """Return a name for a new key of a role: `timestamp-2`."""
-        taken = {one.name for one in self.keys.values()}
+        taken = {one.name for one in self.keys.values()} | {one.stem for one in self.key_files.glob("*.pem")}
         return next(name for number in range(1, 10_000) if (name := f"{role}-{number}") not in taken)
 
     def signer(self, keyid: str) -> Any:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ota.publish.workspace import Workspace
 
 #: in the order of `edge-ota publish --help`
-MODULES = ("setup", "releases", "rollouts", "devices")
+MODULES = ("setup", "releases", "rollouts", "devices", "signing", "site")
 DIRECTORY = "EDGE_OTA_PUBLISH_DIR"
 Subcommands = Any
 Run = Callable[[argparse.Namespace], int]
@@ -45,6 +45,16 @@ def add(subcommands: Subcommands, name: str, run: Run, help_text: str, *, worksp
     return parser
 
 
+def add_token_flags(parser: argparse.ArgumentParser, *, existing: bool = True) -> None:
+    """Add the flags of a key on a PKCS#11 token."""
+    group = parser.add_argument_group("a key on a PKCS#11 token, in place of a file")
+    group.add_argument("--pkcs11", metavar="LIBRARY", default="", help="the token's library, such as libsofthsm2.so")
+    group.add_argument("--token", metavar="LABEL", default="", help="the token's label")
+    group.add_argument("--token-id", type=int, metavar="N", default=2, help="the ID of the key on the token (2)")
+    if existing:
+        group.add_argument("--existing", action="store_true", help="the key is on the token already")
+
+
 def secrets_of(arguments: argparse.Namespace) -> Secrets:
     """Return where passphrases come from."""
     from ota.publish.keys import Secrets
@@ -53,15 +63,21 @@ def secrets_of(arguments: argparse.Namespace) -> Secrets:
 
 
 @contextmanager
-def opened(arguments: argparse.Namespace) -> Iterator[tuple[Workspace, State]]:
+def opened(arguments: argparse.Namespace, *, first: bool = False) -> Iterator[tuple[Workspace, State]]:
     """Yield the workspace and what is published, with other publishers kept out.
 
     A publication that was interrupted is completed first.
+
+    Args:
+        first: nothing needs to be published yet.
     """
     from ota.publish import repository, workspace
 
     with workspace.locked(arguments.workspace):
         space = workspace.read(arguments.workspace, secrets_of(arguments))
+        if first and not (space.path / "state.json").exists():
+            yield space, repository.State()
+            return
         state = repository.read_state(space.path)
         repository.put_metadata(space.repository, state)
         yield space, state

@@ -44,6 +44,21 @@ def add_parsers(subcommands: Subcommands) -> None:
     bundle.add_argument(
         "--provenance", action="append", default=[], metavar="NAME=TEXT", help="such as sbom=sha256:..."
     )
+    _add_golden_flags(bundle)
+
+    release = add(subcommands, "release", _release, "publish a bundle")
+    release.add_argument("bundle", type=Path, metavar="DIR", help="what 'bundle' made")
+    release.add_argument(
+        "--engines", action="store_true", help="the keys of engines approve the files that devices run as code"
+    )
+
+    floor = add(subcommands, "floor", _floor, "let no device run a release that is older")
+    floor.add_argument("bundle", metavar="NAME")
+    floor.add_argument("release", type=int, metavar="N", help="the oldest release that may run")
+    floor.add_argument("--family", default="", help="where several have such a bundle")
+
+
+def _add_golden_flags(bundle: argparse.ArgumentParser) -> None:
     golden = bundle.add_argument_group("golden test")
     golden.add_argument(
         "--golden-from", default="", metavar="URL", help="a server that has the models: outputs come from it"
@@ -60,17 +75,6 @@ def add_parsers(subcommands: Subcommands) -> None:
     )
     golden.add_argument("--rtol", type=float, help="relative tolerance of all outputs")
     golden.add_argument("--atol", type=float, help="absolute tolerance of all outputs")
-
-    release = add(subcommands, "release", _release, "publish a bundle")
-    release.add_argument("bundle", type=Path, metavar="DIR", help="what 'bundle' made")
-    release.add_argument(
-        "--engines", action="store_true", help="the keys of engines approve the files that devices run as code"
-    )
-
-    floor = add(subcommands, "floor", _floor, "let no device run a release that is older")
-    floor.add_argument("bundle", metavar="NAME")
-    floor.add_argument("release", type=int, metavar="N", help="the oldest release that may run")
-    floor.add_argument("--family", default="", help="where several have such a bundle")
 
 
 def _bundle(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ota.errors import UsageError
-from ota.publish.commands import Subcommands, add, opened, secrets_of, tell
+from ota.publish.commands import Subcommands, add, add_token_flags, opened, secrets_of, tell
 
 if TYPE_CHECKING:
     from ota.publish.keys import KeyPlace, Secrets
@@ -42,13 +42,13 @@ def add_parsers(subcommands: Subcommands) -> None:
     key.add_argument("name", metavar="NAME", help="such as root-alice")
     key.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where NAME.pem and NAME.pub.json go")
     _add_key_flags(key)
-    _add_token_flags(key)
+    add_token_flags(key)
 
     family = add(subcommands, "family", _family, "add a family of models, with a key of its own")
     family.add_argument("name", metavar="NAME")
     family.add_argument("--public-key", type=Path, action="append", default=[], metavar="FILE")
     _add_key_flags(family)
-    _add_token_flags(family)
+    add_token_flags(family)
 
     rotate = add(subcommands, "rotate", _rotate, "change the keys of a role")
     rotate.add_argument("role", metavar="ROLE")
@@ -58,7 +58,7 @@ def add_parsers(subcommands: Subcommands) -> None:
     rotate.add_argument("--add", type=Path, action="append", default=[], metavar="FILE", help="a public key")
     rotate.add_argument("--threshold", type=int, default=0, metavar="N", help="how many must sign from now on")
     _add_key_flags(rotate)
-    _add_token_flags(rotate)
+    add_token_flags(rotate)
 
     renew = add(subcommands, "renew", _renew, "sign roles again before they expire")
     renew.add_argument("roles", nargs="+", metavar="ROLE")
@@ -67,14 +67,6 @@ def add_parsers(subcommands: Subcommands) -> None:
 def _add_key_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key-type", choices=("ed25519", "p256"), default="ed25519", help="of new key files")
     parser.add_argument("--no-passphrase", action="store_true", help="new key files are not encrypted")
-
-
-def _add_token_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("a key on a PKCS#11 token, in place of a file")
-    group.add_argument("--pkcs11", metavar="LIBRARY", default="", help="the token's library, such as libsofthsm2.so")
-    group.add_argument("--token", metavar="LABEL", default="", help="the token's label")
-    group.add_argument("--token-id", type=int, metavar="N", default=2, help="the ID of the key on the token (2)")
-    group.add_argument("--existing", action="store_true", help="the key is on the token already")
 
 
 def _init(arguments: argparse.Namespace) -> int:

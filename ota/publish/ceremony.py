@@ -1,0 +1,235 @@
+"""Signatures by keys of other machines, carried as small files: request (publisher), sign (there), collect (publisher).
+
+The signer's machine needs no network and trusts no summary: it verifies the published metadata in the request, and says
+itself what the new metadata changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from securesystemslib.exceptions import UnverifiedSignatureError
+from securesystemslib.signer import Signature, Signer
+from tuf.api.exceptions import RepositoryError
+from tuf.api.metadata import Metadata, Root, Targets
+
+from ota import files
+from ota.documents.names import name as checked_name
+from ota.errors import OtaError, Untrusted, UsageError
+from ota.publish.change import Pending, Waiting, keep, keyids_of, read_pending, settle, waiting_for
+from ota.publish.repository import State
+from ota.publish.roles import ROOT, TARGETS
+from ota.publish.words import describe
+from ota.publish.workspace import Workspace
+from ota.strict_json import canonical, parse
+
+SCHEMA = 1
+MOST_BYTES = 16 * 1024 * 1024
+REQUEST, SIGNATURES = "edge-ota signing request", "edge-ota signatures"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What shall be signed.
+
+    Attributes:
+        published: root, targets, and each role of the change, as devices know them; empty before the first publication.
+        change: role -> its new metadata, with the signatures that it has already.
+        names: key ID -> the publisher's name for it.
+    """
+
+    published: State
+    change: Mapping[str, Metadata[Any]]
+    names: Mapping[str, str]
+
+    @property
+    def after(self) -> State:
+        """What devices would know."""
+        state = State(list(self.published.roots), dict(self.published.roles))
+        for role, metadata in self.change.items():
+            if role == ROOT:
+                state.roots.append(metadata)
+            else:
+                state.roles[role] = metadata
+        return state
+
+    def words(self) -> list[str]:
+        """Return what would be different, one line each."""
+        found = []
+        for role, metadata in self.change.items():
+            known = self.published.roots[-1:] if role == ROOT else [self.published.roles.get(role)]
+            before = known[0].signed if known and known[0] is not None else None
+            found += describe(role, before, metadata.signed, self.names)
+        return found
+
+    def roles_of(self, keyid: str) -> list[str]:
+        """Return the roles of the change that a key may sign and has not signed."""
+        found = []
+        for role, metadata in self.change.items():
+            keyids = {*keyids_of(self.after, role)[1], *keyids_of(self.published, role)[1]}
+            if keyid in keyids and keyid not in metadata.signatures:
+                found.append(role)
+        return found
+
+
+def write_request(workspace: Workspace, state: State, out: Path) -> Request:
+    """Write the change that waits as a file for the machines that have the keys.
+
+    Raises:
+        UsageError: no change waits.
+    """
+    pending = _waiting_change(workspace)
+    published = {role: state.roles[role].to_dict() for role in (TARGETS, *pending.roles) if role in state.roles}
+    value = {
+        "schema": SCHEMA,
+        "kind": REQUEST,
+        "root": state.roots[-1].to_dict() if state.roots else None,
+        "published": published,
+        "change": {role: one.to_dict() for role, one in pending.roles.items()},
+        "names": {keyid: place.name for keyid, place in workspace.keys.items()},
+    }
+    data = canonical(value)
+    files.write_durably(out, data)
+    return read_request(data, str(out))
+
+
+def _waiting_change(workspace: Workspace) -> Pending:
+    pending = read_pending(workspace)
+    if pending is None:
+        raise UsageError("no change waits for signatures: there is nothing to request or to collect")
+    return pending
+
+
+def read_request(data: bytes, what: str) -> Request:
+    """Return the request in a file, after a check that the metadata in it verifies.
+
+    Raises:
+        Untrusted: it does not. UsageError: it is another file.
+    """
+    found = _read(data, what, REQUEST)
+    try:
+        root = found["root"]
+        published = State(
+            [Metadata[Root].from_dict(root)] if root is not None else [],
+            {checked_name(role, what): Metadata.from_dict(one) for role, one in found["published"].items()},
+        )
+        change = {checked_name(role, what): Metadata.from_dict(one) for role, one in found["change"].items()}
+        names = {str(keyid): str(name) for keyid, name in found["names"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError, RepositoryError) as error:
+        raise Untrusted(f"{what} is damaged ({error}): write it again with 'edge-ota publish request'") from None
+    request = Request(published, change, names)
+    _check(request, what)
+    return request
+
+
+def _check(request: Request, what: str) -> None:
+    """Refuse a request whose published part nobody published, or whose change does not follow it."""
+    published = request.published
+    for role, metadata in published.roles.items():
+        if not published.roots or waiting_for(published, published, role, metadata) is not None:
+            raise Untrusted(f"{what}: its published {role} is not signed by the keys of this repository; do not sign")
+    if published.roots and waiting_for(State(), published, ROOT, published.roots[-1]) is not None:
+        raise Untrusted(f"{what}: its published root is not signed by its own keys; do not sign")
+    for role, metadata in request.change.items():
+        known = published.root.version if role == ROOT and published.roots else published.version(role)
+        if metadata.signed.version != known + 1:
+            raise Untrusted(f"{what}: {role} goes from version {known} to {metadata.signed.version}; do not sign")
+        if not isinstance(metadata.signed, Root if role == ROOT else Targets):
+            raise Untrusted(f"{what}: the metadata of {role} is of another kind ({metadata.signed.type}); do not sign")
+
+
+def sign(request: Request, signers: Sequence[Signer]) -> tuple[bytes, list[str]]:
+    """Return the file with signatures, and the roles that were signed.
+
+    Raises:
+        UsageError: no key may sign anything of the change, or each has signed already.
+    """
+    signatures, roles = [], []
+    for signer in signers:
+        for role in request.roles_of(signer.public_key.keyid):
+            metadata = request.change[role]
+            signature = signer.sign(metadata.signed_bytes)
+            signatures.append(
+                {
+                    "role": role,
+                    "version": metadata.signed.version,
+                    "sha256": hashlib.sha256(metadata.signed_bytes).hexdigest(),
+                    "keyid": signature.keyid,
+                    "sig": signature.signature,
+                }
+            )
+            roles.append(role)
+    if not signatures:
+        keys = ", ".join(sorted({keyid[:16] for role in request.change for keyid in keyids_of(request.after, role)[1]}))
+        raise UsageError(f"this key may sign nothing here, or has signed already; the keys that may are {keys}")
+    return canonical({"schema": SCHEMA, "kind": SIGNATURES, "signatures": signatures}), roles
+
+
+def collect(workspace: Workspace, state: State, found: Sequence[tuple[str, bytes]], now: float) -> list[Waiting]:
+    """Put signatures into the change that waits, and publish it when every threshold is met.
+
+    Args:
+        found: name and bytes of each file.
+
+    Raises:
+        Untrusted: a signature is wrong. UsageError: a file is another one, or belongs to another change.
+    """
+    pending = _waiting_change(workspace)
+    request = Request(state, pending.roles, {})
+    for what, data in found:
+        for one in _signatures(data, what):
+            _add(request, one, what)
+    keep(workspace, pending)
+    for role, metadata in pending.roles.items():
+        if metadata.signed.version != state.version(role) + 1:
+            raise OtaError(
+                f"the change is too old: {role} has version {state.version(role)} by now; "
+                "drop it with 'request --discard', and make it again"
+            )
+    waiting = settle(workspace, state, pending, now)
+    if not waiting:
+        files.unlink(workspace.pending)
+    return waiting
+
+
+def _signatures(data: bytes, what: str) -> Iterator[dict[str, Any]]:
+    for one in _read(data, what, SIGNATURES).get("signatures", []):
+        kinds = {"role": str, "version": int, "sha256": str, "keyid": str, "sig": str}
+        if not isinstance(one, dict) or any(not isinstance(one.get(name), kind) for name, kind in kinds.items()):
+            raise Untrusted(f"{what} is damaged: sign the request again")
+        yield one
+
+
+def _add(request: Request, one: Mapping[str, Any], what: str) -> None:
+    role = one["role"]
+    metadata = request.change.get(role)
+    if metadata is None or hashlib.sha256(metadata.signed_bytes).hexdigest() != one["sha256"]:
+        raise UsageError(
+            f"{what} signs version {one['version']} of {role[:100]!r} of another change, perhaps an older one: "
+            "write the request again, and sign that"
+        )
+    for state in (request.after, request.published):
+        if one["keyid"] in keyids_of(state, role)[1]:
+            key = (state.root if role in state.root.roles else state.targets).get_key(one["keyid"])
+            signature = Signature(one["keyid"], one["sig"])
+            try:
+                key.verify_signature(signature, metadata.signed_bytes)
+            except UnverifiedSignatureError:
+                raise Untrusted(f"{what} has a wrong signature for {role}: sign the request again") from None
+            metadata.signatures[one["keyid"]] = signature
+            return
+    raise Untrusted(f"{what} is signed with a key that is none of {role}'s")
+
+
+def _read(data: bytes, what: str, kind: str) -> dict[str, Any]:
+    found = parse(data, what, MOST_BYTES)
+    if found.get("kind") != kind:
+        said = f"it is '{found['kind'][:60]}'" if isinstance(found.get("kind"), str) else "it is something else"
+        raise UsageError(f"{what} is no '{kind}': {said}")
+    if found.get("schema") != SCHEMA:
+        raise UsageError(f"{what} has schema {found.get('schema')!r}, and this edge-ota reads {SCHEMA}: update it")
+    return found

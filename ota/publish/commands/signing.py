@@ -1,0 +1,103 @@
+"""`request`, `sign`, `collect`: signatures by keys on machines without a network."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ota.errors import OtaError, UsageError
+from ota.publish.commands import Subcommands, add, add_token_flags, confirm, opened, secrets_of, tell
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import Signer
+
+MOST_BYTES = 16 * 1024 * 1024
+
+
+def add_parsers(subcommands: Subcommands) -> None:
+    """Add the subcommands."""
+    request = add(subcommands, "request", _request, "write the change that waits as a file for the signers")
+    request.add_argument("--out", type=Path, default=Path("request.json"), metavar="FILE")
+    request.add_argument("--discard", action="store_true", help="drop the change that waits")
+
+    sign = add(subcommands, "sign", _sign, "show a request, and sign it; needs no network", workspace=False)
+    sign.add_argument("request", type=Path, metavar="FILE")
+    sign.add_argument(
+        "--key", type=Path, action="append", default=[], metavar="FILE", help="a private key (repeatable)"
+    )
+    sign.add_argument("--out", type=Path, metavar="FILE", help="default: beside the request, named after the key")
+    sign.add_argument("--yes", action="store_true", help="sign without a question")
+    add_token_flags(sign, existing=False)
+
+    collect = add(subcommands, "collect", _collect, "put signatures into the change that waits; publish it when enough")
+    collect.add_argument("files", type=Path, nargs="*", metavar="FILE")
+
+
+def _request(arguments: argparse.Namespace) -> int:
+    from ota import files
+    from ota.publish.ceremony import write_request
+    from ota.publish.change import read_pending
+
+    with opened(arguments, first=True) as (workspace, state):
+        if arguments.discard:
+            if read_pending(workspace) is None:
+                raise UsageError("no change waits for signatures")
+            files.unlink(workspace.pending)
+            print("dropped: the change that waited")
+            return 0
+        request = write_request(workspace, state, arguments.out)
+        print("\n".join(request.words()))
+        print(f"{arguments.out}: carry it to the keys; there: 'edge-ota publish sign {arguments.out.name}'")
+    return 0
+
+
+def _sign(arguments: argparse.Namespace) -> int:
+    from ota import files
+    from ota.publish.ceremony import read_request, sign
+
+    data = files.read(arguments.request, MOST_BYTES)
+    if data is None:
+        raise UsageError(f"{arguments.request} is not there: expected a file that 'edge-ota publish request' wrote")
+    request = read_request(data, str(arguments.request))
+    print("\n".join(request.words()), flush=True)
+    if not confirm("Sign this?", arguments.yes):
+        raise OtaError("nothing was signed")
+    signed, roles = sign(request, _signers(arguments))
+    first = arguments.key[0].stem if arguments.key else f"{arguments.token}-{arguments.token_id}"
+    out = arguments.out or arguments.request.with_name(f"{arguments.request.stem}.{first}.sig.json")
+    files.write_durably(out, signed)
+    print(f"{out}: signatures for {', '.join(roles)}; carry it back, and give it to 'edge-ota publish collect'")
+    return 0
+
+
+def _signers(arguments: argparse.Namespace) -> list[Signer]:
+    from ota.publish.keys import TokenSigner, import_from_token, read_private
+
+    secrets = secrets_of(arguments)
+    signers: list[Signer] = [read_private(path, path.stem, secrets) for path in arguments.key]
+    if arguments.pkcs11:
+        name = f"{arguments.token}-{arguments.token_id}"
+        place = import_from_token(arguments.pkcs11, arguments.token, arguments.token_id, name, secrets)
+        signers.append(TokenSigner(place, secrets))
+    if not signers:
+        raise UsageError("no key to sign with: give --key FILE, or --pkcs11 LIBRARY --token LABEL")
+    return signers
+
+
+def _collect(arguments: argparse.Namespace) -> int:
+    from ota import files
+    from ota.publish.ceremony import collect
+
+    found = []
+    for path in arguments.files:
+        data = files.read(path, MOST_BYTES)
+        if data is None:
+            raise UsageError(f"{path} is not there: expected a file that 'edge-ota publish sign' wrote")
+        found.append((str(path), data))
+    with opened(arguments, first=True) as (workspace, state):
+        waiting = collect(workspace, state, found, time.time())
+        return tell(
+            workspace, waiting, f"published: the change that waited; a web server serves {workspace.repository}"
+        )

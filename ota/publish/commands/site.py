@@ -1,0 +1,109 @@
+"""`refresh`, `verify`, `export`, `serve`: a repository as others see it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import time
+from pathlib import Path
+
+from ota.errors import Untrusted, UsageError
+from ota.publish.commands import Subcommands, add, opened
+
+
+def add_parsers(subcommands: Subcommands) -> None:
+    """Add the subcommands."""
+    refresh = add(subcommands, "refresh", _refresh, "sign timestamp again, and what is past half of its life; for cron")
+    refresh.add_argument(
+        "--also", action="append", default=[], metavar="ROLE", help="renew this role, too, past half of its life"
+    )
+
+    verify = add(subcommands, "verify", _verify, "check every signature, date, document, and blob")
+    verify.add_argument("--repository", type=Path, metavar="DIR", help="check this copy, such as a USB stick")
+    verify.add_argument("--root", type=Path, metavar="FILE", help="the root.json to trust, for --repository")
+    verify.add_argument("--fleet", default="", help="look at what this fleet needs only")
+
+    export = add(subcommands, "export", _export, "copy what a fleet needs to a USB stick")
+    export.add_argument("out", type=Path, metavar="DIR")
+    export.add_argument("--fleet", required=True)
+
+    serve = add(subcommands, "serve", _serve, "serve the files over HTTP, for tests")
+    serve.add_argument("--repository", type=Path, metavar="DIR", help="serve this copy")
+    serve.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS")
+    serve.add_argument("--port", type=int, default=8080, help="0 = any free one (8080)")
+    serve.add_argument("--no-range", action="store_true", help="answer requests for parts with the whole file")
+    serve.add_argument("--log", action="store_true", help="print requests")
+
+
+def _refresh(arguments: argparse.Namespace) -> int:
+    from ota.publish.repository import names_of
+    from ota.publish.rotate import refresh
+
+    with opened(arguments) as (workspace, state):
+        done = refresh(workspace, state, arguments.also, time.time())
+        print(f"published: {names_of(done.signed)} signed again")
+        for warning in done.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        if done.expired:
+            raise Untrusted("; ".join(done.expired))
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from ota import files
+    from ota.publish.verify import check, compare, load
+
+    if arguments.repository:
+        data = files.read(arguments.root) if arguments.root else None
+        if data is None:
+            raise UsageError("--repository needs --root FILE, the root.json that devices have")
+        state = load(arguments.repository, data)
+        found = check(arguments.repository, state, time.time(), arguments.fleet)
+    else:
+        with opened(arguments) as (workspace, known):
+            state = load(workspace.repository, known.roots[0].to_bytes())
+            found = check(workspace.repository, state, time.time(), arguments.fleet)
+            found.problems += compare(state, known)
+    print("\n".join(found.facts))
+    for warning in found.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    for problem in found.problems[:-1]:
+        print(f"problem: {problem}", file=sys.stderr)
+    if found.problems:
+        raise Untrusted(f"problems: {len(found.problems)}; the last: {found.problems[-1]}")
+    releases = ", ".join(f"{bundle} {release}" for bundle, release in sorted(found.manifests)) or "none"
+    print(f"releases: {releases}")
+    print("every signature, document, and blob is as it should be")
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from ota.publish.export import export
+
+    with opened(arguments) as (workspace, state):
+        done = export(workspace, state, arguments.fleet, arguments.out)
+        releases = ", ".join(done.releases) or "no releases"
+        print(f"{arguments.out}: {releases}; {done.blobs} blobs, {done.new_bytes} new bytes")
+        print(f"next: unmount the stick; on a device 'edge-ota import {arguments.out}'")
+    return 0
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from ota.publish.serve import RepositoryServer
+
+    repository = arguments.repository or arguments.workspace / "repository"
+    if not (repository / "metadata").is_dir():
+        raise UsageError(f"{repository} is no repository: it has no metadata/; name one with --repository or --dir")
+    try:
+        server = RepositoryServer(
+            (arguments.bind, arguments.port), repository, ranges=not arguments.no_range, log=arguments.log
+        )
+    except OSError as error:
+        raise UsageError(f"{arguments.bind} port {arguments.port}: {error.strerror}; name another --port") from None
+    print(f"serving {repository} at {server.url}", flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with server, contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever(poll_interval=0.2)
+    return 0

@@ -1,0 +1,89 @@
+"""A copy of what one fleet needs, for a USB stick: the same files, in the order in which they are published."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ota import files
+from ota.documents.manifest import MOST_BYTES, read_manifest
+from ota.documents.names import blob_path
+from ota.errors import NoSpace, UsageError
+from ota.publish.release import blobs_of
+from ota.publish.repository import State, put, put_blob, put_metadata, read_target, stored_target
+from ota.publish.roles import FAMILY_PREFIX
+from ota.publish.verify import needed
+from ota.publish.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was copied: releases and blobs, and the bytes of the blobs that were not there yet."""
+
+    releases: list[str]
+    blobs: int
+    new_bytes: int
+
+
+def export(workspace: Workspace, state: State, fleet: str, out: Path) -> Exported:
+    """Copy what a fleet needs into a directory; one that has an older copy is brought up to date.
+
+    Raises:
+        UsageError: there is no such fleet, or the directory has other things. NoSpace: the disk is too small.
+    """
+    if out.resolve() in (workspace.repository.resolve(), workspace.path.resolve()):
+        raise UsageError(f"{out} is the repository itself: name a directory on the stick")
+    if out.exists() and (not out.is_dir() or any(one.name not in _OURS for one in out.iterdir())):
+        raise UsageError(f"{out} has other files: name an empty directory, or one with an older copy")
+    targets = needed(workspace.repository, state, fleet)
+    documents = {
+        target: (entry, read_target(workspace.repository, target, entry))
+        for role in state.delegated()
+        for target, entry in state.listed(role).items()
+        if target in targets
+    }
+    blobs: dict[str, int] = {}
+    releases = []
+    for target, (_, data) in documents.items():
+        for bundle, release in _release_of(target):
+            blobs.update(blobs_of(read_manifest(data, bundle, release)))
+            releases.append(f"{bundle} {release}")
+    missing = {sha256: size for sha256, size in blobs.items() if not _is_there(out, sha256, size)}
+    _check_space(out, sum(missing.values()))
+    for sha256 in missing:
+        put_blob(out, sha256, workspace.repository / blob_path(sha256))
+    for target, (entry, data) in documents.items():
+        put(out / stored_target(target, entry.hashes["sha256"]), data)
+    families = {target.split("/")[1] for target in targets if target.startswith("bundles/")}
+    left_out = {
+        role
+        for role in state.roles
+        if role.startswith(FAMILY_PREFIX) and role.removeprefix(FAMILY_PREFIX) not in families
+    }
+    put_metadata(out, State(state.roots, {role: one for role, one in state.roles.items() if role not in left_out}))
+    return Exported(sorted(releases), len(blobs), sum(missing.values()))
+
+
+_OURS = ("metadata", "targets", "blobs", "lost+found", "System Volume Information")
+
+
+def _release_of(target: str) -> Iterator[tuple[str, int]]:
+    if target.startswith("bundles/") and not target.endswith("/floor.json"):
+        bundle, _, number = target.split("/")[2].removesuffix(".json").rpartition(".")
+        yield bundle, int(number)
+
+
+def _is_there(out: Path, sha256: str, size: int) -> bool:
+    path = out / blob_path(sha256)
+    return path.is_file() and files.sha256_of(path) == (sha256, size)
+
+
+def _check_space(out: Path, needed_bytes: int) -> None:
+    place = out
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < needed_bytes + MOST_BYTES:
+        raise NoSpace(f"{out} has {free} bytes free, and the copy needs {needed_bytes}: take a larger stick")

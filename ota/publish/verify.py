@@ -1,0 +1,261 @@
+"""Checks a repository as it lies on disk: signatures, dates, every document and blob, and what each fleet will see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from tuf.api.exceptions import RepositoryError
+from tuf.api.metadata import Metadata, Root, Signed
+
+from ota import files
+from ota.documents.device import read_device
+from ota.documents.floor import read_floor
+from ota.documents.manifest import Manifest, read_manifest
+from ota.documents.names import blob_path, floor_target, manifest_target, rollout_target
+from ota.documents.rollout import Rollout, Wish, read_rollout
+from ota.errors import OtaError, StoreError, Untrusted, UsageError
+from ota.publish.change import waiting_for
+from ota.publish.release import blobs_of_file, hash_chunks
+from ota.publish.repository import State, read_target, snapshot_of, stored_target
+from ota.publish.roles import ROLLOUT, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, family_role, paths_of
+
+MOST_METADATA = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a check found.
+
+    Attributes:
+        problems: a sentence for each; devices refuse the repository, or a part of it.
+        warnings: what will be a problem soon.
+        facts: what devices will see.
+        manifests: bundle and release -> manifest.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+    manifests: dict[tuple[str, int], Manifest] = field(default_factory=dict)
+    rollouts: dict[str, Rollout] = field(default_factory=dict)
+    floors: dict[str, int] = field(default_factory=dict)
+    devices: dict[str, str] = field(default_factory=dict)
+
+
+def load(repository: Path, root: bytes) -> State:
+    """Return the metadata of a repository, verified from a root that is trusted; dates are not looked at.
+
+    Raises:
+        StoreError: a file is missing. Untrusted: a file is not what the keys signed.
+    """
+    state = State([_parsed(root, "the root that is trusted")])
+    while (
+        data := files.read(repository / "metadata" / f"{state.root.version + 1}.root.json", MOST_METADATA)
+    ) is not None:
+        fresh: Metadata[Root] = _parsed(data, f"{state.root.version + 1}.root.json")
+        after = State([*state.roots, fresh])
+        if fresh.signed.version != state.root.version + 1 or waiting_for(state, after, ROOT, fresh) is not None:
+            raise Untrusted(f"{state.root.version + 1}.root.json is not signed by the keys of root: restore it")
+        state = after
+    _load(repository, state, TIMESTAMP, None)
+    _load(repository, state, SNAPSHOT, state.roles[TIMESTAMP].signed.snapshot_meta.version)
+    versions = snapshot_of(state)
+    _load(repository, state, TARGETS, versions[f"{TARGETS}.json"])
+    for role in state.delegated():
+        if f"{role}.json" not in versions:
+            raise Untrusted(f"the snapshot does not name {role}: publish it again")
+        if (repository / "metadata" / f"{versions[f'{role}.json']}.{role}.json").exists():
+            _load(repository, state, role, versions[f"{role}.json"])
+    return state
+
+
+def _load(repository: Path, state: State, role: str, version: int | None) -> None:
+    name = f"{role}.json" if version is None else f"{version}.{role}.json"
+    data = files.read(repository / "metadata" / name, MOST_METADATA)
+    if data is None:
+        raise StoreError(f"{repository / 'metadata' / name} is not there: publish it again, or copy it anew")
+    metadata = _parsed(data, name)
+    if waiting_for(state, state, role, metadata) is not None:
+        raise Untrusted(f"{name} is not signed by the keys of {role}: publish it again, or copy it anew")
+    if version is not None and metadata.signed.version != version:
+        raise Untrusted(f"{name} has version {metadata.signed.version}: publish it again, or copy it anew")
+    state.roles[role] = metadata
+
+
+def _parsed(data: bytes, name: str) -> Metadata[Any]:
+    try:
+        return Metadata.from_bytes(data)
+    except (RepositoryError, ValueError) as error:
+        raise Untrusted(f"{name} is damaged ({error}): publish it again, or copy it anew") from None
+
+
+def check(repository: Path, state: State, now: float, fleet: str = "") -> Findings:
+    """Check documents, blobs, and dates.
+
+    Args:
+        fleet: look at what this fleet needs only, as in a copy for USB; "" = at everything.
+    """
+    found = Findings()
+    for role, payload in _payloads(state):
+        _check_life(role, payload, now, found)
+    for role in state.delegated():
+        if sorted(getattr(state.targets.get_delegated_role(role), "paths", None) or []) != sorted(paths_of(role)):
+            found.problems.append(f"{role} may sign other paths than {', '.join(paths_of(role))}")
+    wanted = needed(repository, state, fleet) if fleet else None
+    for role in state.delegated():
+        for target in sorted(state.listed(role) if role in state.roles else ()):
+            if wanted is None or target in wanted:
+                with _noted(found):
+                    _check_document(repository, state, role, target, found)
+    _check_blobs(repository, found)
+    for rollout in found.rollouts.values():
+        found.facts += _check_rollout(rollout, found)
+    return found
+
+
+class _noted:  # noqa: N801 (a context manager, used as one)
+    """Turns an error into a problem, so that the check goes on."""
+
+    def __init__(self, found: Findings) -> None:
+        self._found = found
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, OtaError):
+            self._found.problems.append(error.message)
+            return True
+        return False
+
+
+def _payloads(state: State) -> Iterator[tuple[str, Signed]]:
+    yield ROOT, state.root
+    for role in (TARGETS, *state.delegated(), SNAPSHOT, TIMESTAMP):
+        if role in state.roles:
+            yield role, state.roles[role].signed
+
+
+def life(payload: Signed, days: float, now: float) -> float:
+    """Return which share of a signature's life is left."""
+    left = (payload.expires - datetime.fromtimestamp(now, tz=timezone.utc)) / timedelta(days=1)
+    return left / days
+
+
+def _check_life(role: str, payload: Signed, now: float, found: Findings) -> None:
+    left = life(payload, 1, now)
+    when = f"{payload.expires:%Y-%m-%d %H:%M} UTC"
+    found.facts.append(f"{role}: version {payload.version}, valid until {when} ({left:.1f} days)")
+    fix = "'publish refresh'" if role in (SNAPSHOT, TIMESTAMP) else f"'publish renew {role}'"
+    if left <= 0:
+        found.problems.append(f"{role} expired on {when}: devices stop updating; sign it again with {fix}")
+    elif left < (1 if role in (SNAPSHOT, TIMESTAMP) else 7):
+        found.warnings.append(f"{role} expires on {when}: sign it again with {fix}")
+
+
+def _check_document(repository: Path, state: State, role: str, target: str, found: Findings) -> None:
+    folder, _, rest = target.partition("/")
+    name = rest.removesuffix(".json")
+    if folder == "engines":
+        return
+    data = read_target(repository, target, state.listed(role)[target])
+    if folder == "devices":
+        found.devices[name] = read_device(data, name).fleet
+    elif folder == "rollout":
+        found.rollouts[name] = read_rollout(data, name)
+    elif rest.endswith("/floor.json"):
+        found.floors.update(read_floor(data, rest.partition("/")[0]))
+    else:
+        bundle, _, number = name.partition("/")[2].rpartition(".")
+        manifest = read_manifest(data, bundle, int(number) if number.isdigit() else 0)
+        found.manifests[bundle, manifest.release] = manifest
+
+
+def _check_blobs(repository: Path, found: Findings) -> None:
+    good: set[str] = set()
+    for manifest in found.manifests.values():
+        for model, entry in manifest.every_file():
+            blobs = dict(blobs_of_file(entry))
+            with _noted(found):
+                for sha256, size in blobs.items():
+                    if sha256 not in good:
+                        _check_blob(
+                            repository, sha256, size, f"{manifest.bundle} {manifest.release}: {model}/{entry.path}"
+                        )
+                        good.add(sha256)
+                if entry.chunks and entry.sha256 not in good and hash_chunks(repository, entry) != entry.sha256:
+                    raise Untrusted(f"the chunks of {model}/{entry.path} do not make the file: withdraw the release")
+                good.add(entry.sha256)
+
+
+def _check_blob(repository: Path, sha256: str, size: int, what: str) -> None:
+    path = repository / blob_path(sha256)
+    if not path.is_file():
+        raise StoreError(f"{what}: the blob {sha256} is not there: copy it from the bundle")
+    if files.sha256_of(path) != (sha256, size):
+        raise Untrusted(f"{what}: the blob {sha256} is damaged: remove it, and copy it from the bundle")
+
+
+def _check_rollout(rollout: Rollout, found: Findings) -> Iterator[str]:
+    """Yield what the devices of a fleet will see; note what they would refuse."""
+    count = sum(fleet == rollout.fleet for fleet in found.devices.values())
+    yield f"fleet {rollout.fleet}: serial {rollout.serial}, {count} devices" + (
+        "" if rollout.models else ", no releases"
+    )
+    for wish in rollout.models.values():
+        steps = " ".join(f"{one.ring}={one.percent:g}%" for one in wish.steps)
+        yield f"  {wish.bundle}: {wish.want} for {steps or 'no ring'}" + (" (halted)" if wish.paused else "")
+        for release in sorted({wish.want, *wish.pin.values()}):
+            if problem := _refused(wish, release, found):
+                found.problems.append(f"fleet {rollout.fleet}: {problem}")
+
+
+def _refused(wish: Wish, release: int, found: Findings) -> str:
+    manifest = found.manifests.get((wish.bundle, release))
+    if manifest is None:
+        return f"{wish.bundle} {release} is wanted, and not published"
+    if manifest.family != wish.family:
+        return f"{wish.bundle} {release} is of the family {manifest.family}, and {wish.family} is asked for it"
+    if manifest.counter < found.floors.get(wish.bundle, 0):
+        return f"{wish.bundle} {release} is wanted, and below the floor"
+    return f"{wish.bundle} {release} is wanted, and denied" if release in wish.deny else ""
+
+
+def needed(repository: Path, state: State, fleet: str) -> set[str]:
+    """Return the documents that the devices of a fleet read: rollout, devices, floors, and manifests.
+
+    Raises:
+        UsageError: the fleet has no rollout document. OtaError: a document cannot be read.
+    """
+    listed = state.listed(ROLLOUT)
+    target = rollout_target(fleet)
+    if target not in listed:
+        known = ", ".join(sorted(one[8:-5] for one in listed if one.startswith("rollout/"))) or "none"
+        raise UsageError(f"there is no fleet {fleet}: there is {known}")
+    found = {target}
+    for one in listed:
+        # a copy for one fleet lacks the devices of the others
+        if one.startswith("devices/") and (repository / stored_target(one, listed[one].hashes["sha256"])).exists():
+            device = one[8:-5]
+            if read_device(read_target(repository, one, listed[one]), device).fleet == fleet:
+                found.add(one)
+    for wish in read_rollout(read_target(repository, target, listed[target]), fleet).models.values():
+        releases = {wish.want, wish.previous, *wish.pin.values()}
+        targets = {manifest_target(wish.family, wish.bundle, one) for one in releases} | {floor_target(wish.family)}
+        found |= targets & state.listed(family_role(wish.family)).keys()
+    return found
+
+
+def compare(state: State, known: State) -> list[str]:
+    """Return where the files differ from what the publisher published last."""
+    problems = []
+    if [one.to_bytes() for one in state.roots] != [one.to_bytes() for one in known.roots]:
+        problems.append("the root files are not those that were published: restore the repository from a backup")
+    for role in known.roles:
+        if role not in state.roles or state.roles[role].to_bytes() != known.roles[role].to_bytes():
+            problems.append(f"{role} is not what was published last: restore the repository from a backup")
+    return problems

@@ -1,0 +1,87 @@
+"""What a signature would change, in words: made by the signer's machine from the metadata, not from a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tuf.api.metadata import Role, Root, Signed, Targets
+
+from ota.publish.roles import TOP
+
+MOST_TARGETS = 40
+
+
+def describe(role: str, before: Signed | None, after: Signed, names: Mapping[str, str]) -> list[str]:
+    """Return what is different in a role's metadata.
+
+    Args:
+        before: as it is published; None = nothing is.
+        names: key ID -> name, as the publisher calls it; the ID is shown, too.
+    """
+    old = f"version {before.version}" if before is not None else "nothing"
+    found = [f"{role}: from {old} to version {after.version}, valid until {after.expires:%Y-%m-%d %H:%M} UTC"]
+    if isinstance(after, Root):
+        found += _keys(before.roles if isinstance(before, Root) else {}, after.roles, names)
+    if isinstance(after, Targets):
+        found += _delegations(before if isinstance(before, Targets) else None, after, names)
+        found += _targets(before if isinstance(before, Targets) else None, after)
+    if len(found) == 1:
+        found.append("  nothing else changes")
+    return found
+
+
+def _keys(before: Mapping[str, Role], after: Mapping[str, Role], names: Mapping[str, str]) -> Iterator[str]:
+    for role in sorted({*before, *after}):
+        if role not in after:
+            yield f"  {_shown(role)} is REMOVED"
+            continue
+        old = before.get(role)
+        for keyid in after[role].keyids:
+            if old is None or keyid not in old.keyids:
+                yield f"  {_shown(role)} gets the key {_key(keyid, names)}"
+        for keyid in old.keyids if old is not None else ():
+            if keyid not in after[role].keyids:
+                yield f"  {_shown(role)} LOSES the key {_key(keyid, names)}"
+        if old is None or old.threshold != after[role].threshold:
+            was = f" (was {old.threshold})" if old is not None else ""
+            yield f"  {_shown(role)} needs {after[role].threshold} of {len(after[role].keyids)} keys{was}"
+
+
+def _delegations(before: Targets | None, after: Targets, names: Mapping[str, str]) -> Iterator[str]:
+    old, new = _roles(before), _roles(after)
+    yield from _keys(old, new, names)
+    for role in sorted(new):
+        paths = list(getattr(new[role], "paths", None) or [])
+        known = list(getattr(old.get(role), "paths", None) or [])
+        if role in TOP or paths != known:
+            yield f"  {_shown(role)} may sign {', '.join(map(_shown, paths)) or 'nothing'}"
+
+
+def _roles(targets: Targets | None) -> Mapping[str, Role]:
+    if targets is None or targets.delegations is None or targets.delegations.roles is None:
+        return {}
+    return targets.delegations.roles
+
+
+def _targets(before: Targets | None, after: Targets) -> Iterator[str]:
+    old = before.targets if before is not None else {}
+    lines = []
+    for path in sorted({*old, *after.targets}):
+        if path not in after.targets:
+            lines.append(f"  {_shown(path)} is no longer listed")
+        elif path not in old:
+            lines.append(f"  {_shown(path)} is listed, {after.targets[path].length} bytes")
+        elif old[path] != after.targets[path]:
+            lines.append(f"  {_shown(path)} has other content, {after.targets[path].length} bytes")
+    yield from lines[:MOST_TARGETS]
+    if len(lines) > MOST_TARGETS:
+        yield f"  and {len(lines) - MOST_TARGETS} more files"
+
+
+def _key(keyid: str, names: Mapping[str, str]) -> str:
+    return f"{_shown(names.get(keyid, 'without a name'))} ({_shown(keyid[:16])})"
+
+
+def _shown(text: str) -> str:
+    """Return a text that cannot move the cursor of a terminal."""
+    return text if text.isprintable() and len(text) <= 200 else repr(text[:200])

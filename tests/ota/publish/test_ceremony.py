@@ -1,0 +1,183 @@
+"""Keys on other machines: files go there and back as on a USB stick; wrong and old files are refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from ota.documents.names import manifest_target
+from tests.ota.publish.publisher import Publisher, device, one_sentence
+
+PEOPLE = ("alice", "bob", "carol", "dave", "eve")
+
+
+@pytest.fixture
+def team(publisher: Publisher) -> Publisher:
+    """A publisher whose keys of root and targets are with five people; nothing is published yet."""
+    flags: list[str] = []
+    for person in PEOPLE:
+        publisher.run("key", person, "--out", f"at-{person}", "--key-type", "p256" if person == "bob" else "ed25519")
+        flags += ["--public-key", f"root=at-{person}/{person}.pub.json"]
+    for person in PEOPLE[:3]:
+        flags += ["--public-key", f"targets=at-{person}/{person}.pub.json"]
+    publisher.init("--family", "det", *flags, preset="team")
+    return publisher
+
+
+def sign(team: Publisher, person: str, request: str = "request.json", *flags: object, status: int = 0) -> str:
+    """Let a person sign on a machine of its own; the file with signatures."""
+    stick = team.base / f"at-{person}" / "stick"
+    stick.mkdir(exist_ok=True)
+    shutil.copy(team.base / request, stick)
+    key = team.base / f"at-{person}" / f"{person}.pem"
+    team.run("sign", stick / request, "--key", key, *flags, "--yes", status=status)
+    return str(stick / f"{Path(request).stem}.{person}.sig.json")
+
+
+def ceremony(team: Publisher, *people: str) -> str:
+    """Request, sign, and collect; what `collect` said."""
+    team.do("request", "--out", "request.json")
+    return team.do("collect", *(sign(team, person) for person in people))
+
+
+def test_the_first_publication_takes_a_threshold_of_people(team: Publisher) -> None:
+    assert "  root: 3 more of " in team.out
+    assert not (team.repository / "metadata").exists()
+    assert "has published nothing yet" in team.refused("refresh")
+    said = ceremony(team, "alice", "dave")
+    assert "root: 1 more of " in said
+    assert "targets: 1 more of " in said
+    said = team.do("collect", sign(team, "bob"))
+    assert said.startswith("published")
+    team.release(1)
+    assert device(team, "dev", time.time()).target(manifest_target("det", "det", 1)) is not None
+    assert "no change waits" in team.refused("collect")
+
+
+def test_the_signer_sees_in_words_what_changes(team: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    ceremony(team, "alice", "bob", "carol")
+    team.run("key", "mallory", "--out", "at-mallory")
+    team.do("rotate", "root", "--remove", "eve", "--add", "at-mallory/mallory.pub.json", "--threshold", 2)
+    team.do("request", "--out", "request.json")
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    team.run("sign", "request.json", "--key", "at-alice/alice.pem", status=1)
+    assert "nothing was signed" in team.err
+    words = team.out
+    assert "root: from version 1 to version 2" in words
+    assert "root gets the key mallory" in words
+    assert "root LOSES the key eve" in words
+    assert "root needs 2 of 5 keys (was 3)" in words
+    assert not list(team.base.glob("*.sig.json"))
+
+
+def test_the_words_come_from_the_metadata_and_not_from_the_publisher(team: Publisher) -> None:
+    ceremony(team, "alice", "bob", "carol")
+    team.do("family", "det2")
+    team.do("request", "--out", "request.json")
+    request = json.loads((team.base / "request.json").read_text())
+    request["names"] = dict.fromkeys(request["names"], "\x1b[2Jharmless")
+    (team.base / "request.json").write_text(json.dumps(request))
+    sign(team, "alice")
+    assert "models-det2 may sign bundles/det2/*" in team.out
+    assert "\x1b" not in team.out
+
+
+def test_a_request_that_nobody_published_is_not_signed(team: Publisher) -> None:
+    ceremony(team, "alice", "bob", "carol")
+    team.do("family", "seg")
+    team.do("request", "--out", "request.json")
+    text = (team.base / "request.json").read_text()
+
+    def refused(path: tuple[str, ...], value: object) -> str:
+        request = json.loads(text)
+        place = request
+        for part in path[:-1]:
+            place = place[part]
+        place[path[-1]] = value
+        (team.base / "request.json").write_text(json.dumps(request))
+        sign(team, "alice", status=4)
+        return one_sentence(team.err)
+
+    assert "do not sign" in refused(("published", "targets", "signatures"), [])
+    assert "do not sign" in refused(("root", "signed", "version"), 9)
+    assert "from version 1 to 9" in refused(("change", "targets", "signed", "version"), 9)
+    assert "is damaged" in refused(("change", "targets"), {"signed": 1})
+    (team.base / "request.json").write_text("{")
+    sign(team, "alice", status=4)
+    assert "is no JSON" in one_sentence(team.err)
+
+
+def test_wrong_and_old_files_are_refused(team: Publisher) -> None:
+    ceremony(team, "alice", "bob", "carol")
+    team.do("family", "seg")
+    team.do("request", "--out", "request.json")
+    old = sign(team, "alice")
+    assert "no 'edge-ota signatures': it is 'edge-ota signing request'" in team.refused("collect", "request.json")
+    assert "is not there" in team.refused("collect", "nothing.json")
+    sign(team, "dave", status=2)
+    assert "may sign nothing here" in one_sentence(team.err)
+    team.do("request", "--discard")
+    team.do("family", "pose")
+    assert "of another change, perhaps an older one" in team.refused("collect", old)
+    team.do("request", "--out", "request.json")
+    good = Path(sign(team, "bob"))
+    broken = json.loads(good.read_text())
+    broken["signatures"][0]["sig"] = "00" * 64
+    (team.base / "broken.json").write_text(json.dumps(broken))
+    assert "wrong signature for targets" in team.refused("collect", "broken.json", status=4)
+    assert "1 more" in team.do("collect", good)
+    assert "1 more" in team.do("collect", good, good)
+    assert team.do("collect", sign(team, "carol")).startswith("published")
+
+
+def test_releases_go_on_while_a_change_waits(team: Publisher) -> None:
+    ceremony(team, "alice", "bob", "carol")
+    team.do("rotate", "models-det")
+    assert "waits for signatures" in team.out
+    team.release(1)
+    assert "a change of targets waits" in team.refused("family", "pose", status=1)
+    assert "a change of targets waits" in team.refused("renew", "root", status=1)
+    assert ceremony(team, "alice", "carol").startswith("published")
+    team.release(2)
+    team.do("verify")
+    trust = device(team, "dev", time.time())
+    assert trust.target(manifest_target("det", "det", 1)) is not None
+    assert trust.target(manifest_target("det", "det", 2)) is not None
+
+
+def test_every_offline_role_rotates_through_files(team: Publisher) -> None:
+    ceremony(team, "alice", "bob", "carol")
+    factory = (team.dir / "root.json").read_bytes()
+    device(team, "sleeper", time.time())
+    team.run("key", "frank", "--out", "at-frank")
+    team.do("rotate", "root", "--remove", "eve", "--add", "at-frank/frank.pub.json")
+    assert ceremony(team, "alice", "bob", "dave").startswith("published")
+    team.do("rotate", "targets", "--remove", "alice", "--add", "at-frank/frank.pub.json")
+    assert "published" in ceremony(team, "alice", "bob", "carol", "frank")
+    team.do("renew", "root", "targets")
+    assert "published" in ceremony(team, "frank", "bob", "carol")
+    team.do("rotate", "engines")
+    assert "published" in ceremony(team, "frank", "bob")
+    team.release(1)
+    assert device(team, "sleeper", time.time(), factory).target(manifest_target("det", "det", 1)) is not None
+    team.do("verify")
+
+
+def test_the_keys_of_engines_may_be_elsewhere_too(publisher: Publisher) -> None:
+    publisher.run("key", "alice", "--out", "at-alice")
+    publisher.init("--family", "det", "--public-key", "engines=at-alice/alice.pub.json")
+    assert "engines: 1 more of alice" in publisher.out
+    assert ceremony(publisher, "alice").startswith("published")
+    publisher.model("py", {"config.pbtxt": b'backend: "python"', "1/model.py": b"import os"})
+    publisher.run("bundle", "py", "--release", 1, "--model", "py", "--family", "det")
+    assert "give this command again" in publisher.do("release", "py.1", "--engines")
+    publisher.do("request", "--out", "request.json")
+    assert "engines/det/" in publisher.out
+    assert publisher.do("collect", sign(publisher, "alice")).startswith("published")
+    publisher.do("release", "py.1")
+    assert device(publisher, "dev", time.time()).target(manifest_target("det", "py", 1)) is not None

@@ -1,0 +1,106 @@
+"""A reader at any moment of a publication sees a state that verifies; an interrupted publication is completed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ota import files
+from ota.documents.manifest import read_manifest
+from ota.documents.names import blob_path, manifest_target, rollout_target
+from ota.documents.rollout import read_rollout
+from tests.ota.publish.publisher import Publisher, device
+
+
+class PowerCut(BaseException):
+    """Ends a publication."""
+
+
+def read_all(publisher: Publisher, name: str, root: bytes) -> None:
+    """Read as a device: metadata, the rollout, the manifest that it wants, and its blobs."""
+    trust = device(publisher, name, time.time(), root)
+    if trust.target(rollout_target("a")) is None:
+        return
+    wish = read_rollout(trust.document(rollout_target("a"), 10**6), "a").models["det"]
+    manifest = read_manifest(trust.document(manifest_target("det", "det", wish.want), 10**6), "det", wish.want)
+    for _, entry in manifest.every_file():
+        assert (publisher.repository / blob_path(entry.sha256)).stat().st_size == entry.size
+
+
+def changes(publisher: Publisher) -> list[Callable[[], object]]:
+    """Return publications of every kind."""
+
+    def rollout() -> None:
+        publisher.do("rollout start", "a", "det", 2, "lab=100")
+
+    rotations = [
+        lambda role=role: publisher.do("rotate", role) for role in ("timestamp", "snapshot", "targets", "root")
+    ]
+    delegated = [lambda role=role: publisher.do("rotate", role) for role in ("models-det", "rollout")]
+    return [
+        lambda: publisher.release(2),
+        rollout,
+        *rotations,
+        *delegated,
+        lambda: publisher.do("refresh"),
+        lambda: publisher.do("family", "seg"),
+    ]
+
+
+def test_a_reader_between_any_two_file_operations(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    published.do("rollout start", "a", "det", 1, "lab=100")
+    root = (published.dir / "root.json").read_bytes()
+    read_all(published, "old", root)
+    seen = []
+
+    def reading(operation: files.Operation) -> None:
+        if operation.kind == "rename" and operation.target.startswith(str(published.repository)):
+            seen.append(Path(operation.target).name)
+            monkeypatch.setattr(files, "point", lambda operation: None)
+            read_all(published, "old", root)
+            read_all(published, f"new-{len(seen)}", root)
+            monkeypatch.setattr(files, "point", reading)
+
+    for change in changes(published):
+        monkeypatch.setattr(files, "point", reading)
+        change()
+        monkeypatch.setattr(files, "point", lambda operation: None)
+        read_all(published, "old", root)
+    assert len(seen) > 30
+    assert seen[-1] == "timestamp.json"
+
+
+def test_a_publication_that_is_cut_anywhere_is_completed_by_the_next(
+    published: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published.do("rollout start", "a", "det", 1, "lab=100")
+    root = (published.dir / "root.json").read_bytes()
+    cuts = 0
+    for at in range(0, 200, 3):
+        left = at
+
+        def cut(operation: files.Operation) -> None:
+            nonlocal left
+            left -= str(published.dir) in operation.path
+            if left < 0:
+                raise PowerCut
+
+        monkeypatch.setattr(files, "point", cut)
+        try:
+            published.do("rotate", "timestamp")
+            done = True
+        except PowerCut:
+            done = False
+            cuts += 1
+        monkeypatch.setattr(files, "point", lambda operation: None)
+        read_all(published, f"new-{at}", root)
+        read_all(published, "old", root)
+        published.do("refresh")
+        read_all(published, "old", root)
+        if done:
+            break
+    assert cuts > 5
+    published.do("verify")

@@ -1,0 +1,131 @@
+"""Keys of every role change, as files and on a token, and a device that slept meanwhile goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from ota.documents.names import manifest_target
+from ota.errors import Untrusted
+from tests.ota.publish.publisher import Publisher, device
+
+ROLES = ("timestamp", "snapshot", "targets", "root", "models-det", "engines", "rollout")
+LIBRARIES = ("/usr/lib/softhsm/libsofthsm2.so", "/usr/lib/x86_64-linux-gnu/softhsm/libsofthsm2.so")
+PIN = "1234"
+
+
+def sees(publisher: Publisher, name: str, release: int, root: bytes | None = None) -> None:
+    """Refresh a device, and see that it reads a release."""
+    trust = device(publisher, name, time.time(), root)
+    assert trust.document(manifest_target("det", "det", release), 10**6)
+
+
+def test_a_device_that_slept_through_five_roots_and_every_rotation(published: Publisher) -> None:
+    factory = (published.dir / "root.json").read_bytes()
+    sees(published, "sleeper", 1)
+    for role in ROLES:
+        published.do("rotate", role)
+    published.do("rotate", "root")
+    assert (published.repository / "metadata/6.root.json").exists()
+    published.release(2)
+    sees(published, "sleeper", 2, factory)
+    sees(published, "new", 2)
+    sees(published, "new-with-the-factory's-root", 2, factory)
+    published.do("verify")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_old_keys_sign_nothing_that_a_device_takes(published: Publisher, role: str) -> None:
+    sees(published, "dev", 1)
+    published.do("rotate", role)
+    sees(published, "dev", 1)
+    state = (published.dir / "publish.json").read_text()
+    for old in (published.dir / "keys").glob(f"{role}-1.pem"):
+        old.unlink()
+    assert f"{role}-1" in state
+    for one in ("refresh", "rollout start a det 1 x=1", f"renew {role}", "release"):
+        if one == "release":
+            published.release(2)
+        else:
+            first = "rollout start" if one.startswith("rollout") else one.split()[0]
+            published.do(first, *one.removeprefix(first).split())
+    sees(published, "dev", 2)
+    published.do("verify")
+
+
+def test_keys_come_and_go_one_by_one(published: Publisher) -> None:
+    published.run("key", "alice")
+    published.do("rotate", "rollout", "--add", "alice.pub.json")
+    assert "has no key 'bob'" in published.refused("rotate", "rollout", "--remove", "bob")
+    assert "3 must sign" in published.refused("rotate", "rollout", "--threshold", 3)
+    published.do("rotate", "rollout", "--threshold", 2)
+    assert "rollout: 1 more of alice" in published.out
+    assert "waits for signatures already" in published.refused("renew", "targets", status=1)
+    published.do("request", "--discard")
+    published.do("rotate", "rollout", "--remove", "alice")
+    published.do("device add", "dev", "--fleet", "a", "--ring", "lab")
+    assert published.out.startswith("published")
+    assert "no role models-seg" in published.refused("rotate", "models-seg")
+    assert "private key" in published.refused("rotate", "rollout", "--add", "alice.pem")
+
+
+def test_a_new_family_has_keys_of_its_own(published: Publisher) -> None:
+    published.model("seg", {"config.pbtxt": b"", "1/model.onnx": b"s"})
+    published.run("bundle", "seg", "--release", 1, "--model", "seg")
+    assert "no role models-seg" in published.refused("release", "seg.1")
+    published.do("family", "seg")
+    assert "already" in published.refused("family", "seg")
+    published.do("release", "seg.1")
+    assert device(published, "dev", time.time()).target(manifest_target("seg", "seg", 1)) is not None
+
+
+@pytest.fixture
+def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The library of a software token with the label `edge`."""
+    pytest.importorskip("pkcs11", reason="needs python-pkcs11: pip install 'edge-serve[ota-hsm]'")
+    library = next((one for one in LIBRARIES if Path(one).exists()), "")
+    if not library or shutil.which("softhsm2-util") is None:
+        pytest.skip("needs SoftHSM2: apt-get install softhsm2")
+    (tmp_path / "tokens").mkdir()
+    config = tmp_path / "softhsm2.conf"
+    config.write_text(f"directories.tokendir = {tmp_path}/tokens\nobjectstore.backend = file\n")
+    monkeypatch.setenv("SOFTHSM2_CONF", str(config))
+    monkeypatch.setenv("EDGE_OTA_PUBLISH_PIN", PIN)
+    command = ["softhsm2-util", "--init-token", "--free", "--label", "edge", "--pin", PIN, "--so-pin", PIN]
+    subprocess.run(command, check=True, capture_output=True, timeout=30, env=os.environ)
+    return library
+
+
+def test_every_role_moves_to_a_token(published: Publisher, token: str) -> None:
+    factory = (published.dir / "root.json").read_bytes()
+    sees(published, "sleeper", 1)
+    for number, role in enumerate(ROLES, 10):
+        published.do("rotate", role, "--pkcs11", token, "--token", "edge", "--token-id", number)
+    for old in (published.dir / "keys").iterdir():
+        old.unlink()
+    published.release(2)
+    published.do("refresh")
+    published.do("renew", "root", "targets")
+    sees(published, "sleeper", 2, factory)
+    again = ("rotate", "timestamp", "--pkcs11", token, "--token", "edge", "--token-id")
+    assert "has a key with ID 10 already" in published.refused(*again, 10, status=1)
+    os.environ["EDGE_OTA_PUBLISH_PIN"] = "9999"
+    assert "the PIN is wrong" in published.refused("refresh", status=1)
+    assert "no such token" in published.refused(*again[:3], token, "--token", "other", status=1).lower()
+    assert "is not there" in published.refused(*again[:3], "/nowhere.so", "--token", "edge", status=1)
+
+
+def test_a_device_refuses_a_root_that_strangers_signed(published: Publisher, tmp_path: Path) -> None:
+    sees(published, "dev", 1)
+    stranger = Publisher(tmp_path / "stranger")
+    stranger.base.mkdir()
+    stranger.init("--family", "det")
+    stranger.do("rotate", "root")
+    shutil.copy(stranger.repository / "metadata/2.root.json", published.repository / "metadata/2.root.json")
+    with pytest.raises(Untrusted):
+        device(published, "dev", time.time())

@@ -1,0 +1,206 @@
+"""Freshness, the check of a whole repository, the copy for USB, and the web server for tests."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ota.documents.names import blob_path, manifest_target, rollout_target
+from ota.errors import Expired
+from ota.publish.serve import RepositoryServer
+from tests.ota.publish.publisher import Files, Publisher, device, one_sentence
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def fleet(published: Publisher) -> Publisher:
+    """A publisher with two bundles and two fleets."""
+    published.release(2)
+    published.release(1, "seg")
+    published.do("rollout start", "a", "det", 1, "lab=100")
+    published.do("rollout start", "a", "det", 2, "lab=100")
+    published.do("rollout start", "b", "seg", 1, "lab=100")
+    published.do("device add", "dev-a", "--fleet", "a", "--ring", "lab")
+    published.do("device add", "dev-b", "--fleet", "b", "--ring", "lab")
+    return published
+
+
+def at(monkeypatch: pytest.MonkeyPatch, days: float) -> float:
+    """Let so many days pass; the time then."""
+    now = time.time() + days * DAY
+    monkeypatch.setattr("ota.publish.commands.site.time.time", lambda: now)
+    return now
+
+
+def versions(publisher: Publisher) -> dict[str, int]:
+    """Return role -> the highest version that is published."""
+    found: dict[str, int] = {}
+    for path in (publisher.repository / "metadata").iterdir():
+        number, _, role = path.name.removesuffix(".json").partition(".")
+        found[role or number] = max(found.get(role or number, 0), int(number) if role else 0)
+    return found
+
+
+def test_refresh_signs_what_is_past_half_of_its_life(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = versions(published)
+    assert published.do("refresh") == "published: timestamp signed again\n"
+    assert versions(published) == before
+    now = at(monkeypatch, 8)
+    assert published.do("refresh") == "published: rollout, snapshot and timestamp signed again\n"
+    assert versions(published) == {**before, "snapshot": before["snapshot"] + 1, "rollout": 2}
+    assert device(published, "dev", now).target(manifest_target("det", "det", 1)) is not None
+    at(monkeypatch, 42)
+    published.do("refresh")
+    assert "warning: models-det expires in 40 days: sign it again with" in published.err
+    published.do("refresh", "--also", "models-det")
+    assert "models-det" in published.out
+    assert "models-det" not in published.err
+
+
+def test_an_expired_role_is_named(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = at(monkeypatch, 200)
+    published.do("refresh", status=4)
+    assert "targets expired 20 days ago: sign it again with 'edge-ota publish renew targets'" in published.err
+    with pytest.raises(Expired):
+        device(published, "dev", now)
+    said = published.refused("rollout start", "a", "det", 1, "x=1", status=4)
+    assert "targets expired on" in said
+    assert "renew targets" in said
+    published.do("renew", "targets", "models-det", "engines")
+    assert "rollout expired on" in published.refused("verify", status=4)
+    assert published.do("refresh") == "published: rollout, snapshot and timestamp signed again\n"
+    published.do("verify")
+    assert device(published, "dev", now).target(manifest_target("det", "det", 1)) is not None
+
+
+def test_verify_shows_what_devices_will_see(fleet: Publisher) -> None:
+    said = fleet.do("verify")
+    assert "fleet a: serial 2, 1 devices\n  det: 2 for lab=100%\n" in said
+    assert "releases: det 1, det 2, seg 1\n" in said
+    assert "timestamp: version " in said
+
+
+@pytest.mark.parametrize(
+    ("pattern", "sentence"),
+    [
+        ("blobs/sha256/*/*", "is damaged: remove it"),
+        ("targets/bundles/det/*.det.2.json", "was changed"),
+        ("targets/rollout/*.a.json", "was changed"),
+        ("metadata/timestamp.json", "timestamp.json is"),
+        ("metadata/*.targets.json", "targets.json is"),
+    ],
+)
+def test_verify_finds_what_was_changed(fleet: Publisher, pattern: str, sentence: str) -> None:
+    for path in fleet.repository.glob(pattern):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    root = fleet.dir / "root.json"
+    fleet.run("verify", "--repository", fleet.repository, "--root", root, status=4)
+    assert sentence in fleet.err
+
+
+def test_verify_finds_what_is_missing_or_rolled_back(fleet: Publisher, tmp_path: Path) -> None:
+    shutil.copytree(fleet.repository, tmp_path / "old")
+    fleet.do("rollout halt", "a", "det")
+    next(fleet.repository.glob("blobs/sha256/*/*")).unlink()
+    assert "is not there: copy it from the bundle" in fleet.refused("verify", status=4)
+    shutil.copytree(tmp_path / "old", fleet.repository, dirs_exist_ok=True)
+    fleet.do("verify")
+    fleet.do("rollout deny", "a", "det", 2)
+    assert "det 2 is wanted, and denied" in fleet.refused("verify", status=4)
+
+
+def test_what_a_stranger_changed_on_the_web_server_is_not_signed(fleet: Publisher) -> None:
+    newest = max((fleet.repository / "metadata").glob("*.rollout.json"), key=lambda path: int(path.name.split(".")[0]))
+    newest.write_text("{}")
+    for path in fleet.repository.glob("targets/rollout/*.a.json"):
+        path.write_text("{}")
+    assert "was changed" in fleet.refused("rollout halt", "a", "det", status=4)
+    fleet.do("rollout halt", "b", "seg")
+    trust = device(fleet, "dev", time.time())
+    assert b'"paused":true' in trust.document(rollout_target("b"), 10**6)
+
+
+def test_a_copy_for_usb_has_what_the_fleet_needs(fleet: Publisher, tmp_path: Path) -> None:
+    stick = tmp_path / "stick"
+    said = fleet.do("export", stick, "--fleet", "a")
+    assert said.startswith(f"{stick}: det 1, det 2; 3 blobs, ")
+    names = [path.name for path in stick.rglob("*.json")]
+    assert any(name.endswith(".dev-a.json") for name in names)
+    assert not any("seg" in name or name.endswith((".b.json", ".dev-b.json")) for name in names)
+    fleet.run("verify", "--repository", stick, "--root", fleet.dir / "root.json", "--fleet", "a")
+    reader = Publisher(tmp_path / "reader")
+    reader.base.mkdir()
+    shutil.copytree(stick, reader.repository)
+    shutil.copy(fleet.dir / "root.json", reader.dir)
+    assert device(reader, "dev", time.time()).target(manifest_target("det", "det", 2)) is not None
+    fleet.do("rollout halt", "a", "det")
+    assert "3 blobs, 0 new bytes" in fleet.do("export", stick, "--fleet", "a")
+    assert "there is no fleet c: there is a, b" in fleet.refused("export", tmp_path / "other", "--fleet", "c")
+    assert "has other files" in fleet.refused("export", tmp_path, "--fleet", "a")
+    assert "is the repository itself" in fleet.refused("export", fleet.repository, "--fleet", "a")
+    assert Files(stick).get("metadata/timestamp.json", 10**6)
+
+
+def test_a_stick_that_is_full(fleet: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("ota.publish.export.shutil.disk_usage", lambda path: usage._replace(free=1000))
+    assert "take a larger stick" in fleet.refused("export", tmp_path / "stick", "--fleet", "a", status=5)
+    assert not (tmp_path / "stick" / "metadata").exists()
+
+
+@pytest.fixture
+def server(published: Publisher) -> Iterator[RepositoryServer]:
+    """The web server."""
+    with RepositoryServer(("127.0.0.1", 0), published.repository) as found:
+        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+def ask(
+    server: RepositoryServer, path: str, headers: dict[str, str] | None = None
+) -> tuple[int, bytes, dict[str, str]]:
+    """Return status, body, and headers."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+    connection.request("GET", path, headers=headers or {})
+    reply = connection.getresponse()
+    body = reply.read()
+    connection.close()
+    return reply.status, body, dict(reply.getheaders())
+
+
+def test_the_server_answers_parts(server: RepositoryServer) -> None:
+    sha256 = next(server.repository.glob("blobs/sha256/*/*")).name
+    path = blob_path(sha256)
+    data = (server.repository / path).read_bytes()
+    status, body, headers = ask(server, f"/{path}")
+    assert (status, body, headers["ETag"], headers["Accept-Ranges"]) == (200, data, f'"{sha256}"', "bytes")
+    assert ask(server, f"/{path}", {"Range": "bytes=3-"})[:2] == (206, data[3:])
+    assert ask(server, f"/{path}", {"Range": "bytes=2-4"})[:2] == (206, data[2:5])
+    assert ask(server, f"/{path}", {"Range": "bytes=-4"})[:2] == (206, data[-4:])
+    assert ask(server, f"/{path}", {"Range": "bytes=3-", "If-Range": '"other"'})[:2] == (200, data)
+    assert ask(server, f"/{path}", {"Range": f"bytes={len(data)}-"})[0] == 416
+    server.ranges = False
+    assert ask(server, f"/{path}", {"Range": "bytes=3-"})[:2] == (200, data)
+
+
+def test_the_server_shows_the_repository_only(server: RepositoryServer) -> None:
+    assert ask(server, "/metadata/timestamp.json")[2]["Cache-Control"] == "no-cache"
+    for path in ("/", "/metadata", "/../keys/root-1.pem", "/metadata/../../publish.json", "/metadata/%2e%2e/x", "/x"):
+        assert ask(server, path)[0] == 404
+
+
+def test_serve_refuses_a_directory_that_is_none(publisher: Publisher) -> None:
+    publisher.run("serve", "--dir", publisher.base, status=2)
+    assert "is no repository" in one_sentence(publisher.err)
