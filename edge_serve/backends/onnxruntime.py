@@ -15,6 +15,7 @@ from typing import Any
 from edge_serve.backends import onnxruntime_session as sessions
 from edge_serve.backends import onnxruntime_settings as settings
 from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.backends.onnx_external import check_external_data
 from edge_serve.backends.onnxruntime_instance import OnnxInstance, SharedSession, make_plan
 from edge_serve.config.complete import DEFAULT_MAX_BATCH_SIZE, check_onnx, complete_onnx
 from edge_serve.config.layout import advice_on_file
@@ -86,7 +87,7 @@ class Backend:
         size, instances = settings.model_bytes(path), self._opened[place]
         made = settings.settings_together(self._settings(spec), size, instances, cores)
         if made is not None and made != self._divided.get(place):
-            self._shared[place].divide(sessions.make(path, made, wanted))
+            self._shared[place].divide(sessions.make(path, made, wanted, spec.name))
             self._divided[place] = made
 
     def _session(self, spec: ModelSpec, kind: str, device: int) -> sessions.Session:
@@ -96,7 +97,9 @@ class Backend:
             pool = settings.global_threads(spec.backend_config)
             if pool is not None:
                 sessions.use_global_threads(pool)
-            session = sessions.make(path, self._settings(spec), settings.providers(spec.config, kind, device))
+            check_external_data(path, spec.model_directory)
+            wanted = settings.providers(spec.config, kind, device)
+            session = sessions.make(path, self._settings(spec), wanted, spec.name)
             self._sessions[kind, device] = session
         return session
 

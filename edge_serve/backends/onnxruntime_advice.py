@@ -13,21 +13,24 @@ from shlex import quote
 #: bytes of a file that tell its kind
 _HEAD_BYTES = 512
 
+#: stands for the model's name in advice
+_MODEL = "<model>"
 _UPGRADE = "upgrade the library: pip install --upgrade onnxruntime"
 _COPY_AGAIN = "copy or export it again, and compare its size with the original's"
 
 
-def advice_on(text: str, path: Path, version: str) -> str:
+def advice_on(text: str, path: Path, version: str, name: str) -> str:
     """Return what to do about an error of the library; "" = the text says it all.
 
     Args:
         text: of the error.
         path: the model's file.
         version: of the library.
+        name: of the model.
     """
     for pattern, advise in _BY_TEXT:
         if match := pattern.search(text):
-            return advise(match, path, version)
+            return advise(match, path, version).replace(_MODEL, quote(name))
     return ""
 
 
@@ -83,7 +86,14 @@ def _on_external_data(match: re.Match[str], path: Path, version: str) -> str:
     name = Path(match[1]).name
     return (
         f"the model keeps its weights in a file of their own, which is not beside {path.name}: put '{name}' into "
-        f"{quote(f'{path.parent.parent.name}/{path.parent.name}')}/ under the name that it was exported with"
+        f"{_MODEL}/{path.parent.name}/ under the name that it was exported with"
+    )
+
+
+def _on_escape(match: re.Match[str], path: Path, version: str) -> str:
+    return (
+        "the model keeps weights in a file that is not below its version directory, or an absolute path leads to it: "
+        f"export it again with all its files in one directory, and put them into {_MODEL}/{path.parent.name}/"
     )
 
 
@@ -120,8 +130,12 @@ def _on_locale(match: re.Match[str], path: Path, version: str) -> str:
 _BY_TEXT: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], Path, str], str]], ...] = (
     (re.compile(r"Unsupported model IR version: \d+, max supported IR version: (\d+)"), _on_format),
     (re.compile(r"support for domain (\S+) is till opset (\d+)"), _on_opset),
+    (re.compile(r"External data path escapes|Absolute paths? not allowed for external data"), _on_escape),
     (re.compile(r"External data path does not exist: \"([^\"]+)\""), _on_external_data),
-    (re.compile(r"(?:file_size|open file)\b.*?[\[\"]([^\]\"]+)[\]\"]"), _on_external_data),  # ONNX Runtime before 1.20
+    (
+        re.compile(r"(?:file[_ ]size|open file)\b.*?[\[\"]([^\]\"]+)[\]\"]"),
+        _on_external_data,
+    ),  # ONNX Runtime before 1.20
     (re.compile(r"(\S+?)(?:\(-?\d+\))? is not a registered function/op"), _on_operator),
     (re.compile(r"No Op registered for (\S+) with domain_version"), _on_operator),
     (re.compile(r"Could not find an implementation for (\w+)"), _on_implementation),

@@ -65,8 +65,11 @@ def use_global_threads(threads: tuple[int, int]) -> None:
         _global_pool = threads
 
 
-def make(path: Path, settings: SessionSettings, wanted: list[Provider]) -> Session:
+def make(path: Path, settings: SessionSettings, wanted: list[Provider], name: str) -> Session:
     """A session.
+
+    Args:
+        name: of the model.
 
     Raises:
         Unavailable: a provider is not there.
@@ -82,7 +85,8 @@ def make(path: Path, settings: SessionSettings, wanted: list[Provider]) -> Sessi
         )
     except Exception as error:
         told = translated(error)
-        raise type(told)(with_advice(told.message, advice_on(told.message, path, onnxruntime.__version__))) from error
+        advice = advice_on(told.message, path, onnxruntime.__version__, name)
+        raise type(told)(with_advice(told.message, advice)) from error
     # The library starts without a provider whose own libraries do not load: the model would be slow, not wrong.
     for provider in wanted:
         if provider.name not in session.get_providers():

@@ -31,7 +31,7 @@ BAD = "Load model from m/1/model.onnx failed:Protobuf parsing failed."
 def test_the_kind_of_a_file_that_is_no_model(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
-    assert said in advice_on(BAD, path, "1.32.0")
+    assert said in advice_on(BAD, path, "1.32.0", "m")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,13 @@ def test_the_kind_of_a_file_that_is_no_model(tmp_path: Path, content: bytes, sai
         ("Current official support for domain ai.onnx is till opset 21.", "an opset of at most 21 "),
         ('External data path does not exist: "/r/m/1/net.data"', "put 'net.data' into m/1/"),
         ("filesystem error: in file_size: No such file or directory [/r/m/1/net.data]", "put 'net.data' into m/1/"),
+        (
+            "filesystem error: cannot get file size: No such file or directory [/r/m/1/net.data]",
+            "put 'net.data' into m/1/",
+        ),
         ('open file "/r/m/1/net.data" failed: No such file or directory', "put 'net.data' into m/1/"),
+        ('Error: External data path escapes model directory. External data path: "../w"', "and put them into m/1/"),
+        ("ValidateExternalDataPathFromDir Absolute path not allowed for external data location", "put them into m/1/"),
         ("Fatal error: com.acme:Blur(-1) is not a registered function/op", "has no operator com.acme:Blur: name"),
         ("Could not find an implementation for Resize(19) node with name ''", "has Resize for other data types only"),
         (
@@ -57,6 +63,6 @@ def test_the_kind_of_a_file_that_is_no_model(tmp_path: Path, content: bytes, sai
     ],
 )
 def test_advice_by_the_library_s_text(text: str, said: str) -> None:
-    advice = advice_on(text, Path("/r/m/1/model.onnx"), "1.32.0")
+    advice = advice_on(text, Path("/releases/det/1/model.onnx"), "1.32.0", "m")
     assert said in advice
     assert bool(said) == bool(advice)
