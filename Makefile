@@ -12,7 +12,7 @@ FLAGS ?=
 # more arguments for pytest, e.g. make test TESTS=tests/config
 TESTS ?= tests
 
-.PHONY: help serve test slow check conformance bench models docs proto clean \
+.PHONY: help serve test slow test-ota check conformance bench models docs proto clean \
 	install install-system deb lock test-system test-vm test-powercut
 
 help:  ## this list
@@ -37,6 +37,9 @@ test: .venv/test  ## the default tests (TESTS=... for some of them)
 
 slow: .venv/test  ## the tests that need minutes or a package index
 	$(BIN)/python -m pytest -q -m slow $(TESTS)
+
+test-ota: .venv/test  ## the long tests of edge-ota, under 15 minutes
+	$(BIN)/python -m pytest -q -rs -m slow tests/ota
 
 check: .venv/test  ## ruff, mypy --strict, the layers, the generated docs, the installed size
 	$(BIN)/ruff check .
@@ -88,19 +91,21 @@ install: .venv/serve install-system  ## install the service and its program into
 install-system:
 	install -d '$(UNITDIR)/edge-serve.service.d' '$(DESTDIR)/usr/bin' '$(DESTDIR)/usr/lib/edge-serve' \
 	  '$(DESTDIR)/etc/edge-serve/conf.d' '$(DESTDIR)/usr/share/doc/edge-serve'
-	install -m 644 systemd/*.service systemd/*.socket '$(UNITDIR)'
+	install -m 644 systemd/*.service systemd/*.socket systemd/*.timer '$(UNITDIR)'
 	install -m 644 systemd/edge-serve.service.d/10-nvidia.conf '$(UNITDIR)/edge-serve.service.d'
 	if [ '$(MACHINE)' = aarch64 ]; then \
 	  install -m 644 systemd/edge-serve.service.d/11-tegra.conf '$(UNITDIR)/edge-serve.service.d'; fi
 	for file in systemd/edge-serve.service.d/50-systemd-*.conf; do version=$${file##*-}; \
 	  if [ $${version%.conf} -le $(SYSTEMD) ]; then install -m 644 $$file '$(UNITDIR)/edge-serve.service.d'; fi; done
-	install -D -m 644 systemd/edge-serve.sysusers '$(DESTDIR)/usr/lib/sysusers.d/edge-serve.conf'
-	install -D -m 644 systemd/edge-serve.tmpfiles '$(DESTDIR)/usr/lib/tmpfiles.d/edge-serve.conf'
+	for name in edge-serve edge-ota; do \
+	  install -D -m 644 systemd/$$name.sysusers "$(DESTDIR)/usr/lib/sysusers.d/$$name.conf"; \
+	  install -D -m 644 systemd/$$name.tmpfiles "$(DESTDIR)/usr/lib/tmpfiles.d/$$name.conf"; done
 	install -D -m 644 systemd/edge-serve.preset '$(PRESETDIR)/80-edge-serve.preset'
 	install -m 644 systemd/edge-serve.conf '$(DESTDIR)/usr/lib/edge-serve'
 	install -d -m 700 '$(DESTDIR)/etc/edge-serve/credentials'
 	$(PYTHON) -m deploy.pages '$(DESTDIR)/usr/share/doc/edge-serve'
 	for name in edge-serve tritonserver; do ln -sf /opt/edge-serve/bin/edge-serve "$(DESTDIR)/usr/bin/$$name"; done
+	ln -sf /opt/edge-serve/bin/edge-ota '$(DESTDIR)/usr/bin/edge-ota'
 	for name in edge-serve tritonserver; do \
 	  install -D -m 644 deploy/share/edge-serve.1 "$(DESTDIR)/usr/share/man/man1/$$name.1"; \
 	  install -D -m 644 deploy/share/edge-serve.bash "$(DESTDIR)/usr/share/bash-completion/completions/$$name"; done

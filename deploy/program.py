@@ -33,7 +33,7 @@ from deploy.version import VersionError, base_version, identify
 HOME = "opt/edge-serve"
 
 #: extras of edge-serve that the package has
-EXTRAS = "onnx,nvml"
+EXTRAS = "onnx,nvml,ota"
 
 #: files of wheels that nothing loads
 _UNUSED = (
@@ -49,11 +49,14 @@ _UNUSED = (
 #: wheels for Linux are built for a C library of some release or newer; before this one they were named otherwise
 _OLDEST_GLIBC = 17
 
+#: the programs, and the module that each one starts
+PROGRAMS = {"edge-serve": "edge_serve.cli", "edge-ota": "ota.cli"}
+
 _START = """\
 #!/opt/edge-serve/bin/python3 -I
 import sys
 
-from edge_serve.cli import main
+from {module} import main
 
 sys.exit(main())
 """
@@ -172,7 +175,8 @@ def build_wheel(folder: Path, version: str) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE", *modules):
         shutil.copy(CHECKOUT / name, source)
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
-    shutil.copytree(CHECKOUT / "edge_serve", source / "edge_serve", ignore=ignored)
+    for package in ("edge_serve", "ota"):
+        shutil.copytree(CHECKOUT / package, source / package, ignore=ignored)
     for file, name in ((source / "pyproject.toml", "version"), (source / "edge_serve/__init__.py", "__version__")):
         line = f'{name} = "{version}"'
         file.write_text(re.sub(rf'^{name} = ".*"$', line, file.read_text(), count=1, flags=re.MULTILINE))
@@ -187,9 +191,10 @@ def _environment(home: Path, target: Target) -> None:
     programs.mkdir()
     (programs / "python3").symlink_to(target.interpreter)
     (programs / "python").symlink_to("python3")
-    start = programs / "edge-serve"
-    start.write_text(_START)
-    start.chmod(0o755)
+    for name, module in PROGRAMS.items():
+        start = programs / name
+        start.write_text(_START.format(module=module))
+        start.chmod(0o755)
     (home / "pyvenv.cfg").write_text(
         f"home = {os.path.dirname(target.interpreter)}\n"
         "include-system-site-packages = false\n"

@@ -93,6 +93,11 @@ class Layout:
         return self.state_dir / "paused.json"
 
     @property
+    def no_space(self) -> Path:
+        """There while a write has failed for lack of space: the bytes that were free then."""
+        return self.state_dir / "no_space.json"
+
+    @property
     def lock(self) -> Path:
         """Locked by the one edge-ota that changes something."""
         return self.state_dir / "lock"

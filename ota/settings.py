@@ -43,7 +43,7 @@ class Settings:
     device: Annotated[str, Doc("this device's name; empty = from its key")] = ""
     state_dir: Annotated[Path, Doc("metadata, blobs, releases, journal, reports")] = Path("/var/lib/edge-ota")
     floor_copy: Annotated[Path, Doc("the second place of the version floors: another partition")] = Path(
-        "/etc/edge-ota/floors.json"
+        "/etc/edge-ota/floors/floors.json"
     )
     model_repository: Annotated[Path, Doc("where edge-serve finds models; links go here")] = Path(
         "/var/lib/edge-serve/models"

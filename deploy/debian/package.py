@@ -13,7 +13,7 @@ from pathlib import Path
 from deploy.bill import bill_of_materials
 from deploy.debian.releases import MACHINES, RELEASES, Release, target
 from deploy.debian.texts import changelog, copyright_file
-from deploy.program import CHECKOUT, HOME, install, readable_by_all
+from deploy.program import CHECKOUT, HOME, PROGRAMS, install, readable_by_all
 from deploy.version import Build, identify
 from deploy.wheels import read_wheels
 
@@ -68,7 +68,8 @@ def build(name: str, arch: str, out: Path) -> Path:
         _system(root, release, arch)
         install(root, target(release, arch), made.version, PACKED)
         (root / HOME / "bin").mkdir()
-        (root / HOME / "bin/edge-serve").symlink_to("../current/bin/edge-serve")
+        for program in PROGRAMS:
+            (root / HOME / "bin" / program).symlink_to(f"../current/bin/{program}")
         _documents(root, name, version, made.epoch)
         _control_files(root, control(version, release, arch, _kilobytes(root)))
         path = out / f"edge-serve_{version}_{arch}.deb"

@@ -189,8 +189,9 @@ class ServerConfig(DoorSettings):
         float,
         _worker(
             SECONDS,
-            "Seconds after which a model that nobody has asked anything is asked by the server itself: the first "
-            "sample of its model_warmup, or zeros. One that answered before and fails is restarted. 0 = never.",
+            "Seconds after which a model that nobody has asked anything is asked by the server itself: a sample "
+            "of its golden test, the first sample of its model_warmup, or zeros. One that answered before and fails, "
+            "or answers its golden test wrong, is restarted. 0 = never.",
         ),
     ] = 0.0
     worker_memory_max_bytes: Annotated[

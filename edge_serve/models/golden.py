@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from edge_serve.aio.offload import offload
-from edge_serve.errors import EdgeServeError, InvalidArgument, Unavailable
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
 from edge_serve.golden.comparison import OutputFigures, compare
 from edge_serve.golden.reader import DIRECTORY, DOCUMENT, GoldenSample, GoldenTensor, GoldenTest, tensors_of
 from edge_serve.messages.about import about
@@ -134,13 +134,22 @@ async def ask(served: Served, sample: GoldenSample, seconds: float) -> SampleFig
     Raises:
         EdgeServeError: as `run_golden`.
     """
-    request = await read_limited(question, sample, served.signature)
+    return await converse(served, sample, await read_limited(request_of, sample, served.signature), seconds)
+
+
+async def converse(served: Served, sample: GoldenSample, request: InferRequest, seconds: float) -> SampleFigures:
+    """Send the request of a sample, and compare the answer.
+
+    Raises:
+        Unavailable: the request was refused, the model's worker is not there, or a file cannot be read.
+        EdgeServeError: the worker died of the request, or no answer came within `seconds`.
+    """
     conversation = _Conversation(served, sample)
     await conversation.run(request, seconds)
     return conversation.figures
 
 
-def question(sample: GoldenSample, signature: Signature) -> InferRequest:
+def request_of(sample: GoldenSample, signature: Signature) -> InferRequest:
     """Return the request of a sample, validated. Reads files.
 
     Raises:
@@ -190,7 +199,7 @@ class _Conversation:
         except asyncio.TimeoutError:
             ticket.cancel()
             text = f"golden sample '{self._sample.name}': the last response did not come within {seconds:g} s"
-            raise Unavailable(text) from None
+            raise Internal(text) from None
         finally:
             while not self._responses.empty():
                 _release(self._responses.get_nowait())
@@ -234,7 +243,13 @@ class _Conversation:
 
 def _compared(outputs: Sequence[Tensor], expected: Sequence[GoldenTensor]) -> list[OutputFigures]:
     found = {tensor.name: tensor for tensor in outputs}
-    return [compare(found.get(one.name), one.read(), one.rtol, one.atol) for one in expected]
+    try:
+        recorded = [one.read() for one in expected]
+    except InvalidArgument as error:  # it was there when the test was read: this is no fault of the model
+        raise Unavailable(error.message) from error
+    return [
+        compare(found.get(one.name), want, one.rtol, one.atol) for one, want in zip(expected, recorded, strict=True)
+    ]
 
 
 def _release(response: InferResponse) -> None:

@@ -65,6 +65,7 @@ class Served:
         directory: of the model's files.
         golden: its recorded answers; None = it has none.
         sick: it has answered a question of the server's own before and does not now (`self_inference`).
+        sickness: why it is sick; "" = it failed.
         failed_questions: how often that happened.
     """
 
@@ -85,6 +86,7 @@ class Served:
     directory: Path = Path()
     golden: GoldenTest | None = None
     sick: bool = False
+    sickness: str = ""
     failed_questions: int = 0
     instances: dict[int, Placed] = field(default_factory=dict)
     lineage: Lineage = field(default_factory=Lineage)
@@ -143,7 +145,7 @@ class Served:
     @property
     def refusal(self) -> str:
         """Why it is not healthy although its workers are there."""
-        return _SICK if self.sick else self._refusal
+        return (self.sickness or _SICK) if self.sick else self._refusal
 
     def hold(self) -> None:
         """A request for this version is under way where its queue does not see it: the version must stay."""

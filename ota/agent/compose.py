@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from ota import files
-from ota.agent.parts import Parts, Progress, Tell
+from ota.agent.parts import Parts, Tell
 from ota.agent.tell import Printer
-from ota.clock import Clock, SystemClock
-from ota.documents.manifest import FileEntry, Manifest, Variant
+from ota.clock import SystemClock
+from ota.documents.manifest import Manifest, Variant
 from ota.errors import Unsuitable, UsageError
 from ota.fetch.blobs import Blobs
-from ota.fetch.chunks import ChunkIndex
-from ota.fetch.mirrors import Mirrors, open_mirrors
-from ota.fetch.pace import Pace
+from ota.fetch.mirrors import open_sources
 from ota.layout import Layout
 from ota.settings import Settings
+from ota.source import Source
 
 _MOST_ROOT = 1024 * 1024
 
@@ -62,17 +62,16 @@ def _parts(settings: Settings, directory: Path | None, tell: Tell, *, by_hand: b
             f"{settings.root} is not there: copy root.json from the publisher ('edge-ota publish init' made it) to it"
         )
     layout, clock = Layout(settings.state_dir), SystemClock()
-    mirrors = Mirrors([DirectorySource(directory)], clock) if directory else open_mirrors(settings, clock)
-    if not mirrors.sources:
-        raise UsageError("URL is not set: name the repository in /etc/edge-ota/edge-ota.conf (URL=https://...)")
+    sources: list[Source] = [DirectorySource(directory)] if directory else open_sources(settings)
+    limits = replace(settings, rate_limit=0) if directory else settings  # the limit spares the link
     floors = Floors([layout.floors, settings.floor_copy])
     server = Administration(settings.admin_socket)
     return Parts(
         layout=layout,
         settings=settings,
         clock=clock,
-        trust=Trust(layout.metadata, root, mirrors.sources, floors, clock.now()),
-        fetcher=Download(layout, settings, mirrors, clock, by_hand=by_hand or directory is not None),
+        trust=Trust(layout.metadata, root, sources, floors, clock.now()),
+        fetcher=Blobs(limits, layout, sources, clock, apply=by_hand or directory is not None),
         device=ThisDevice(settings, load_identity(layout.identity)),
         trial=UnitTrial(settings.trial_socket, settings.edge_serve),
         builder=NoBuilder(),
@@ -80,35 +79,6 @@ def _parts(settings: Settings, directory: Path | None, tell: Tell, *, by_hand: b
         probation=StatusProbation(server, settings),
         tell=tell,
     )
-
-
-class Download:
-    """Implements `parts.Fetcher` with `fetch.blobs`."""
-
-    def __init__(self, layout: Layout, settings: Settings, mirrors: Mirrors, clock: Clock, *, by_hand: bool) -> None:
-        self._layout, self._settings, self._mirrors = layout, settings, mirrors
-        self._clock, self._by_hand = clock, by_hand
-
-    def missing(self, entries: Sequence[FileEntry]) -> int:
-        """Return the bytes that the store lacks.
-
-        Raises:
-            NoSpace: the disk or the quota has no room for them.
-        """
-        return sum(one.size for one in self._blobs(lambda done, total: None).missing(entries))
-
-    def fetch(self, entries: Sequence[FileEntry], progress: Progress) -> None:
-        """Bring files into the store."""
-        self._blobs(progress).fetch(entries)
-
-    def _blobs(self, progress: Progress) -> Blobs:
-        pace = Pace(
-            self._settings,
-            self._clock,
-            apply=self._by_hand,
-            progress=lambda done, total, rate: progress(done, total),
-        )
-        return Blobs(self._layout, self._mirrors, pace, ChunkIndex.stored(self._layout))
 
 
 class NoBuilder:

@@ -10,20 +10,23 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ota import files
+from ota.clock import Clock
 from ota.documents.manifest import FileEntry
 from ota.documents.names import blob_path
-from ota.errors import FetchError, StoreError, Untrusted
+from ota.errors import FetchError, NoSpace, StoreError, Untrusted
+from ota.fetch import space
 from ota.fetch.chunks import ChunkIndex, Piece, pieces_of
 from ota.fetch.failures import Undelivered
 from ota.fetch.mirrors import Interrupted, Mirrors
-from ota.fetch.pace import Pace
+from ota.fetch.pace import Pace, Progress, no_progress
 from ota.layout import Layout
+from ota.settings import Settings
 from ota.source import Source, StartOver
 
 if TYPE_CHECKING:
@@ -37,19 +40,45 @@ FOLDER_MODE = 0o750
 
 
 class Blobs:
-    """Fetches the blobs of one run."""
+    """Fetches blobs, within the limits of one run.
 
-    def __init__(self, layout: Layout, mirrors: Mirrors, pace: Pace, index: ChunkIndex | None = None) -> None:
-        self._layout, self._mirrors, self._pace = layout, mirrors, pace
-        self._index = index or ChunkIndex()
+    Args:
+        sources: the mirrors, in the order in which they are tried.
+        apply: an operator asked for it: hours and the metered link do not count.
+    """
 
-    def missing(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
-        """Return the files that the store lacks, each once."""
-        found = {one.sha256: one for one in entries}
-        return [one for one in found.values() if not _is_whole(self._layout.blob(one.sha256), one.size)]
+    def __init__(
+        self, settings: Settings, layout: Layout, sources: Sequence[Source], clock: Clock, *, apply: bool = False
+    ) -> None:
+        self._settings, self._layout = settings, layout
+        self._mirrors = Mirrors(sources, clock)
+        self._pace = Pace(settings, clock, apply=apply)
+        self._index = ChunkIndex()
 
-    def fetch(self, entries: Iterable[FileEntry]) -> None:
-        """Bring all files into the store.
+    def missing(self, entries: Iterable[FileEntry]) -> int:
+        """Return the bytes that a fetch would transfer. What another file of the device has is not transferred.
+
+        Raises:
+            NoSpace: the disk or the quota has no room for what is missing, or had none and did not grow.
+        """
+        absent = self._absent(entries)
+        if not absent:
+            return 0
+        there = {one.sha256: self._begun(one) for one in absent}
+        missing = sum(one.size - there[one.sha256] for one in absent)
+        room = space.look(self._layout, self._settings.quota, self._settings.reserve)
+        space.check(self._layout, room, missing, len(absent))
+        index = ChunkIndex.stored(self._layout)
+        pieces = ((piece, there[one.sha256]) for one in absent for piece in pieces_of(one))
+        return sum(
+            min(piece.size, piece.end - have) for piece, have in pieces if have < piece.end and not index.find(piece)
+        )
+
+    def fetch(self, entries: Iterable[FileEntry], progress: Progress = no_progress) -> None:
+        """Bring files into the store.
+
+        Args:
+            progress: called at most twice a second, and at the end.
 
         Raises:
             NotFound: no mirror has one of them.
@@ -58,13 +87,32 @@ class Blobs:
             StoreError: the disk failed (NoSpace: it is full); what came stays for the next call.
             Postponed: the limits of the run ended it; the next call resumes.
         """
-        missing = self.missing(entries)
-        if not missing:
+        absent = self._absent(entries)
+        if not absent:
             return
-        self._pace.begin(sum(one.size for one in missing))
-        for one in missing:
-            self._fetch(one)
+        self._pace.begin(sum(one.size for one in absent), progress)
+        self._index = ChunkIndex.stored(self._layout)
+        try:
+            for one in absent:
+                self._fetch(one)
+        except NoSpace:
+            space.note_failure(self._layout)
+            raise
+        space.forget_failure(self._layout)
         self._pace.finish()
+
+    def _absent(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
+        """Return the files that the store lacks, each once."""
+        found = {one.sha256: one for one in entries}
+        return [one for one in found.values() if not _is_whole(self._layout.blob(one.sha256), one.size)]
+
+    def _begun(self, entry: FileEntry) -> int:
+        """Return the bytes of an earlier download that a fetch would go on with."""
+        try:
+            size = os.lstat(self._layout.partial / entry.sha256).st_size
+        except OSError:
+            return 0
+        return size if size <= entry.size else 0
 
     def _fetch(self, entry: FileEntry) -> None:
         partial, target = self._layout.partial / entry.sha256, self._layout.blob(entry.sha256)

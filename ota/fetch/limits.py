@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 
+from ota.decide.window import in_window
 from ota.errors import FetchError, NotFound, UsageError
 from ota.fetch.failures import Undelivered
 
@@ -71,45 +72,25 @@ class Retries:
         return max(delay, (asked or 0.0) * (1.0 + random / 4))
 
 
-@dataclass(frozen=True, slots=True)
-class Hours:
-    """Hours of the day in local time, such as 22:00-06:00: minutes since midnight, the end not included.
-
-    An hour that a change of the clocks leaves out does not happen; one that comes twice counts twice.
-    """
-
-    start: int
-    end: int
-
-    def contain(self, now: float, zone: tzinfo | None = None) -> bool:
-        """Return whether `now` is within them. `zone`: None = that of the system."""
-        local = datetime.fromtimestamp(now, zone)
-        minute = local.hour * 60 + local.minute
-        if self.start <= self.end:
-            return self.start <= minute < self.end or self.start == self.end
-        return minute >= self.start or minute < self.end
-
-
-def read_hours(text: str) -> Hours | None:
-    """Return the hours of the setting DOWNLOAD_HOURS; None = always.
+def checked_hours(text: str) -> str:
+    """Return the setting DOWNLOAD_HOURS.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: it is something else than hours of the day.
     """
-    if not text:
-        return None
-    found = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", text)
-    if not found:
+    if text and not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d", text):
         raise UsageError(f"DOWNLOAD_HOURS: found {text[:60]!r}, expected local times such as 22:00-06:00")
-    first, second, third, fourth = (int(one) for one in found.groups())
-    return Hours(first * 60 + second, third * 60 + fourth)
+    return text
 
 
-def why_wait(hours: Hours | None, metered: bool, now: float, zone: tzinfo | None = None) -> str:
-    """Return why no blob may be fetched now; "" = it may."""
+def why_wait(hours: str, metered: bool, now: float, zone: tzinfo | None = None) -> str:
+    """Return why no blob may be fetched now; "" = it may.
+
+    Args:
+        hours: `HH:MM-HH:MM` in local time; "" = always. zone: None = that of the system.
+    """
     if metered:
         return "the link is metered (METERED=true): 'edge-ota apply' fetches now"
-    if hours is not None and not hours.contain(now, zone):
-        shown = "-".join(f"{one // 60:02}:{one % 60:02}" for one in (hours.start, hours.end))
-        return f"downloads wait for their hours ({shown} local time, DOWNLOAD_HOURS): 'edge-ota apply' fetches now"
+    if not in_window(hours, now, zone):
+        return f"downloads wait for their hours ({hours} local time, DOWNLOAD_HOURS): 'edge-ota apply' fetches now"
     return ""

@@ -41,8 +41,6 @@ class Mirrors:
     def first(self, act: Callable[[Source], Value]) -> Value:
         """Return what `act` returns for the first source with which it does not fail.
 
-        A refresh of TUF metadata is one `act`, so that no source can fail it for the others.
-
         Raises:
             NotFound: no source has the file.
             Interrupted: a source broke off after some headway; the caller asks again.
@@ -88,8 +86,6 @@ class Mirrors:
 
 def _most_telling(failures: Sequence[OtaError]) -> OtaError:
     """Return the error of all sources together: a later try counts more than distrust, and that more than absence."""
-    if not failures:
-        return UsageError("URL is not set: name the repository in /etc/edge-ota/edge-ota.conf (URL=https://...)")
 
     def rank(error: OtaError) -> int:
         return 2 if isinstance(error, NotFound) else 0 if isinstance(error, FetchError) else 1
@@ -101,17 +97,15 @@ def _most_telling(failures: Sequence[OtaError]) -> OtaError:
     return worst
 
 
-def open_mirrors(settings: Settings, clock: Clock) -> Mirrors:
+def open_sources(settings: Settings) -> list[Source]:
     """Return the mirrors of the setting URL: web servers, and directories (`/mnt/mirror`).
 
     Raises:
-        UsageError: a URL, the proxy, or a PEM file is unusable.
-        FetchError: a directory has no repository.
+        UsageError: there is none; or a URL, the proxy, or a PEM file is unusable.
     """
     from ota.fetch.http import HttpOptions, HttpSource
 
+    if not settings.url:
+        raise UsageError("URL is not set: name the repository in /etc/edge-ota/edge-ota.conf (URL=https://...)")
     options = HttpOptions(settings.timeout, settings.proxy, settings.ca_cert, settings.client_cert, settings.client_key)
-    return Mirrors(
-        [DirectorySource(Path(one)) if one.startswith("/") else HttpSource(one, options) for one in settings.url],
-        clock,
-    )
+    return [DirectorySource(Path(one)) if one.startswith("/") else HttpSource(one, options) for one in settings.url]

@@ -8,16 +8,16 @@ from typing import TypeVar
 
 from ota.clock import Clock
 from ota.errors import FetchError, Postponed
-from ota.fetch.limits import Retries, TokenBucket, read_hours, why_wait
+from ota.fetch.limits import Retries, TokenBucket, checked_hours, why_wait
 from ota.settings import Settings
 
 Value = TypeVar("Value")
-#: done bytes, total bytes, bytes per second
-Progress = Callable[[int, int, float], None]
+#: bytes that are there, and bytes in all
+Progress = Callable[[int, int], None]
 REPORT_SECONDS = 0.5
 
 
-def _no_progress(done: int, total: int, rate: float) -> None:
+def no_progress(done: int, total: int) -> None:
     """Report nothing."""
 
 
@@ -26,7 +26,7 @@ class Pace:
 
     Args:
         apply: an operator asked for the download: hours and the metered link do not count.
-        progress: called at most twice a second, and once at the end.
+        jitter: from 0 to 1.
     """
 
     def __init__(
@@ -35,11 +35,10 @@ class Pace:
         clock: Clock,
         *,
         apply: bool = False,
-        progress: Progress = _no_progress,
-        jitter: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = lambda: random.random(),  # found when it is called, for tests
     ) -> None:
-        self._clock, self._progress, self._jitter = clock, progress, jitter
-        self._hours = None if apply else read_hours(settings.download_hours)
+        self._clock, self._jitter = clock, jitter
+        self._hours = "" if apply else checked_hours(settings.download_hours)
         self._metered = settings.metered and not apply
         now = clock.monotonic()
         self._bucket = TokenBucket(settings.rate_limit, now)
@@ -47,17 +46,21 @@ class Pace:
         self._ends = now + settings.most_minutes * 60
         self._retries = Retries()
         self._checked = now
+        self._progress: Progress = no_progress
         self._total = self._done = 0
-        self._reported, self._reported_bytes, self._rate = now, 0, 0.0
+        self._reported = now
         self.received = 0  # bytes from the network in this run
 
-    def begin(self, total: int) -> None:
+    def begin(self, total: int, progress: Progress = no_progress) -> None:
         """Start the count of a download of `total` bytes.
+
+        Args:
+            progress: called at most twice a second, and once at the end.
 
         Raises:
             Postponed: blobs may not be fetched now.
         """
-        self._total, self._done = total, 0
+        self._total, self._done, self._progress = total, 0, progress
         self._check()
 
     def came(self, count: int) -> None:
@@ -78,15 +81,13 @@ class Pace:
         """Count bytes that are on the disk now; fewer than 0 = that many were discarded."""
         self._done += count
         now = self._clock.monotonic()
-        passed = now - self._reported
-        if passed >= REPORT_SECONDS:
-            self._rate = (self.received - self._reported_bytes) / passed
-            self._reported, self._reported_bytes = now, self.received
-            self._progress(self._done, self._total, self._rate)
+        if now - self._reported >= REPORT_SECONDS:
+            self._reported = now
+            self._progress(self._done, self._total)
 
     def finish(self) -> None:
         """Report the end."""
-        self._progress(self._done, self._total, self._rate)
+        self._progress(self._done, self._total)
 
     def headway(self) -> None:
         """Start the count of failures in a row anew."""

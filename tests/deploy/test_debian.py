@@ -137,6 +137,8 @@ def test_a_package_that_is_removed_leaves_its_units_enabled_for_when_it_comes_ba
     said = (tmp_path / "log").read_text()
     assert "disable" not in said
     purged = (CHECKOUT / "deploy/debian/postrm").read_text()
-    units = [path.name for path in (CHECKOUT / "systemd").iterdir() if path.suffix in (".service", ".socket")]
-    assert len(units) == 4
+    units = [
+        path.name for path in (CHECKOUT / "systemd").iterdir() if path.is_file() and "[Install]" in path.read_text()
+    ]
+    assert len(units) == 8
     assert all(f"/etc/systemd/system/*.wants/{unit}" in purged for unit in units)

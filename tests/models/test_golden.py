@@ -14,7 +14,7 @@ from edge_serve.config.text import parse_model_config
 from edge_serve.errors import InvalidArgument
 from edge_serve.golden.reader import GoldenTest, read_golden
 from edge_serve.messages.signature import Signature
-from edge_serve.models.golden import check_fit, question
+from edge_serve.models.golden import check_fit, request_of
 from tests.golden.golden_files import document, sample
 from tests.server.running import ADD_SUB_CONFIG
 
@@ -24,7 +24,7 @@ BOTH = {"INPUT0": X, "INPUT1": X}
 
 def fit(test: GoldenTest, signature: Signature) -> None:
     check_fit(test, signature)
-    question(test.samples[0], signature)
+    request_of(test.samples[0], signature)
 
 
 @pytest.mark.parametrize(

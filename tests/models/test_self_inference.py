@@ -12,6 +12,7 @@ import pytest
 
 from edge_serve.models.self_inference import SelfInference
 from edge_serve.models.served import Served
+from tests.golden.golden_files import add_sub
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, Running, python_model, running
 
 #: dead for the rest of its process once a file was there, as a CUDA context after an error
@@ -63,6 +64,40 @@ def test_a_dead_device_is_found_without_traffic(tmp_path: Path) -> None:
         assert counter(server, "edge_serve_worker_restarts_total", "picky") == 0
         index = {one["name"]: one.get("reason", "") for one in json.loads(server.post("/v2/repository/index")[1])}
         assert "it fails on a request that it has answered before" in index["dies"]
+
+
+def test_a_model_that_answers_wrong_is_found_by_its_golden_test(tmp_path: Path) -> None:
+    fault = tmp_path / "fault"
+    code = DIES_INSIDE.replace("FAULT", repr(str(fault))).replace(
+        "if DEAD: raise RuntimeError('CUDA error: an illegal memory access was encountered')",
+        "bits = np.int32(1 if DEAD else 0)",
+    )
+    code = "import numpy as np\n" + code.replace("a + b", "a + b + bits")
+    add_sub(python_model(tmp_path / "models", "flips", code))
+    add_sub(python_model(tmp_path / "models", "loses"))
+    flags = [f"--model-repository={tmp_path}/models", f"--self-inference-interval-secs={INTERVAL}"]
+    with running(*flags) as server:
+        while counter(server, "nv_inference_request_success", "flips") < 2:
+            time.sleep(INTERVAL / 4)
+        (tmp_path / "models/loses/golden/first.in.INPUT0").unlink()
+        fault.touch()
+        said = "fails its golden test, which it has passed before.*: sample 'first': output 'OUTPUT0': 16 of 16 values"
+        server.wait_for_log(f"model flips {said} differ, the largest difference is 1 at ")
+        fault.unlink()
+        assert re.search(said, reason := of_index(server, "flips")["reason"]), reason
+
+        server.wait_for_log("model flips answers again")
+        wait_until_ready(server, 200)
+        assert server.add_sub("flips")[0] == 200
+        assert counter(server, "edge_serve_self_inference_failures_total", "flips") >= 1
+        server.wait_for_log(
+            "model loses is not asked by the server itself: .*golden/first.in.INPUT0 cannot be read: No su"
+        )
+        assert counter(server, "edge_serve_self_inference_failures_total", "loses") == 0
+
+
+def of_index(server: Running, model: str) -> dict[str, str]:
+    return next(one for one in json.loads(server.post("/v2/repository/index")[1]) if one["name"] == model)
 
 
 def test_a_dead_device_is_found_behind_answers_from_the_cache(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -170,6 +171,8 @@ class FakeServer:
     up: bool = True
     reloads: list[tuple[tuple[str, ...], bool]] = field(default_factory=list)
     failures: list[OtaError] = field(default_factory=list)
+    #: where what is served outlives the process of the agent
+    store: Path | None = None
 
     def is_there(self) -> bool:
         return self.up
@@ -182,7 +185,15 @@ class FakeServer:
         self.reloads.append((tuple(models), unload_first))
         if self.failures:
             raise self.failures.pop(0)
-        return {model: self._load(model, unload_first) for model in models}
+        found = {model: self._load(model, unload_first) for model in models}
+        if self.store:
+            self.store.write_text(json.dumps(self.serving))
+        return found
+
+    def remember(self) -> None:
+        """Serve what was served when another process was asked last."""
+        assert self.store is not None
+        self.serving = json.loads(self.store.read_text())
 
     def _load(self, model: str, unload_first: bool) -> Loaded:
         if not (self.repository / model).is_symlink():

@@ -219,9 +219,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._write(head.encode(), fault.drip_head)
         for block in self._blocks(fault, content, start):
             wrapped = b"%x\r\n%b\r\n" % (len(block), block) if "Transfer-Encoding" in headers else block
-            self._write(wrapped, fault.drip)
-            seen.sent += len(block)
+            seen.sent += len(block)  # before the client can have it, so that a test may look as soon as it has
             self.owner.sent += len(block)
+            self._write(wrapped, fault.drip)
             if seen.sent == fault.cut_at or (fault.cut_every and self.owner.sent % fault.cut_every == 0):
                 raise _Cut
         if "Transfer-Encoding" in headers:

@@ -33,14 +33,13 @@ def mount(tmp_path: Path) -> Iterator[Path]:
     [
         ("--token-file={file}",),
         ("--certificate-role-file={file}", "--worker-sandbox=false"),
-        ("--http-use-ssl=true", "--http-server-cert={cert}", "--http-server-key={file}"),
         (*GRPC, "--grpc-server-cert={file}", "--grpc-server-key={key}"),
     ],
 )
 def test_a_file_that_does_not_answer_ends_the_start(flags: tuple[str, ...], mount: Path, tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     pair = Authority(tmp_path).issue()
-    names = {"file": mount / "file", "cert": pair.certificate, "key": pair.key}
+    names = {"file": mount / "file", "key": pair.key}
     options = [flag.format(**names) for flag in flags]
     began = time.monotonic()
     ended = program(

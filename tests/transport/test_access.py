@@ -66,7 +66,7 @@ def test_roles_of_operations() -> None:
     admin = {
         Operation.MODEL_LOAD, Operation.MODEL_UNLOAD, Operation.SYSTEM_SHM_REGISTER,
         Operation.SYSTEM_SHM_UNREGISTER, Operation.CUDA_SHM_REGISTER, Operation.CUDA_SHM_UNREGISTER,
-        Operation.LEAVE_SAFE_MODE,
+        Operation.LEAVE_SAFE_MODE, Operation.RELOAD,
     }  # fmt: skip
     for operation in Operation:
         roles = {method: role_of_operation(operation, method) for method in operation.methods}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from edge_serve.errors import InvalidArgument
+from edge_serve.transport import reloaded as of_files
 from edge_serve.transport.reloaded import Reloaded
 
 
@@ -88,3 +90,13 @@ def test_what_is_broken_at_the_start_is_an_error(number: Number) -> None:
     number.write("")
     with pytest.raises(InvalidArgument):
         Reloaded("number", [str(number.path)], number.load)
+
+
+def test_files_that_do_not_answer_end_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    silence = threading.Event()
+    monkeypatch.setattr(of_files, "START_SECONDS", 0.05)
+    try:
+        with pytest.raises(InvalidArgument, match=r"cannot read '/a', '/b': it does not answer within 0.05 s; see to"):
+            Reloaded("number", ["/a", "", "/b"], silence.wait)
+    finally:
+        silence.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,11 @@ from typing import Any
 from ota.documents.manifest import FileEntry
 from ota.documents.names import blob_path
 from ota.fetch.blobs import Blobs
-from ota.fetch.chunks import ChunkIndex
 from ota.fetch.http import HttpOptions, HttpSource
-from ota.fetch.mirrors import Mirrors
-from ota.fetch.pace import Pace, Progress
 from ota.layout import Layout
 from ota.settings import Settings
 from ota.source import Source
+from ota.strict_json import canonical
 from tests.ota.faulty_server import Content
 
 #: seconds of silence that the tests wait for
@@ -70,16 +68,26 @@ def web(url: str, **options: Any) -> HttpSource:
 
 
 def blobs(
-    folder: Path,
-    sources: Sequence[Source],
-    *,
-    clock: FakeClock | None = None,
-    index: ChunkIndex | None = None,
-    apply: bool = False,
-    progress: Progress = lambda done, total, rate: None,
-    jitter: Callable[[], float] = lambda: 0.5,
-    **settings: Any,
+    folder: Path, sources: Sequence[Source], *, clock: FakeClock | None = None, apply: bool = False, **settings: Any
 ) -> Blobs:
-    clock = clock or FakeClock()
-    pace = Pace(Settings(**settings), clock, apply=apply, progress=progress, jitter=jitter)
-    return Blobs(Layout(folder), Mirrors(sources, clock), pace, index)
+    return Blobs(Settings(**{"reserve": 0, **settings}), Layout(folder), sources, clock or FakeClock(), apply=apply)
+
+
+def store_manifest(folder: Path, *entries: FileEntry, release: int = 16) -> None:
+    """Put a release's manifest where the agent keeps it."""
+    listed = [
+        {"path": one.path, "sha256": one.sha256, "bytes": one.size, "chunk_bytes": one.chunk_size, "chunks": one.chunks}
+        for one in entries
+    ]
+    document = {
+        "schema": 1,
+        "bundle": "det",
+        "family": "vision",
+        "release": release,
+        "release_counter": release,
+        "models": {"det": {"files": listed}},
+        "variants": [{"id": "any", "kind": "onnx", "priority": 1}],
+    }
+    path = Layout(folder).manifest("det", release)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(canonical(document))

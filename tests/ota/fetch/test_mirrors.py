@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ota.errors import Expired, FetchError, NotFound, OtaError, Untrusted, UsageError
-from ota.fetch.mirrors import DEMOTED_SECONDS, Interrupted, Mirrors, open_mirrors
+from ota.fetch.mirrors import DEMOTED_SECONDS, Interrupted, Mirrors, open_sources
 from ota.settings import Settings
 
 from .steps import FakeClock
@@ -123,7 +123,7 @@ def test_urls_and_directories_are_mirrors(tmp_path: Path, clock: FakeClock) -> N
     (tmp_path / "metadata").mkdir()
     (tmp_path / "metadata/x").write_bytes(b"here")
 
-    mirrors = open_mirrors(Settings(url=("http://127.0.0.1:1/", "/nowhere", str(tmp_path))), clock)
-    assert mirrors.get("metadata/x", 10) == b"here"
+    settings = Settings(url=("http://127.0.0.1:1/", "/nowhere", str(tmp_path)))
+    assert Mirrors(open_sources(settings), clock).get("metadata/x", 10) == b"here"
     with pytest.raises(UsageError, match="URL is not set"):
-        open_mirrors(Settings(), clock).get("x", 1)
+        open_sources(Settings())
