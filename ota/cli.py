@@ -41,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    flags = {one.name: text for one in fields(Settings) if (text := getattr(arguments, f"set_{one.name}", None))}
+    found = {one.name: getattr(arguments, f"set_{one.name}", None) for one in fields(Settings)}
+    flags = {name: text for name, text in found.items() if text is not None}
     settings = read_settings(flags, file=Path(arguments.config) if arguments.config else None)
     status: int = _module(arguments.command).run(arguments, settings)
     return status

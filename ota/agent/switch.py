@@ -123,8 +123,7 @@ def remember(parts: Parts, bundle: str, release: int, variant: str, error: OtaEr
     """Put a failure on the bad list: for good, or for a time."""
     now = parts.clock.now()
     fingerprint = parts.device.fingerprint()
-    text = error.message[:1000]
-    found = Bad(bundle, release, variant, fingerprint, error.reason, text, now, error.permanent)
+    found = Bad(bundle, release, variant, fingerprint, error.reason, error.message, now, error.permanent)
     bad.save(parts.layout, bad.load(parts.layout).add(found))
     if error.permanent:
         note(parts, Event(now, "bad", bundle, release, variant, error.reason, error.message))

@@ -19,6 +19,7 @@ class Printer:
         self._in_place = self._out.isatty()
         self._open = False
         self._shown = 0.0
+        self._line = ""
 
     def __call__(self, text: str) -> None:
         """Show a line."""
@@ -32,7 +33,10 @@ class Printer:
         if not is_last and now - self._shown < (0.2 if self._in_place else _SPARSE):
             return
         self._shown = now
-        line = f"{text}: {done / _MIB:.1f} of {total / _MIB:.1f} MiB"
+        line = f"{text}: {_amount(done, total)}"
+        if line == self._line:
+            return
+        self._line = line
         if not self._in_place:
             print(line, file=self._out, flush=True)
             return
@@ -47,3 +51,9 @@ class Printer:
         if self._open:
             self._out.write("\n")
             self._open = False
+
+
+def _amount(done: int, total: int) -> str:
+    if total < _MIB:
+        return f"{done} of {total} bytes"
+    return f"{done / _MIB:.1f} of {total / _MIB:.1f} MiB"

@@ -42,7 +42,7 @@ def report(outcomes: list[Outcome], *, as_json: bool) -> int:
             serves = f"release {one.release} serves" if one.release else "no release serves"
             print(f"{one.bundle}: {serves}{f'; {one.waiting_for}' if one.waiting_for else ''}")
         elif one.error is not None:
-            print(f"edge-ota: {one.bundle}: {one.error.message}", file=sys.stderr)
+            print(f"edge-ota: {one.bundle}: {' '.join(one.error.message.split())}", file=sys.stderr)
     if not outcomes and not as_json:
         print("nothing to do: the fleet of this device has no releases, and none is installed")
     return next((one.error.exit_status for one in outcomes if one.error is not None), 0)

@@ -18,7 +18,8 @@ ANY_VARIANT = ""
 #: the first wait after a transient failure; it doubles with each further one
 FIRST_WAIT = 15 * 60.0
 LONGEST_WAIT = 24 * 3600.0
-_MOST_BYTES = 1024 * 1024
+_MOST_MESSAGE = 1000
+_MOST_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,9 @@ class BadList:
         wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(failures - 1, 20))
         until = 0.0 if found.permanent else found.time + wait
         others = [one for one in self.entries if one not in same]
-        return BadList([*others, replace(found, failures=failures, until=until)][-MOST:])
+        message = " ".join(found.message.split())[:_MOST_MESSAGE]
+        message = "".join(one if one.isprintable() else "?" for one in message)
+        return BadList([*others, replace(found, message=message, failures=failures, until=until)][-MOST:])
 
     def without(self, bundle: str = "", release: int = 0) -> BadList:
         """Return the list without the entries of a bundle ("" = of all), or of one release of it."""

@@ -39,7 +39,7 @@ class Event:
 def append(layout: Layout, event: Event) -> None:
     """Add an event, durably. The file is written anew: it is small, and never torn."""
     found = {name: getattr(event, name) for name in Event.__slots__}
-    found["message"] = event.message[:_MOST_MESSAGE]
+    found["message"] = " ".join(event.message.split())[:_MOST_MESSAGE]
     lines = [*_lines(layout)[-(MOST - 1) :], canonical({name: value for name, value in found.items() if value})]
     files.write_durably(layout.history, b"".join(lines), 0o640)
 

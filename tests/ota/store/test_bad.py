@@ -44,6 +44,15 @@ def test_a_transient_failure_waits_longer_each_time() -> None:
     assert found.find("det", 18, "onnx", "facts-1", 999.0) is None  # the clock went back: no wait for days
 
 
+def test_a_message_of_several_lines_is_kept_on_one(layout: Layout) -> None:
+    """A traceback in a message once made the whole list unreadable, so that a bad release was tried again."""
+    prepare(layout)
+    text = "ValueError: no weights\n\nAt:\n  model.py(2): <module>\x00\x1b[0m\u2028" + "é" * 5000
+    bad.save(layout, BadList().add(Bad("det", 18, "onnx", "f", "trial", text, 0.0, permanent=True)))
+    (entry,) = bad.load(layout).entries
+    assert entry.message.startswith("ValueError: no weights At: model.py(2): <module>??[0m é")
+
+
 def test_the_list_is_bounded_and_a_torn_one_is_empty(layout: Layout) -> None:
     prepare(layout)
     found = BadList()

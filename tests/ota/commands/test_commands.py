@@ -1,0 +1,138 @@
+"""The commands of a device, with a real publisher and a real edge-serve."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ota.site import ENVIRONMENT, Site, site
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A device that serves release 1 of det. Each test leaves it with a release that serves."""
+    base = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        patch.chdir(base)
+        with site(base, ENVIRONMENT) as found:
+            found.publish(1)
+            found.run("apply")
+            yield found
+
+
+def test_the_way_of_a_release(device: Site) -> None:
+    assert device.serving() == "1"
+    device.publish(2)
+    assert device.run("check") == ("det: release 1 serves, 2 is wanted (the steps of release 2 include this device)\n")
+    (planned,) = device.json("plan")
+    assert (planned["wanted"], planned["variant"], planned["missing_bytes"] > 0) == (2, "default", True)
+    assert device.serving() == "1"
+    assert device.run("apply") == "det: release 2 serves\n"
+    assert "det 2: trying it" in device.err
+    assert device.serving() == "2"
+    assert device.run("check") == "det: release 2 serves, nothing to do (it is the wanted release)\n"
+    explained = device.run("explain", "det")
+    assert "variant default: fits" in explained
+    assert "edge_serve = " in explained
+    device.publish(3, "raise ValueError('no weights')")
+    device.run("apply", status=7)
+    assert "edge-ota: det: det: " in device.err
+    assert "no weights" in device.err
+    assert device.serving() == "2"
+    assert "'edge-ota retry det' tries it again" in device.run("apply")
+    assert "failed here: det 3 default: trial: " in device.run("status")
+    assert [one["event"] for one in device.json("history")][-1] == "bad"
+    assert device.run("retry", "det").startswith("1 failures cleared")
+    assert device.run("rollback", "det", "--why", "it is slow") == "det: release 1 serves\n"
+    assert device.serving() == "1"
+    assert "operator: rolled back by the operator: it is slow" in device.run("status")
+    device.want(2)
+    assert "operator" in device.run("apply")
+    device.run("retry")
+    assert device.run("apply") == "det: release 2 serves\n"
+    assert device.serving() == "2"
+
+
+def test_bits_that_rot_are_found_and_repaired(device: Site) -> None:
+    assert "no damaged files" in device.run("verify")
+    (file,) = (device.models / "det").glob("*/model.py")
+    good = file.read_bytes()
+    file.write_bytes(good.replace(b"a + b", b"a * b"))
+    device.run("verify", status=5)
+    assert "model.py: has the SHA-256" in device.out
+    assert "'edge-ota verify --repair' fetches them again" in device.err
+    assert device.json("verify", status=5)["damage"][0]["model"] == "det"
+    assert "no damaged files" in device.run("verify", "--repair")
+    assert file.read_bytes() == good
+
+
+def test_a_pause_is_shown_with_its_way_out(device: Site) -> None:
+    device.run("pause", "--why", "the line is inspected")
+    device.run("apply")
+    assert "updates are paused (the line is inspected): 'edge-ota resume'" in device.err
+    assert "paused: the line is inspected: 'edge-ota resume' lets updates go on" in device.run("status")
+    assert device.json("status")["paused"]["why"] == "the line is inspected"
+    assert "updates go on" in device.run("resume")
+    assert device.run("resume") == "updates were not paused\n"
+    assert device.json("status")["paused"] is None
+
+
+@pytest.mark.fault("X1")
+def test_a_stick_goes_through_the_same_checks(device: Site) -> None:
+    """A copy of the repository, without any web server."""
+    device.publish(7)
+    stick = device.base / "stick"
+    shutil.copytree(device.publisher.repository, stick)
+    (outcome,) = json.loads(device.run("import", stick, "--json", url=None))
+    assert outcome == {"bundle": "det", "release": 7, "waiting_for": "", "error": None}
+    assert device.serving() == "7"
+    device.publish(8)
+    device.run("check")
+    device.run("import", stick, status=4, url=None)  # stale: this device has seen newer metadata
+    assert "older" in device.err or "old state" in device.err
+    (stick / "metadata" / "timestamp.json").write_bytes(b"{}")
+    device.run("import", stick, status=4, url=None)
+    device.run("import", device.base / "nothing", status=3, url=None)
+    assert "expected a directory made by 'edge-ota publish export'" in device.err
+    assert device.serving() == "7"
+
+
+def test_garbage_is_collected(device: Site) -> None:
+    old = device.state / "releases" / "old" / "1"
+    old.mkdir(parents=True)
+    os.utime(old, (1, 1))
+    found = device.json("gc")
+    assert str(old) in found["paths"]
+    assert device.serving() == "7"
+
+
+def test_a_wrong_word_or_a_device_that_is_not_set_up_is_one_sentence(device: Site) -> None:
+    device.run("rollback", "dat", status=2)
+    assert device.err == "edge-ota: there is no bundle 'dat' on this device; there are: det\n"
+    device.run("explain", "dat", status=2)
+    device.run("apply", status=2, root="/nowhere/root.json")
+    assert device.err.startswith("edge-ota: /nowhere/root.json is not there: copy root.json from the publisher")
+    device.run("apply", status=2, url=None)
+    assert "URL is not set" in device.err
+    device.run("aply", status=2)
+    assert device.err.count("\n") == 1
+    assert "never ran here" in device.run("status", state_dir="/nowhere/state")
+
+
+@pytest.mark.slow
+def test_a_server_that_is_not_there_is_said_and_nothing_is_switched(device: Site, tmp_path: Path) -> None:
+    device.publish(9)
+    before = device.serving()
+    device.run("apply", status=8, admin_socket=tmp_path / "none.sock")
+    assert "nothing was switched: start it" in device.err
+    assert device.serving() == before
+    assert "9 is TESTED: server" in device.run("status")
+    device.run("apply")
+    assert device.serving() == "9"
