@@ -50,16 +50,25 @@ class Trust:
         source: the repository, or its mirrors in the order in which they are tried.
         floors: the version floors; raised and saved here.
         now: seconds since the epoch; expiry is judged by it, and by the times in `floors` when those are later.
+        grace: seconds for which expired metadata is accepted: an operator at the device asked for it.
     """
 
     def __init__(
-        self, metadata_dir: Path, root: bytes, source: Source | Sequence[Source], floors: Floors, now: float
+        self,
+        metadata_dir: Path,
+        root: bytes,
+        source: Source | Sequence[Source],
+        floors: Floors,
+        now: float,
+        *,
+        grace: float = 0.0,
     ) -> None:
         self._dir = metadata_dir
         self._root = root
         self._sources: list[Source] = list(source) if isinstance(source, Sequence) else [source]
         self._floors = floors
         self._now = min(max(now, floors.issued, floors.good_time), _LATEST)
+        self._grace = grace
         self._had_metadata = (metadata_dir / "timestamp.json").exists()
         self._updater: Updater | None = None
         self._seen: dict[str, Signed] = {}
@@ -182,7 +191,7 @@ class Trust:
         )
         updater = Updater(str(self._dir), "metadata", fetcher=_Fetcher(source), config=config, bootstrap=self._root)
         # private, as there is no argument for it; tests/ota/trust/test_time.py fails when it has no effect any more
-        updater._trusted_set.reference_time = datetime.fromtimestamp(self._now, timezone.utc)
+        updater._trusted_set.reference_time = datetime.fromtimestamp(self._now - self._grace, timezone.utc)
         return updater
 
     def _info(self, path: str) -> TargetFile | None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
+import itertools
 import json
+import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ota import files
-from ota.errors import Busy, NotFound, StoreError, Untrusted
+from ota.errors import Busy, NoSpace, NotFound, RolledBack, StoreError, Untrusted
 from tests.ota.simulator import DAY, NOW, Repository
-from tests.ota.trust.device import MANIFEST, Device
+from tests.ota.trust.device import MANIFEST, Device, refused
 
 
 def test_a_refresh_fetches_each_role_once_and_verifies_documents(repository: Repository, device: Device) -> None:
@@ -137,3 +143,48 @@ def test_two_clients_of_one_time_see_their_own_state(repository: Repository, dev
 
     assert old.document(MANIFEST, 1000) == b'{"release": 1}'
     assert device.run(repository, NOW).document(MANIFEST, 1000) == b'{"release": 9}'
+
+
+@pytest.mark.fault("D1")
+def test_a_full_disk_is_no_space(repository: Repository, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", path, None, target)
+
+    device.run(repository)
+    repository.publish()
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "replace", full)
+        with pytest.raises(NoSpace, match=r"root\.json: No space left on device; free space"):
+            device.run(repository)
+    assert device.run(repository).document(MANIFEST, 1000) == b'{"release": 1}'
+
+
+@pytest.mark.fault("C1")
+def test_a_crash_at_any_operation_of_a_refresh(
+    repository: Repository, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each the next run succeeds, and nothing that was seen before the crash is taken back."""
+    before = repository.copy()
+    repository.add(MANIFEST, b'{"release": 2}')
+    repository.publish()
+    for number in range(100):
+        shutil.rmtree(device.metadata.parent)
+        device.metadata.parent.mkdir()
+        device.run(before).document(MANIFEST, 1000)
+        left = itertools.count(-number)
+
+        def crash(operation: files.Operation, left: Iterator[int] = left) -> None:
+            if next(left) >= 0:
+                raise _PowerCut
+
+        with monkeypatch.context() as cut, contextlib.suppress(_PowerCut):
+            cut.setattr(files, "point", crash)
+            device.run(repository).document(MANIFEST, 1000)
+            break
+        assert device.run(repository).document(MANIFEST, 1000) == b'{"release": 2}'
+        refused(device, before, RolledBack, "old state")
+    assert 15 < number < 99
+
+
+class _PowerCut(BaseException):
+    """The process ends here."""

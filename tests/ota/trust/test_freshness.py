@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from ota.errors import Expired, FetchError
+from ota.errors import Expired, FetchError, RolledBack
 from ota.trust import clock_floor
 from ota.trust.client import Trust
 from ota.trust.clock_floor import BUILT, DAY, HOUR, FlooredClock
@@ -57,6 +57,20 @@ def test_the_time_argument_has_effect(repository: Repository, device: Device) ->
 
     device.run(repository, NOW + timestamp - 1)
     refused(device, repository, Expired, "timestamp.json is expired", NOW + timestamp)
+
+
+@pytest.mark.fault("X1")
+def test_an_operator_at_the_device_may_accept_what_expired_lately(repository: Repository, device: Device) -> None:
+    """A stick that was on its way for longer than a timestamp lives. The floors hold as ever."""
+    old = repository.copy()
+    repository.publish()
+    floors = device.floors()
+    Trust(device.metadata, device.root, repository, floors, NOW + 5 * DAY, grace=2 * DAY + 1).refresh()
+
+    with pytest.raises(Expired, match="2026-11-06T00:00:00Z"):
+        Trust(device.metadata, device.root, repository, floors, NOW + 5 * DAY, grace=2 * DAY).refresh()
+    with pytest.raises(RolledBack):
+        Trust(device.metadata, device.root, old, floors, NOW + 5 * DAY, grace=9 * DAY).refresh()
 
 
 @pytest.mark.fault("K1")
