@@ -47,12 +47,14 @@ def opened(
 
 
 def _parts(settings: Settings, directory: Path | None, tell: Tell, *, by_hand: bool) -> Parts:
+    from ota.agent.dated import DatedTrust
     from ota.agent.identity import load_identity
     from ota.agent.probation import StatusProbation
     from ota.agent.this_device import ThisDevice
     from ota.fetch.directory import DirectorySource
     from ota.server.administration import Administration
     from ota.server.trial import UnitTrial
+    from ota.trust import clock_floor
     from ota.trust.client import Trust
     from ota.trust.floors import Floors
 
@@ -61,16 +63,19 @@ def _parts(settings: Settings, directory: Path | None, tell: Tell, *, by_hand: b
         raise UsageError(
             f"{settings.root} is not there: copy root.json from the publisher ('edge-ota publish init' made it) to it"
         )
-    layout, clock = Layout(settings.state_dir), SystemClock()
+    layout, system = Layout(settings.state_dir), SystemClock()
     sources: list[Source] = [DirectorySource(directory)] if directory else open_sources(settings)
     limits = replace(settings, rate_limit=0) if directory else settings  # the limit spares the link
     floors = Floors([layout.floors, settings.floor_copy])
+    certain = directory is not None or clock_floor.synchronized()  # whoever holds the stick sees the clock
+    clock = clock_floor.FlooredClock(system, clock_floor.read(system.now(), floors, certain).now)
+    trust = Trust(layout.metadata, root, sources, floors, clock.now())
     server = Administration(settings.admin_socket)
     return Parts(
         layout=layout,
         settings=settings,
         clock=clock,
-        trust=Trust(layout.metadata, root, sources, floors, clock.now()),
+        trust=DatedTrust(trust, floors, system, certain=certain),
         fetcher=Blobs(limits, layout, sources, clock, apply=by_hand or directory is not None),
         device=ThisDevice(settings, load_identity(layout.identity)),
         trial=UnitTrial(settings.trial_socket, settings.edge_serve),

@@ -159,7 +159,8 @@ class Line:
             self.status.failed(self._now(), "refresh", error)
             raise
         expires = {role: self._now() + left for role, left in self._parts.trust.expires().items()}
-        self._say(last_success=self._now(), metadata_expires=expires, error=None)
+        unset = self._parts.trust.clock_unset()
+        self._say(last_success=self._now(), metadata_expires=expires, clock_unset=unset, error=None)
         return rollout
 
     def _planned(self, entry: Journal, manifest: Manifest, variant: Variant) -> Journal:

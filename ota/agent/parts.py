@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]
 
 
 class Trust(Protocol):
-    """Signed metadata. `trust.client.Trust`."""
+    """Signed metadata. `dated.DatedTrust`."""
 
     def refresh(self) -> None:
         """Fetch and verify the metadata."""
@@ -37,6 +37,9 @@ class Trust(Protocol):
 
     def expires(self) -> dict[str, float]:
         """Return the seconds that are left to each role."""
+
+    def clock_unset(self) -> bool:
+        """Return whether the system's clock is behind a time that is certain."""
 
 
 class Fetcher(Protocol):

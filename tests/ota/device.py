@@ -71,6 +71,9 @@ class FakeTrust:
     def raise_floor(self, name: str, path: str, value: int) -> None:
         self.floors[name] = max(value, self.floors.get(name, 0))
 
+    def clock_unset(self) -> bool:
+        return False
+
     def expires(self) -> dict[str, float]:
         return {"timestamp": 3600.0}
 

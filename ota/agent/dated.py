@@ -1,0 +1,57 @@
+"""Signed metadata, judged by a clock that may be wrong: the clock floor is read before and after each refresh."""
+
+from __future__ import annotations
+
+from ota.clock import Clock
+from ota.errors import Expired
+from ota.trust import clock_floor
+from ota.trust.client import Trust
+from ota.trust.clock_floor import Reading
+from ota.trust.floors import Floors
+
+
+class DatedTrust:
+    """Implements `parts.Trust`.
+
+    Args:
+        certain: a time server, or the operator at this device, has confirmed the clock.
+    """
+
+    def __init__(self, trust: Trust, floors: Floors, clock: Clock, *, certain: bool) -> None:
+        self._trust, self._floors, self._clock, self._certain = trust, floors, clock, certain
+
+    def reading(self) -> Reading:
+        """Return the system's clock, judged now."""
+        return clock_floor.read(self._clock.now(), self._floors, self._certain)
+
+    def refresh(self) -> None:
+        """Fetch and verify the metadata.
+
+        Raises:
+            Expired: nothing proves that the clock is right, so that expiry is unknown; models go on.
+        """
+        self._trust.refresh()
+        found = self.reading()
+        if found.doubt:
+            raise Expired(found.doubt)
+        clock_floor.remember(self._clock.now(), self._floors, certain=not found.unset)
+
+    def target(self, path: str) -> tuple[str, int] | None:
+        """Return SHA-256 and length of a target; None = it is not listed."""
+        return self._trust.target(path)
+
+    def document(self, path: str, most_bytes: int) -> bytes:
+        """Return the verified bytes of a small target."""
+        return self._trust.document(path, most_bytes)
+
+    def raise_floor(self, name: str, path: str, value: int) -> None:
+        """Raise the floor of a value in a document."""
+        self._trust.raise_floor(name, path, value)
+
+    def expires(self) -> dict[str, float]:
+        """Return the seconds that are left to each role."""
+        return self._trust.expires()
+
+    def clock_unset(self) -> bool:
+        """Return whether the system's clock is behind a time that is certain."""
+        return self.reading().unset
