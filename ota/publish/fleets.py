@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -43,14 +45,15 @@ def write_fleet(workspace: Workspace, state: State, rollout: Rollout, now: float
     """Publish a rollout document with the next serial."""
     data = canonical(rollout_dict(replace(rollout, serial=rollout.serial + 1)))
     read_rollout(data, rollout.fleet)
-    return _publish(workspace, state, rollout_target(rollout.fleet), data, now)
+    return _publish(workspace, state, {rollout_target(rollout.fleet): data}, now)
 
 
-def _publish(workspace: Workspace, state: State, target: str, data: bytes, now: float) -> list[Waiting]:
+def _publish(workspace: Workspace, state: State, documents: dict[str, bytes], now: float) -> list[Waiting]:
     refuse_second(workspace, [ROLLOUT])
     payload = edit(state, ROLLOUT)
-    payload.targets[target] = TargetFile.from_data(target, data, ["sha256"])
-    return apply(workspace, state, Change({ROLLOUT: payload}, documents={target: data}), now)
+    for target, data in documents.items():
+        payload.targets[target] = TargetFile.from_data(target, data, ["sha256"])
+    return apply(workspace, state, Change({ROLLOUT: payload}, documents=documents), now)
 
 
 def rollout_dict(rollout: Rollout) -> dict[str, Any]:
@@ -222,25 +225,51 @@ def device_data(document: DeviceDocument) -> bytes:
     return data
 
 
-def add_device(
-    workspace: Workspace, state: State, document: DeviceDocument, change: bool, now: float
-) -> tuple[bytes, list[Waiting]]:
-    """Sign which fleet and ring a device belongs to; return its document.
+def add_devices(
+    workspace: Workspace, state: State, documents: Sequence[DeviceDocument], change: bool, now: float
+) -> list[Waiting]:
+    """Sign which fleet and ring devices belong to.
 
     Raises:
-        UsageError: the device is known and `change` is false, or another device has its key.
+        UsageError: a device is known and `change` is false, or another device has its key.
     """
-    data = device_data(document)
     known = read_devices(workspace, state)
-    if document.device in known and not change:
-        raise UsageError(
-            f"{document.device} is a device of the fleet {known[document.device].fleet} already: "
-            "give the new device another name, or --change to move this one"
-        )
-    for other in known.values():
-        if document.fingerprint and other.fingerprint == document.fingerprint and other.device != document.device:
-            raise UsageError(f"{other.device} has the same key: each device makes its own at its first start")
-    return data, _publish(workspace, state, device_target(document.device), data, now)
+    keys = {one.fingerprint: one.device for one in known.values() if one.fingerprint}
+    for document in documents:
+        if document.device in known and not change:
+            raise UsageError(
+                f"{document.device} is a device of the fleet {known[document.device].fleet} already: "
+                "give the new device another name, or --change to move this one"
+            )
+        known[document.device] = document
+        if document.fingerprint and keys.setdefault(document.fingerprint, document.device) != document.device:
+            other = keys[document.fingerprint]
+            raise UsageError(f"{document.device} has the key of {other}: each device makes its own at its first start")
+    return _publish(workspace, state, {device_target(one.device): device_data(one) for one in documents}, now)
+
+
+def read_devices_csv(path: Path) -> list[DeviceDocument]:
+    """Return the devices of a CSV file: columns device, fleet, ring, perhaps fingerprint; any other one is a label.
+
+    Raises:
+        UsageError: it is not there, or a line lacks a column. Untrusted: a name is malformed.
+    """
+    data = files.read(path)
+    if data is None:
+        raise UsageError(f"{path} is not there: expected a CSV file with the columns device, fleet, ring")
+    found = []
+    for number, row in enumerate(csv.DictReader(io.StringIO(data.decode(errors="replace"))), 2):
+        values = {name: (value or "").strip() for name, value in row.items() if isinstance(name, str)}
+        try:
+            device, fleet, ring = (values.pop(name) for name in ("device", "fleet", "ring"))
+        except KeyError as error:
+            raise UsageError(f"{path}, line {number}: there is no column {error}") from None
+        fingerprint = values.pop("fingerprint", "")
+        labels = {name: value for name, value in values.items() if value}
+        document = DeviceDocument(device, fleet, ring, labels, fingerprint)
+        device_data(document)
+        found.append(document)
+    return found
 
 
 def remove_device(workspace: Workspace, state: State, device: str, now: float) -> list[Waiting]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import random
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +27,11 @@ TIMEOUT_SECONDS = 120.0
 SIZES = {
     "BOOL": 1, "INT8": 1, "UINT8": 1, "INT16": 2, "UINT16": 2, "FP16": 2, "BF16": 2, "INT32": 4, "UINT32": 4, "FP32": 4,
     "INT64": 8, "UINT64": 8, "FP64": 8, "BYTES": 0,
+}  # fmt: skip
+#: how `struct` packs random numbers
+_RANDOM = {
+    "BOOL": "?", "INT8": "b", "UINT8": "B", "INT16": "h", "UINT16": "H", "INT32": "i", "UINT32": "I", "INT64": "q",
+    "UINT64": "Q", "FP16": "e", "FP32": "f", "FP64": "d",
 }  # fmt: skip
 _BUDGETS = {"p95_ms": float, "memory_bytes": int, "requests": int}
 
@@ -205,33 +212,47 @@ def _of_warmup(source: Source) -> Iterator[Sample]:
     """Yield the requests of `model_warmup`; a new one begins with each name, an input with each key."""
     names: list[str] = []
     samples: list[list[list[Field]]] = []
+    rows: list[int] = []
     for one in source.config:
-        if one.path == "model_warmup.name" or (one.path.startswith("model_warmup.inputs.") and not samples):
-            names.append(one.value if one.path == "model_warmup.name" else "warmup")
+        if one.path == "model_warmup.name":
+            names.append(one.value)
             samples.append([])
-        if one.path == "model_warmup.inputs.key":
-            samples[-1].append([])
-        if one.path.startswith("model_warmup.inputs.") and samples[-1]:
+            rows.append(0)
+        elif one.path == "model_warmup.batch_size" and samples:
+            rows[-1] = int(one.value)
+        elif one.path == "model_warmup.inputs.key" and samples:
+            samples[-1].append([one])
+        elif one.path.startswith("model_warmup.inputs.") and samples and samples[-1]:
             samples[-1][-1].append(one)
-    for name, inputs in zip(names, samples, strict=True):
-        tensors = tuple(_warmup_tensor(source, one) for one in inputs)
+    for name, inputs, count in zip(names, samples, rows, strict=True):
+        tensors = tuple(_warmup_tensor(source, one, count) for one in inputs)
         yield Sample("".join(c if c.isalnum() else "-" for c in name), tensors)
 
 
-def _warmup_tensor(source: Source, fields: list[Field]) -> Tensor:
+def _warmup_tensor(source: Source, fields: list[Field], rows: int) -> Tensor:
+    """Return an input of a warm-up; random data is the same each time."""
     found = {one.path.rpartition(".")[2]: one.value for one in fields}
     kind = found.get("data_type", "?").removeprefix("TYPE_").replace("STRING", "BYTES")
-    shape = tuple(int(one.value) for one in fields if one.path.endswith(".dims"))
+    shape = (rows,) * bool(rows) + tuple(int(one.value) for one in fields if one.path.endswith(".dims"))
+    data = None
     if found.get("zero_data") == "true" and SIZES.get(kind):
-        return Tensor(found["key"], kind, shape, bytes(SIZES[kind] * math.prod(shape)))
-    named = found.get("input_data_file")
-    data = source.read(f"warmup/{named}") if named else None
+        data = bytes(SIZES[kind] * math.prod(shape))
+    elif found.get("random_data") == "true" and kind in _RANDOM:
+        numbers = random.Random(f"{source.model} {found['key']}")
+        data = struct.pack(f"<{math.prod(shape)}{_RANDOM[kind]}", *_random(kind, numbers, math.prod(shape)))
+    elif "input_data_file" in found:
+        data = source.read(f"warmup/{found['input_data_file']}")
     if data is None or kind not in SIZES:
         raise UsageError(
-            f"model_warmup of {source.model} gives no fixed data for {found['key']}: use zero_data or input_data_file "
-            "there, or give --golden-inputs"
+            f"model_warmup of {source.model} gives no data of {kind} for {found['key']} that can be used: "
+            "give --golden-inputs"
         )
     return Tensor(found["key"], kind, shape, data)
+
+
+def _random(kind: str, numbers: random.Random, count: int) -> Iterator[float]:
+    for _ in range(count):
+        yield numbers.random() if kind.startswith("FP") else numbers.randrange(2 if kind == "BOOL" else 100)
 
 
 def _fresh(source: Source, samples: Sequence[Sample], server: str, before: Mapping[str, Any] | None) -> dict[str, Any]:

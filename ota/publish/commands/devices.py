@@ -23,6 +23,11 @@ def add_parsers(subcommands: Subcommands) -> None:
     new.add_argument("--key", type=Path, metavar="FILE", help="the device's public key, which makes its reports count")
     new.add_argument("--change", action="store_true", help="the device is known: give it this fleet, ring, labels, key")
     new.add_argument("--out", type=Path, metavar="FILE", help="write device.json there, too, for the device")
+    many = add(actions, "import", _import, "sign many devices at once")
+    many.add_argument(
+        "file", type=Path, metavar="CSV", help="columns device, fleet, ring, fingerprint; others are labels"
+    )
+    many.add_argument("--change", action="store_true", help="devices that are known get what the file says")
     add(actions, "list", _list, "list the devices")
     gone = add(actions, "remove", _remove, "take a device out: it gets no release any more")
     gone.add_argument("name", metavar="NAME")
@@ -31,7 +36,7 @@ def add_parsers(subcommands: Subcommands) -> None:
 def _add(arguments: argparse.Namespace) -> int:
     from ota import files
     from ota.documents.device import DeviceDocument
-    from ota.publish.fleets import add_device, fingerprint_of
+    from ota.publish.fleets import add_devices, device_data, fingerprint_of
 
     labels = {}
     for one in arguments.label:
@@ -42,11 +47,20 @@ def _add(arguments: argparse.Namespace) -> int:
     fingerprint = fingerprint_of(arguments.key) if arguments.key else ""
     document = DeviceDocument(arguments.name, arguments.fleet, arguments.ring, labels, fingerprint)
     with opened(arguments) as (workspace, state):
-        data, waiting = add_device(workspace, state, document, arguments.change, time.time())
+        waiting = add_devices(workspace, state, [document], arguments.change, time.time())
         if arguments.out:
-            files.write_durably(arguments.out, data)
+            files.write_durably(arguments.out, device_data(document))
         done = f"published: {arguments.name} in ring {arguments.ring} of {arguments.fleet}"
         return tell(workspace, waiting, done + (f"; the device may get {arguments.out}" if arguments.out else ""))
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from ota.publish.fleets import add_devices, read_devices_csv
+
+    documents = read_devices_csv(arguments.file)
+    with opened(arguments) as (workspace, state):
+        waiting = add_devices(workspace, state, documents, arguments.change, time.time())
+        return tell(workspace, waiting, f"published: {len(documents)} devices")
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -118,7 +118,7 @@ def test_each_device_has_its_own_name_and_key(published: Publisher) -> None:
     add = ("--fleet", "a", "--ring", "lab", "--key", "device.pub")
     published.do("device add", "dev-1", *add)
     assert "already" in published.refused("device add", "dev-1", *add)
-    assert "dev-1 has the same key" in published.refused("device add", "dev-2", *add)
+    assert "dev-2 has the key of dev-1" in published.refused("device add", "dev-2", *add)
     published.do("device add", "dev-1", "--change", "--fleet", "b", "--ring", "prod")
     assert published.do("device list") == "dev-1: b prod no key\n"
     published.do("device remove", "dev-1")
@@ -126,6 +126,20 @@ def test_each_device_has_its_own_name_and_key(published: Publisher) -> None:
     (published.base / "device.pub").write_text("nonsense")
     assert "no public key" in published.refused("device add", "dev-3", *add, status=4)
     assert "expected a name" in published.refused("device add", "../x", "--fleet", "a", "--ring", "lab", status=4)
+
+
+def test_many_devices_at_once(published: Publisher) -> None:
+    table = published.base / "devices.csv"
+    table.write_text("device,fleet,ring,fingerprint,site\na-1,a,lab,,hall-3\na-2,a,prod," + "ab" * 32 + ",\n")
+    published.do("device import", table)
+    assert published.do("device list") == f"a-1: a lab site=hall-3 no key\na-2: a prod {'ab' * 8}\n"
+    assert "a-1 is a device of the fleet a already" in published.refused("device import", table)
+    published.do("device import", table, "--change")
+    table.write_text("device,fleet\na-3,a\n")
+    assert "line 2: there is no column 'ring'" in published.refused("device import", table)
+    table.write_text("device,fleet,ring\na 3,a,x\n")
+    assert "expected a name" in published.refused("device import", table, status=4)
+    assert "is not there" in published.refused("device import", "nothing.csv")
 
 
 def test_passphrases(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
