@@ -125,17 +125,33 @@ def put_metadata(repository: Path, state: State) -> None:
 
 
 def put_targets(repository: Path, documents: Mapping[str, bytes]) -> None:
-    """Write documents under the names that TUF's consistent snapshots ask for."""
+    """Write documents under the names that TUF's consistent snapshots ask for; their directories are synced once."""
+    folders = set()
     for target, data in documents.items():
-        put(repository / stored_target(target, hashlib.sha256(data).hexdigest()), data)
+        path = repository / stored_target(target, hashlib.sha256(data).hexdigest())
+        if _has(path, data):
+            continue
+        files.make_directory(path.parent)
+        folders.add(path.parent)
+        fresh = path.with_name(f".{path.name}.new")
+        with files.wrapped(path):
+            with files.create(fresh) as file:
+                files.write(file, fresh, data)
+                files.fsync(file, fresh)
+            files.rename(fresh, path)
+    for folder in sorted(folders):
+        files.sync_directory(folder)
 
 
 def put(path: Path, data: bytes) -> None:
     """Write a file atomically; one that has these bytes already stays as it is."""
-    if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
-        return
-    files.make_directory(path.parent)
-    files.write_durably(path, data)
+    if not _has(path, data):
+        files.make_directory(path.parent)
+        files.write_durably(path, data)
+
+
+def _has(path: Path, data: bytes) -> bool:
+    return path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data
 
 
 def put_blob(repository: Path, sha256: str, source: Path) -> bool:
