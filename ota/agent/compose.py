@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +11,7 @@ from ota import files
 from ota.agent.parts import Parts, Tell
 from ota.agent.tell import Printer
 from ota.clock import SystemClock
-from ota.documents.manifest import Manifest, Variant
-from ota.errors import Unsuitable, UsageError
+from ota.errors import UsageError
 from ota.fetch.blobs import Blobs
 from ota.fetch.mirrors import open_sources
 from ota.layout import Layout
@@ -47,12 +46,14 @@ def opened(
 
 
 def _parts(settings: Settings, directory: Path | None, tell: Tell, *, by_hand: bool) -> Parts:
+    from ota.agent.building import DeviceBuilder
     from ota.agent.dated import DatedTrust
     from ota.agent.identity import load_identity
     from ota.agent.probation import StatusProbation
     from ota.agent.this_device import ThisDevice
     from ota.fetch.directory import DirectorySource
     from ota.server.administration import Administration
+    from ota.server.build import UnitBuild
     from ota.server.trial import UnitTrial
     from ota.trust import clock_floor
     from ota.trust.client import Trust
@@ -71,24 +72,18 @@ def _parts(settings: Settings, directory: Path | None, tell: Tell, *, by_hand: b
     clock = clock_floor.FlooredClock(system, clock_floor.read(system.now(), floors, certain).now)
     trust = Trust(layout.metadata, root, sources, floors, clock.now())
     server = Administration(settings.admin_socket)
+    device = ThisDevice(settings, load_identity(layout.identity))
+    builds = UnitBuild(settings.build_socket, settings.edge_serve, layout.plans / "made")
     return Parts(
         layout=layout,
         settings=settings,
         clock=clock,
         trust=DatedTrust(trust, floors, system, certain=certain),
         fetcher=Blobs(limits, layout, sources, clock, apply=by_hand or directory is not None),
-        device=ThisDevice(settings, load_identity(layout.identity)),
+        device=device,
         trial=UnitTrial(settings.trial_socket, settings.edge_serve),
-        builder=NoBuilder(),
+        builder=DeviceBuilder(layout, builds, device.facts),
         server=server,
         probation=StatusProbation(server, settings),
         tell=tell,
     )
-
-
-class NoBuilder:
-    """Refuses variants that are built on the device: `server.build` is not there yet."""
-
-    def build(self, manifest: Manifest, variant: Variant, releases: Mapping[str, Path]) -> None:
-        """Refuse."""
-        raise Unsuitable(f"the variant {variant.id} is built on the device, which this edge-ota cannot do")

@@ -210,7 +210,8 @@ class Line:
             self._say(state="building")
             entry = self._count_try(entry)
             directories = {model: self._layout.release(model, manifest.release) for model in manifest.models}
-            self._parts.builder.build(manifest, variant, directories)
+            if seconds := self._parts.builder.build(manifest, variant, directories):
+                self.status.set_total("engine_build_seconds", seconds)
         return self._to(entry, Stage.READY)
 
     def _try(self, entry: Journal, manifest: Manifest) -> Journal:

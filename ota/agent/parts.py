@@ -87,8 +87,8 @@ class Trial(Protocol):
 class Builder(Protocol):
     """Builds what a variant needs on this device. `server.build`."""
 
-    def build(self, manifest: Manifest, variant: Variant, releases: Mapping[str, Path]) -> None:
-        """Build the plans of a variant into the directories of its models. What is built already stays."""
+    def build(self, manifest: Manifest, variant: Variant, directories: Mapping[str, Path]) -> float:
+        """Build the plans of a variant into the directories of its models, and return the seconds that it took."""
 
 
 class Server(Protocol):

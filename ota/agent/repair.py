@@ -8,7 +8,7 @@ from ota import files
 from ota.agent import switch
 from ota.agent.parts import Parts
 from ota.documents.manifest import FileEntry, read_manifest
-from ota.errors import OtaError, ServerError
+from ota.errors import OtaError, ServerError, StoreError
 from ota.layout import Layout
 from ota.store import history, journal, releases, scrub
 from ota.store.history import Event
@@ -37,6 +37,10 @@ def repair(parts: Parts, found: Iterable[Damage]) -> list[Damage]:
     scrub.discard(parts.layout, found)
     for damage in found:
         record = releases.read_record(parts.layout.release(damage.model, damage.release))
+        if record is not None and damage.path in record.built:
+            _rebuild(parts, record)
+            bundles.add(record.bundle)
+            continue
         if record is None or damage.path not in record.files:
             left.append(damage)
             continue
@@ -51,6 +55,18 @@ def repair(parts: Parts, found: Iterable[Damage]) -> list[Damage]:
     for bundle in sorted(bundles):
         _reload(parts, bundle)
     return left
+
+
+def _rebuild(parts: Parts, record: Installed) -> None:
+    """Put the plans of a release in place again, out of the cache or by a new build."""
+    data = files.read(parts.layout.manifest(record.bundle, record.release))
+    if data is None:
+        raise StoreError(f"the manifest of {record.bundle} {record.release} is not on this device: 'edge-ota apply'")
+    manifest = read_manifest(data, record.bundle, record.release)
+    variant = next((one for one in manifest.variants if one.id == record.variant), None)
+    if variant is not None:
+        directories = {model: parts.layout.release(model, record.release) for model in manifest.models}
+        parts.builder.build(manifest, variant, directories)
 
 
 def _entries(parts: Parts, record: Installed) -> Mapping[str, FileEntry]:

@@ -72,6 +72,10 @@ class StatusFile:
         place = counters.setdefault("failures", {}) if "/" in what else counters
         place[what] = place.get(what, 0) + more
 
+    def set_total(self, what: str, value: float) -> None:
+        """Set one of the totals."""
+        self.document.setdefault("counters", {})[what] = value
+
 
 def version() -> str:
     """Return the version of this program."""

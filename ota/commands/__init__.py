@@ -24,4 +24,5 @@ COMMANDS: Mapping[str, str] = {
     "boot": "boot",
     "publish": "publish",
     "run-trial": "run_trial",
+    "run-build": "run_build",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ota import files
@@ -31,6 +31,7 @@ class Installed:
         models: all models of the release; they belong together.
         manifest: the SHA-256 of the manifest.
         files: path -> SHA-256 and length.
+        built: the same of files that were built on this device; no manifest has them.
     """
 
     bundle: str
@@ -40,6 +41,11 @@ class Installed:
     manifest: str
     models: tuple[str, ...]
     files: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    built: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+
+    def every_file(self) -> dict[str, tuple[str, int]]:
+        """Return the files of the manifest and those that were built."""
+        return {**self.files, **self.built}
 
 
 def install(layout: Layout, manifest: Manifest, variant: Variant, manifest_sha256: str) -> None:
@@ -54,7 +60,8 @@ def install(layout: Layout, manifest: Manifest, variant: Variant, manifest_sha25
         found = {one.path: (one.sha256, one.size) for one in entries}
         record = Installed(manifest.bundle, model, manifest.release, variant.id, manifest_sha256, models, found)
         target = layout.release(model, manifest.release)
-        if read_record(target) == record and is_complete(target, record):
+        known = read_record(target)
+        if known is not None and replace(known, built={}) == record and is_complete(target, known):
             continue
         stage = layout.stage / f"{model}.{manifest.release}"
         _stage(layout, stage, entries, record)
@@ -106,6 +113,31 @@ def _put_in_place(layout: Layout, stage: Path, target: Path) -> None:
         files.sync_directory(layout.stage)
 
 
+def add_built(layout: Layout, model: str, release: int, path: str, plan: Path) -> None:
+    """Put a file that was built on this device into an installed release, and into its record.
+
+    Raises:
+        StoreError: the release is not there, or the disk does not take the file.
+    """
+    directory = layout.release(model, release)
+    record = read_record(directory)
+    if record is None:
+        raise StoreError(f"{directory} is no installed release: 'edge-ota apply' installs it again")
+    target = directory / path
+    fresh = target.with_name(f".{target.name}.new")
+    with files.wrapped(target):
+        files.make_directory(target.parent, SHARED_MODE)
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(fresh)
+        files.link(plan, fresh)
+        files.rename(fresh, target)
+        with contextlib.suppress(FileNotFoundError):  # rename(2) leaves both names of one file as they are
+            files.unlink(fresh)
+        files.sync_directory(target.parent)
+    record = replace(record, built={**record.built, path: files.sha256_of(target)})
+    files.write_durably(directory / RECORD, canonical(_document(record)), FILE_MODE)
+
+
 def repair(layout: Layout, record: Installed, path: str) -> None:
     """Put a file of an installed release in place again, out of its blob.
 
@@ -137,10 +169,6 @@ def read_record(directory: Path) -> Installed | None:
 def _read(members: Members) -> Installed:
     if members.integer("schema") != SCHEMA:
         raise StoreError(f"{RECORD} has another schema")
-    found = {}
-    for path, inner in members.tables("files", most=_MOST_FILES):
-        found[file_path(path, "a path")] = (inner.sha256("sha256"), inner.integer("bytes"))
-        inner.end()
     record = Installed(
         bundle=name(members.text("bundle"), "bundle"),
         model=name(members.text("model"), "model"),
@@ -148,10 +176,19 @@ def _read(members: Members) -> Installed:
         variant=members.text("variant"),
         manifest=members.sha256("manifest"),
         models=tuple(name(one, "a model") for one in members.array("models", most=256)),
-        files=found,
+        files=_digests(members, "files"),
+        built=_digests(members, "built"),
     )
     members.end()
     return record
+
+
+def _digests(members: Members, member: str) -> dict[str, tuple[str, int]]:
+    found = {}
+    for path, inner in members.tables(member, {}, most=_MOST_FILES):
+        found[file_path(path, "a path")] = (inner.sha256("sha256"), inner.integer("bytes"))
+        inner.end()
+    return found
 
 
 def _document(record: Installed) -> dict[str, object]:
@@ -163,14 +200,19 @@ def _document(record: Installed) -> dict[str, object]:
         "variant": record.variant,
         "manifest": record.manifest,
         "models": list(record.models),
-        "files": {path: {"sha256": sha256, "bytes": size} for path, (sha256, size) in record.files.items()},
+        "files": _rows(record.files),
+        "built": _rows(record.built),
     }
+
+
+def _rows(found: Mapping[str, tuple[str, int]]) -> dict[str, object]:
+    return {path: {"sha256": sha256, "bytes": size} for path, (sha256, size) in found.items()}
 
 
 def is_complete(directory: Path, record: Installed) -> bool:
     """Return whether all files are there with their lengths. `scrub` reads them, too."""
     try:
-        for path, (_, size) in record.files.items():
+        for path, (_, size) in record.every_file().items():
             found = (directory / path).lstat()
             if not stat.S_ISREG(found.st_mode) or found.st_size != size:
                 return False

@@ -45,11 +45,11 @@ def scrub(
         if record is None:
             yield Damage(model, release, "", "its record is missing or damaged")
             continue
-        for path, (sha256, size) in sorted(record.files.items()):
+        for path, (sha256, size) in sorted(record.every_file().items()):
             found = _compare(directory / path, sha256, size)
             if found:
                 yield Damage(model, release, path, found)
-        for path in sorted(_files_in(directory) - set(record.files) - {releases.RECORD}):
+        for path in sorted(_files_in(directory) - set(record.every_file()) - {releases.RECORD}):
             yield Damage(model, release, path, "is there, and the release has no such file")
 
 

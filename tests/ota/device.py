@@ -150,8 +150,8 @@ class FakeTrial:
 class FakeBuilder:
     """Builds nothing."""
 
-    def build(self, manifest: Manifest, variant: Variant, releases: Mapping[str, Path]) -> None:
-        return
+    def build(self, manifest: Manifest, variant: Variant, directories: Mapping[str, Path]) -> float:
+        return 0.0
 
 
 def check_whole(path: Path) -> int:

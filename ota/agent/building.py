@@ -1,0 +1,134 @@
+"""TensorRT plans that are built on this device: cached by all that they depend on, and sealed with a key of the device.
+
+A plan is native code. So a plan that was changed on disk, or comes from another device, is not used: its seal
+(HMAC-SHA256 with a key that only the agent reads) does not fit, and it is built again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from ota import files
+from ota.documents.manifest import Build, Manifest, Variant
+from ota.errors import OtaError, ServerError, StoreError
+from ota.layout import Layout
+from ota.server.build import BuildRequest, check_options
+from ota.store import releases
+from ota.store.places import FILE_MODE, SHARED_MODE
+from ota.strict_json import Members, canonical, parse
+
+#: facts of the device that a plan depends on
+FACTS = ("arch", "tensorrt", "sm", "gpu", "driver", "l4t")
+_SEAL_KEY = "plans.key"
+_MOST_SEAL = 4096
+_BLOCK = 1024 * 1024
+
+
+class Builds(Protocol):
+    """`server.build.UnitBuild`."""
+
+    def run(self, request: BuildRequest) -> tuple[Path, float]:
+        """Return the plan that was built, and the seconds that it took."""
+
+
+class DeviceBuilder:
+    """Implements `parts.Builder`.
+
+    Args:
+        facts: of this device.
+    """
+
+    def __init__(self, layout: Layout, builds: Builds, facts: Callable[[], Mapping[str, str]]) -> None:
+        self._layout = layout
+        self._builds = builds
+        self._facts = facts
+
+    def build(self, manifest: Manifest, variant: Variant, directories: Mapping[str, Path]) -> float:
+        """Put the plans of a variant into the directories of its models, and return the seconds that builds took.
+
+        Plans in the cache are not built again.
+
+        Raises:
+            TrialFailed: a build failed. ServerError: it could not be run. StoreError: the disk does not take a plan.
+        """
+        seconds = 0.0
+        for one in variant.build:
+            onnx = next((entry for entry in manifest.files_of(variant, one.model) if entry.path == one.onnx), None)
+            if onnx is None:
+                raise StoreError(
+                    f"{manifest.bundle} {manifest.release}: there is no {one.onnx} of {one.model} to build"
+                )
+            key = plan_key(onnx.sha256, one, self._facts())
+            plan = self._layout.plans / f"{key}.plan"
+            if not self._is_sealed(plan):
+                seconds += self._make(one, directories[one.model] / one.onnx, key, plan)
+            releases.add_built(self._layout, one.model, manifest.release, one.plan, plan)
+        return seconds
+
+    def _make(self, one: Build, onnx: Path, key: str, plan: Path) -> float:
+        options = check_options(one.options)
+        request = BuildRequest(str(onnx), key, one.workspace_mb, options, float(one.timeout_seconds))
+        made, seconds = self._builds.run(request)
+        files.make_directory(self._layout.plans, SHARED_MODE)
+        _copy(made, plan)
+        self._seal(plan)
+        return seconds
+
+    def _seal(self, plan: Path) -> None:
+        sha256, size = files.sha256_of(plan)
+        document = {"sha256": sha256, "bytes": size, "seal": self._mac(plan.name, sha256)}
+        files.write_durably(plan.with_suffix(".seal"), canonical(document), 0o600)
+
+    def _is_sealed(self, plan: Path) -> bool:
+        """Return whether a plan in the cache is one that this device built, unchanged."""
+        path = plan.with_suffix(".seal")
+        try:
+            data = files.read(path, _MOST_SEAL)
+            if data is None:
+                return False
+            members = Members(parse(data, str(path), _MOST_SEAL), str(path))
+            wanted = (members.sha256("sha256"), members.integer("bytes"))
+            seal = members.text("seal")
+            return files.sha256_of(plan) == wanted and hmac.compare_digest(seal, self._mac(plan.name, wanted[0]))
+        except OtaError:
+            return False
+
+    def _mac(self, name: str, sha256: str) -> str:
+        return hmac.new(self._key(), f"{name}\0{sha256}".encode(), "sha256").hexdigest()
+
+    def _key(self) -> bytes:
+        path = self._layout.identity / _SEAL_KEY
+        key = files.read(path, 64)
+        if key is None or len(key) != 32:
+            key = secrets.token_bytes(32)
+            files.make_directory(self._layout.identity, 0o700)
+            files.write_durably(path, key, 0o600)
+        return key
+
+
+def plan_key(onnx_sha256: str, build: Build, facts: Mapping[str, str]) -> str:
+    """Return the name of a plan: a digest of the ONNX file, the options, and the facts that a plan depends on."""
+    found = {fact: facts.get(fact, "") for fact in FACTS}
+    about = {"onnx": onnx_sha256, "options": list(build.options), "workspace_mb": build.workspace_mb, "facts": found}
+    return hashlib.sha256(canonical(about)).hexdigest()
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy the plan of a unit, durably; a link or a special file in its place is refused."""
+    fresh = target.with_name(f".{target.name}.new")
+    try:
+        descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise ServerError(f"the plan {source} cannot be read: {error.strerror or error}") from error
+    with files.wrapped(target), open(descriptor, "rb") as made, files.create(fresh, FILE_MODE) as file:
+        while block := made.read(_BLOCK):
+            files.write(file, fresh, block)
+        files.fsync(file, fresh)
+        files.rename(fresh, target)
+        files.sync_directory(target.parent)

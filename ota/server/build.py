@@ -1,0 +1,142 @@
+"""`edge-serve build`: makes a TensorRT plan of an ONNX file, in a unit of its own, or in a child process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ota.errors import OtaError, ServerError, TrialFailed, UsageError
+from ota.server.unit import answer, ask_child, ask_unit, below, read_request, refusal, standard_streams
+
+#: of a plan's name in the place of the unit
+_KEY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """What is to be built.
+
+    Attributes:
+        onnx: the ONNX file of an installed release.
+        key: the name of the plan in the cache: 64 hexadecimal digits.
+        options: further arguments of `edge-serve build`, out of the signed manifest.
+        limit: seconds.
+    """
+
+    onnx: str
+    key: str
+    workspace_mb: int
+    options: tuple[str, ...]
+    limit: float
+
+
+class UnitBuild:
+    """Runs builds.
+
+    Args:
+        path: the socket of the unit for builds; "" = a child process.
+        program: `edge-serve`, for the child process.
+        place: where a child process writes plans.
+    """
+
+    def __init__(self, path: str, program: str, place: Path) -> None:
+        self._path = path
+        self._program = program
+        self._place = place
+
+    def run(self, request: BuildRequest) -> tuple[Path, float]:
+        """Return the plan that was built, and the seconds that it took. The caller copies the plan.
+
+        Raises:
+            TrialFailed: the build failed; the same file fails again on this device.
+            ServerError: the build could not be run, or took too long.
+        """
+        found = (
+            ask_unit(self._path, asdict(request), request.limit)
+            if self._path
+            else build(self._program, request, self._place)
+        )
+        if found.get("ok") is not True or not isinstance(found.get("plan"), str):
+            text = f"the build of {Path(request.onnx).name} failed: {found.get('error') or 'it gave no reason'}"
+            if found.get("reason") is not None:  # of the unit itself
+                raise ServerError(text)
+            raise TrialFailed(text)
+        return Path(found["plan"]), float(found.get("seconds") or 0.0)
+
+
+def build(program: str, request: BuildRequest, place: Path) -> dict[str, Any]:
+    """Run `edge-serve build --json`; its document, with `plan`.
+
+    Raises:
+        ServerError: it did not end in time.
+    """
+    place.mkdir(mode=0o750, parents=True, exist_ok=True)
+    for old in place.glob("*.plan"):  # the agent has copied it
+        old.unlink()
+    plan = place / f"{request.key}.plan"
+    command = [
+        program, "build", request.onnx, "--output", str(plan), "--cache", str(place / "cache"),
+        "--timing-cache", str(place / "timing.cache"), "--workspace-mb", str(request.workspace_mb), "--json",
+        *request.options,
+    ]  # fmt: skip
+    status, output, errors = ask_child(command, request.limit)
+    try:
+        found = json.loads(output)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        found = {"error": errors.splitlines()[-1] if errors else f"it ended with {status}"}
+    if status or not plan.is_file():
+        return {"ok": False, "error": found.get("error") or f"it ended with {status} and no plan"}
+    return {"ok": True, "plan": str(plan), "seconds": found.get("seconds")}
+
+
+def serve_build(releases: Path, program: str, environ: Mapping[str, str] | None = None) -> int:
+    """Be the unit for builds: read a request, build, write the answer; the exit status.
+
+    Args:
+        releases: the only place whose ONNX files are built.
+    """
+    environ = os.environ if environ is None else environ
+    source, sink = standard_streams()
+    try:
+        place = environ.get("STATE_DIRECTORY", "").partition(":")[0]
+        if not place:
+            raise UsageError("STATE_DIRECTORY is not set: this command is for edge-ota-build@.service")
+        answer(sink, build(program, _read(read_request(source), releases), Path(place)))
+    except OtaError as error:
+        answer(sink, refusal(error))
+        return error.exit_status
+    return 0
+
+
+def _read(found: Mapping[str, Any], releases: Path) -> BuildRequest:
+    onnx = below(found.get("onnx"), releases)
+    key, workspace, limit = found.get("key"), found.get("workspace_mb"), found.get("limit")
+    options = found.get("options")
+    if not isinstance(key, str) or len(key) != _KEY or not all(one in "0123456789abcdef" for one in key):
+        raise UsageError(f"the request's key is {key!r}, expected {_KEY} hexadecimal digits")
+    if not isinstance(workspace, int) or not isinstance(limit, (int, float)) or not 0 < limit <= 86_400:
+        raise UsageError("the request lacks workspace_mb or a limit in seconds")
+    return BuildRequest(str(onnx), key, workspace, check_options(options), float(limit))
+
+
+def check_options(options: object) -> tuple[str, ...]:
+    """Return the options of a build: flags of precision and shape, no paths.
+
+    Raises:
+        UsageError: another one is among them.
+    """
+    allowed = ("--fp16", "--bf16", "--int8", "--best", "--min-shapes=", "--opt-shapes=", "--max-shapes=")
+    given: Sequence[object] = options if isinstance(options, (list, tuple)) else [options]
+    for one in given:
+        flag = one if isinstance(one, str) else ""
+        if "/" in flag or not any(
+            flag == known or (known.endswith("=") and flag.startswith(known)) for known in allowed
+        ):
+            raise UsageError(f"the option {one!r} of a build is not known: use a newer edge-ota, or another variant")
+    return tuple(map(str, given))

@@ -1,0 +1,185 @@
+"""Plans that a device builds: once for each set of inputs, sealed, and built again when they were changed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ota.agent.building import DeviceBuilder, plan_key
+from ota.documents.manifest import Build, FileEntry, Manifest, Variant
+from ota.errors import ServerError, TrialFailed, UsageError
+from ota.layout import Layout
+from ota.server.build import UnitBuild
+from ota.server.unit import ask_unit
+from ota.store import places, releases, scrub
+from tests.ota.bundles import sha256
+from tests.ota.server.units import accepting
+
+FACTS = {"arch": "aarch64", "tensorrt": "10.3.0.30", "sm": "8.7", "driver": "540.4", "memory_bytes": "1"}
+BUILD = Build("det", "17/model.onnx", "17/model.plan", 64, 30, options=("--fp16",))
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "edge-serve"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).parents[1]}/server/edge_serve_build.py "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+class Scene:
+    """An installed release with an ONNX file, and the builder of a device."""
+
+    def __init__(self, folder: Path, program: str, content: bytes = b"graph") -> None:
+        self.layout = Layout(folder / "state")
+        self.facts = dict(FACTS)
+        places.prepare(self.layout)
+        blob = self.layout.blob(sha256(content))
+        blob.parent.mkdir(parents=True)
+        blob.write_bytes(content)
+        entry = FileEntry("17/model.onnx", sha256(content), len(content))
+        self.variant = Variant("build", "onnx-build", 1, build=(BUILD,))
+        self.manifest = Manifest("det", "vision", 17, 1, {"det": (entry,)}, (self.variant,))
+        releases.install(self.layout, self.manifest, self.variant, "0" * 64)
+        self.builds = UnitBuild("", program, self.layout.plans / "made")
+
+    @property
+    def plan(self) -> Path:
+        return self.layout.release("det", 17) / "17/model.plan"
+
+    def build(self) -> float:
+        directories = {"det": self.layout.release("det", 17)}
+        return DeviceBuilder(self.layout, self.builds, lambda: self.facts).build(
+            self.manifest, self.variant, directories
+        )
+
+    def cached(self) -> Path:
+        (found,) = self.layout.plans.glob("*.plan")
+        return found
+
+
+def test_a_plan_is_built_once_and_belongs_to_the_release(tmp_path: Path, program: str) -> None:
+    scene = Scene(tmp_path, program)
+    assert scene.build() == 1.5
+    assert scene.plan.read_bytes() == b"plan of graph fp16"
+    record = releases.whole(scene.layout, "det", 17)
+    assert record is not None
+    assert record.built.keys() == {"17/model.plan"}
+    assert list(scrub.scrub(scene.layout, [("det", 17)])) == []
+
+    releases.install(scene.layout, scene.manifest, scene.variant, "0" * 64)
+    assert scene.plan.exists(), "a run that goes on must not lose the plan"
+    assert scene.build() == 0.0, "it is in the cache"
+    scene.plan.write_bytes(b"plan of graph fp17")
+    assert [damage.path for damage in scrub.scrub(scene.layout, [("det", 17)])] == ["17/model.plan"]
+
+
+@pytest.mark.fault("V2")
+@pytest.mark.parametrize("kind", ["changed", "cut", "other key", "other plan", "no seal", "seal torn", "gone"])
+def test_a_plan_that_was_changed_or_is_of_another_device_is_built_again(
+    tmp_path: Path, program: str, kind: str
+) -> None:
+    scene = Scene(tmp_path, program)
+    scene.build()
+    plan = scene.cached()
+    os.unlink(scene.plan)  # a hard link to the same bytes
+    seal = plan.with_suffix(".seal")
+    if kind == "changed":
+        plan.write_bytes(b"plan of graph fp17")
+    elif kind == "cut":
+        plan.write_bytes(b"")
+    elif kind == "other key":
+        (scene.layout.identity / "plans.key").write_bytes(b"x" * 32)
+    elif kind == "other plan":
+        moved = plan.with_name(f"{'0' * 64}.plan")
+        plan.rename(moved)
+        seal.rename(moved.with_suffix(".seal"))
+    elif kind == "no seal":
+        seal.unlink()
+    elif kind == "seal torn":
+        seal.write_bytes(seal.read_bytes()[:20])
+    else:
+        plan.unlink()
+    assert scene.build() == 1.5
+    assert scene.plan.read_bytes() == b"plan of graph fp16"
+
+
+@pytest.mark.fault("V5")
+def test_another_driver_or_option_is_another_plan(tmp_path: Path, program: str) -> None:
+    keys = {
+        plan_key("0" * 64, BUILD, {**FACTS, fact: "x"}) for fact in ("arch", "tensorrt", "sm", "gpu", "driver", "l4t")
+    }
+    keys |= {
+        plan_key("0" * 64, BUILD, FACTS),
+        plan_key("1" * 64, BUILD, FACTS),
+        plan_key("0" * 64, replace(BUILD, options=()), FACTS),
+    }
+    assert len(keys) == 9
+    assert plan_key("0" * 64, BUILD, {**FACTS, "memory_bytes": "2"}) in keys
+    scene = Scene(tmp_path, program)
+    scene.build()
+    scene.facts["driver"] = "600"
+    assert scene.build() == 1.5
+
+
+@pytest.mark.fault("V3")
+@pytest.mark.parametrize(
+    ("content", "error", "reason"),
+    [(b"breaks", TrialFailed, "node 7: no implementation"), (b"dies", TrialFailed, "ended with 137")],
+)
+def test_a_build_that_fails_is_one_clear_error(
+    tmp_path: Path, program: str, content: bytes, error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=f"the build of model.onnx failed: .*{reason}"):
+        Scene(tmp_path, program, content).build()
+
+
+@pytest.mark.fault("V3")
+def test_a_build_that_hangs_ends_with_its_limit(tmp_path: Path) -> None:
+    (tmp_path / "slow").write_text("#!/bin/sh\nsleep 60\n")
+    (tmp_path / "slow").chmod(0o755)
+    scene = Scene(tmp_path, str(tmp_path / "slow"))
+    scene.variant = replace(scene.variant, build=(replace(BUILD, timeout_seconds=1),))
+    with pytest.raises(ServerError, match="did not end within 1 s and was killed"):
+        scene.build()
+
+
+def test_the_unit_builds_what_lies_in_releases_and_with_known_options_only(tmp_path: Path, program: str) -> None:
+    scene = Scene(tmp_path, program)
+    path, state = tmp_path / "build.sock", tmp_path / "unit"
+    unit = [
+        sys.executable,
+        "-m",
+        "ota",
+        "run-build",
+        "--edge-serve",
+        program,
+        "--state-dir",
+        str(scene.layout.state_dir),
+    ]
+    scene.builds = UnitBuild(str(path), "", tmp_path)
+    with accepting(path, ["env", f"STATE_DIRECTORY={state}", *unit]):
+        assert scene.build() == 1.5
+        assert scene.plan.read_bytes() == b"plan of graph fp16"
+        good = {
+            "onnx": str(scene.layout.release("det", 17) / "17/model.onnx"),
+            "key": "0" * 64,
+            "workspace_mb": 1,
+            "limit": 9,
+        }
+        for wrong, reason in (
+            ({"onnx": "/etc/passwd"}, "expected a path below"),
+            ({"key": "../x"}, "64 hexadecimal digits"),
+            ({"options": ["--plugins=/tmp/x.so"]}, "is not known"),
+            ({"options": None}, "is not known"),
+            ({"limit": 0}, "lacks"),
+        ):
+            found = ask_unit(str(path), {**good, "options": [], **wrong}, 9)
+            assert reason in found["error"], wrong
+    scene.variant = replace(scene.variant, build=(replace(BUILD, options=("--output=/x",)),))
+    with pytest.raises(UsageError, match="is not known"):
+        scene.build()

@@ -1,0 +1,27 @@
+"""A stand-in for `edge-serve build`, which arrives with the GPU: writes a plan that is made of its inputs."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("command", choices=["build"])
+parser.add_argument("onnx", type=Path)
+parser.add_argument("--output", type=Path, required=True)
+parser.add_argument("--cache", type=Path, required=True)
+parser.add_argument("--timing-cache", type=Path, required=True)
+parser.add_argument("--workspace-mb", type=int, required=True)
+parser.add_argument("--json", action="store_true", required=True)
+parser.add_argument("--fp16", action="store_true")
+arguments = parser.parse_args()
+data = arguments.onnx.read_bytes()
+if data == b"breaks":
+    print(json.dumps({"ok": False, "error": "node 7: no implementation"}))
+    sys.exit(1)
+if data == b"dies":
+    sys.exit(137)
+with arguments.cache.with_name("builds.log").open("a") as log:
+    log.write(f"{arguments.onnx}\n")
+arguments.output.write_bytes(b"plan of " + data + b" fp16" * arguments.fp16)
+print(json.dumps({"ok": True, "seconds": 1.5}))
