@@ -151,7 +151,8 @@ def test_a_disk_that_takes_nothing_does_not_fail_the_boot(device: Device, monkey
     assert device.server.serving == {"det": 17}
 
 
-def test_another_agent_at_work_does_not_hold_up_the_boot(device: Device) -> None:
+def test_another_agent_at_work_does_not_hold_up_the_boot(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ota.agent.boot._PATIENCE", 0.1)
     with locked(device.layout, "apply"):
         started = time.monotonic()
         assert "nothing was checked: 'edge-ota apply'" in boot(device)[0]

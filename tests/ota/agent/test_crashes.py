@@ -75,7 +75,7 @@ def operations_of(device: Device, release: int) -> int:
 
 
 @pytest.mark.fault("C1")
-@pytest.mark.parametrize("step", [11, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
+@pytest.mark.parametrize("step", [19, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
 def test_an_exit_before_any_operation_is_recovered(device: Device, step: int) -> None:
     """The exit before an operation is that after the one before it."""
     release = 17
@@ -121,7 +121,7 @@ def kill_within(device: Device, seconds: float) -> None:
 
 @pytest.mark.fault("C3")
 @pytest.mark.fault("C4")
-@pytest.mark.parametrize("times", [25, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
+@pytest.mark.parametrize("times", [12, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
 def test_a_kill_at_a_random_moment_is_recovered(device: Device, times: int) -> None:
     """Every third time the run after it is killed, too."""
     seeded = random.Random(15)
@@ -137,6 +137,7 @@ def test_a_kill_at_a_random_moment_is_recovered(device: Device, times: int) -> N
 
 
 @pytest.mark.fault("D1")
+@pytest.mark.fault("D2")
 @pytest.mark.fault("D4")
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
 @pytest.mark.parametrize("lasting", [False, True])
@@ -144,7 +145,7 @@ def test_a_disk_that_fails_at_any_operation_is_said_and_recovered(device: Device
     """Once, or from then on: what serves goes on, the error says what to do, and a later run succeeds."""
     release = 17
     every = operations_of(device, release)
-    for place in range(1, every + 1, 17):
+    for place in range(1, every + 1, 23):
         release += 1
         device.publish("pair", release, models_of(release))
         count = 0

@@ -101,9 +101,9 @@ class Update:
 @pytest.mark.parametrize(
     ("bundle", "verdict", "step"),
     [
-        pytest.param("det", Verdict.GOOD, 3, id="an-update"),
-        pytest.param("det", Verdict.BAD, 7, id="a-way-back"),
-        pytest.param("pair", Verdict.GOOD, 13, id="two-models"),
+        pytest.param("det", Verdict.GOOD, 5, id="an-update"),
+        pytest.param("det", Verdict.BAD, 11, id="a-way-back"),
+        pytest.param("pair", Verdict.GOOD, 29, id="two-models"),
         pytest.param("det", Verdict.GOOD, 1, id="an-update-every-state", marks=pytest.mark.slow),
         pytest.param("det", Verdict.BAD, 1, id="a-way-back-every-state", marks=pytest.mark.slow),
         pytest.param("pair", Verdict.GOOD, 1, id="two-models-every-state", marks=pytest.mark.slow),
@@ -122,7 +122,7 @@ def test_after_each_power_cut_a_whole_release_serves(tmp_path: Path, bundle: str
     "places",
     [
         pytest.param("/partial/", id="blobs"),
-        pytest.param("/stage/det.17/17/$", id="directories-of-a-release"),
+        pytest.param("/stage/det.17/17/$", id="directories-of-a-release", marks=pytest.mark.slow),
         pytest.param("/stage/$|/releases/det/$", id="the-rename-of-a-release", marks=pytest.mark.slow),
         pytest.param("/.release.json/", id="records", marks=pytest.mark.slow),
         pytest.param("/journal/", id="journals", marks=pytest.mark.slow),
