@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from ota.agent.identity import Identity
 from ota.clock import Clock
 from ota.documents.device import DeviceDocument
 from ota.documents.manifest import FileEntry, Manifest, Variant
@@ -58,6 +59,17 @@ class Fetcher(Protocol):
 
 class Device(Protocol):
     """This device."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def identity(self) -> Identity:
+        """Its key."""
+
+    def known_facts(self) -> Mapping[str, str]:
+        """Return the facts if this run has asked for them, else {}."""
 
     def document(self, trust: Trust) -> DeviceDocument:
         """Return the signed document of this device."""

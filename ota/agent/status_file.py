@@ -30,7 +30,9 @@ class StatusFile:
 
     def write(self, now: float, **members: object) -> None:
         """Set members of the document, and write it."""
-        self.document.update(members, schema=SCHEMA, agent=version(), time=now, disk_free_bytes=_free(self._layout))
+        self.document.update(
+            members, schema=SCHEMA, agent=version(), time=now, disk_free_bytes=free_bytes(self._layout)
+        )
         path = self._layout.status
         fresh = path.with_name(f".{path.name}.new")
         try:
@@ -105,7 +107,8 @@ def _is_sound(found: Mapping[str, Any]) -> bool:
     )
 
 
-def _free(layout: Layout) -> int:
+def free_bytes(layout: Layout) -> int:
+    """Return the bytes that are free for releases; 0 = that is not known."""
     try:
         found = os.statvfs(layout.state_dir)
         return found.f_bavail * found.f_frsize

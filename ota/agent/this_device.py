@@ -35,7 +35,7 @@ class ThisDevice:
 
     def __init__(self, settings: Settings, identity: Identity, root: Path = Path("/")) -> None:
         self._settings = settings
-        self._identity = identity
+        self.identity = identity
         self._root = root
         self._facts: dict[str, str] = {}
         self._labels: dict[str, str] = {}
@@ -46,7 +46,7 @@ class ThisDevice:
         if self._settings.device:
             return name(self._settings.device, "the setting DEVICE")
         data = files.read(self._settings.device_file, device_document.MOST_BYTES)
-        return _name_in(data, self._settings.device_file) if data is not None else self._identity.default_name
+        return _name_in(data, self._settings.device_file) if data is not None else self.identity.default_name
 
     def document(self, trust: Trust) -> DeviceDocument:
         """Return the signed document of this device.
@@ -59,14 +59,14 @@ class ThisDevice:
         try:
             data = trust.document(device_target(own), device_document.MOST_BYTES)
         except NotFound:
-            text = f"the repository does not know this device: {own}, key {self._identity.fingerprint}"
+            text = f"the repository does not know this device: {own}, key {self.identity.fingerprint}"
             hint = f"edge-ota publish device add {own} --fleet FLEET --ring RING --key device.pub"
             raise NotFound(f"{text}; on the publisher's machine: {hint}") from None
         found = device_document.read_device(data, own)
-        if found.fingerprint and found.fingerprint != self._identity.fingerprint:
+        if found.fingerprint and found.fingerprint != self.identity.fingerprint:
             text = f"the document of {own} is for the key {found.fingerprint[:16]}..., and this device has "
             hint = "two devices have this name, or the key was replaced: add this device under a name of its own"
-            raise Untrusted(f"{text}{self._identity.fingerprint[:16]}...: {hint}")
+            raise Untrusted(f"{text}{self.identity.fingerprint[:16]}...: {hint}")
         self._labels = {f"label.{label}": value for label, value in found.labels.items()}
         return found
 
@@ -79,6 +79,10 @@ class ThisDevice:
         if not self._facts:
             self._facts = {**_doctor(self._settings.edge_serve), "edge_ota": agent_version()}
         return {**self._facts, **self._labels}
+
+    def known_facts(self) -> Mapping[str, str]:
+        """Return the facts if this run has asked for them, else {}."""
+        return self._facts
 
     def fingerprint(self) -> str:
         """Return a digest of the facts; a bad release gets another chance when it changes. "" = they are unknown."""

@@ -8,6 +8,7 @@ import sys
 
 from ota.agent.compose import opened
 from ota.agent.line import Line, Options, Outcome
+from ota.agent.reports.reporter import reported
 from ota.settings import Settings
 
 HELP = "update: refresh, fetch, install, try, switch, and watch the new releases"
@@ -28,8 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Run the line once."""
     options = Options(by_hand=not arguments.scheduled, now=arguments.now, only=tuple(arguments.bundle))
-    with opened(settings, by_hand=options.by_hand) as parts:
+    with opened(settings, by_hand=options.by_hand) as parts, reported(parts) as reporter:
         outcomes = Line(parts, options).run("apply")
+        reporter.note((one.bundle, one.error) for one in outcomes)
     return report(outcomes, as_json=arguments.json)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ota.agent.compose import opened
 from ota.agent.line import Line, Options
+from ota.agent.reports.reporter import reported
 from ota.commands.apply import report
 from ota.settings import Settings
 
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Run the line once, with a directory in place of the repository."""
-    with opened(settings, by_hand=True, directory=arguments.directory) as parts:
+    with opened(settings, by_hand=True, directory=arguments.directory) as parts, reported(parts) as reporter:
         outcomes = Line(parts, Options(now=arguments.now)).run("import")
+        reporter.note((one.bundle, one.error) for one in outcomes)
     return report(outcomes, as_json=arguments.json)

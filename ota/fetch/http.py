@@ -66,14 +66,14 @@ class HttpSource:
     """
 
     def __init__(self, url: str, options: HttpOptions) -> None:
-        given = _checked_url(url, "URL", "https://ota.example/fleet")
+        given = checked_url(url, "URL", "https://ota.example/fleet")
         self._base = given._replace(netloc=given.netloc.rpartition("@")[2])
         self._timeout = options.timeout
-        own = _pool(options, _context(options.ca_cert, options.client_cert, options.client_key))
-        other = _pool(options, _context(options.ca_cert)) if options.client_cert else own
+        own = make_pool(options, make_context(options.ca_cert, options.client_cert, options.client_key))
+        other = make_pool(options, make_context(options.ca_cert)) if options.client_cert else own
         self._pools = {True: own, False: other}
         self._headers = {"User-Agent": "edge-ota", "Accept-Encoding": "identity"}
-        self._login = _login(given, "basic_auth")
+        self._login = login_of(given, "basic_auth")
         self._etag: tuple[str, str] = ("", "")
 
     def __str__(self) -> str:
@@ -141,15 +141,15 @@ class HttpSource:
             target = urljoin(url, response.headers.get("Location", ""))
             response.close()
             if urlsplit(target).scheme not in ("http", "https") or not urlsplit(target).hostname:
-                raise Undelivered(f"{_shown(url)} redirects to {_shown(target)}, which is no http(s) URL", again=False)
+                raise Undelivered(f"{shown(url)} redirects to {shown(target)}, which is no http(s) URL", again=False)
             if (urlsplit(url).scheme, urlsplit(target).scheme) == ("https", "http"):
-                raise Undelivered(f"{_shown(url)} redirects from https to {_shown(target)}: refused", again=False)
+                raise Undelivered(f"{shown(url)} redirects from https to {shown(target)}: refused", again=False)
             url = target
-        raise Undelivered(f"{self}: more than {MOST_REDIRECTS} redirects, the last to {_shown(url)}", again=False)
+        raise Undelivered(f"{self}: more than {MOST_REDIRECTS} redirects, the last to {shown(url)}", again=False)
 
     def _send(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         there = urlsplit(url)
-        own = _origin(there) == _origin(self._base)
+        own = origin_of(there) == origin_of(self._base)
         fields = {**self._headers, **headers, **(self._login if own else {})}
 
         def act() -> urllib3.BaseHTTPResponse:
@@ -166,11 +166,11 @@ class HttpSource:
 
         # urllib3's limits are for each read: name look-ups, and heads that come byte by byte, need one of their own
         limit = 3 * self._timeout
-        with self._reported(_shown(url)):
+        with self._reported(shown(url)):
             try:
                 return within(limit, act, lambda late: late.close())
             except TimeoutError:
-                raise Undelivered(f"{_shown(url)}: no reply within {limit:g} s") from None
+                raise Undelivered(f"{shown(url)}: no reply within {limit:g} s") from None
 
     def _body(self, response: urllib3.BaseHTTPResponse, path: str, most_bytes: int, *, exact: bool) -> Iterator[bytes]:
         what = f"{self}{path}"
@@ -208,11 +208,11 @@ class HttpSource:
         except FetchError:
             raise
         except (HTTPError, OSError, ValueError) as error:
-            words, again = _reason(error, self._timeout)
+            words, again = reason_of(error, self._timeout)
             raise Undelivered(f"{what}: {words}", again=again) from error
 
 
-def _reason(error: Exception, timeout: float) -> tuple[str, bool]:
+def reason_of(error: Exception, timeout: float) -> tuple[str, bool]:
     """Return what happened in words, and whether another try may help."""
     if words := tls_failure(error):
         return words, words == TLS_ENDED
@@ -279,7 +279,8 @@ def _check_head(response: urllib3.BaseHTTPResponse, what: str, most_bytes: int, 
     return int(length)
 
 
-def _checked_url(url: str, setting: str, example: str) -> SplitResult:
+def checked_url(url: str, setting: str, example: str) -> SplitResult:
+    """Return the parts of a URL that ends in `/`. Raises UsageError, which names the setting."""
     try:
         parts = urlsplit(url if url.endswith("/") else url + "/")
         usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
@@ -290,42 +291,46 @@ def _checked_url(url: str, setting: str, example: str) -> SplitResult:
     return parts
 
 
-def _shown(url: str | SplitResult) -> str:
+def shown(url: str | SplitResult) -> str:
     """Return a URL without user and password."""
     parts = urlsplit(url) if isinstance(url, str) else url
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()[:300]
 
 
-def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+def origin_of(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    """Return scheme, host, and port."""
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _login(parts: SplitResult, kind: str) -> dict[str, str]:
+def login_of(parts: SplitResult, kind: str) -> dict[str, str]:
+    """Return the header for the user and password of a URL; `basic_auth` for a server, else for a proxy."""
     if parts.username is None:
         return {}
     text = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     return make_headers(basic_auth=text) if kind == "basic_auth" else make_headers(proxy_basic_auth=text)
 
 
-def _pool(options: HttpOptions, context: ssl.SSLContext) -> urllib3.PoolManager:
+def make_pool(options: HttpOptions, context: ssl.SSLContext) -> urllib3.PoolManager:
+    """Return connections as the options say, through the proxy if there is one."""
     timeout = urllib3.Timeout(connect=options.timeout, read=options.timeout)
     if not options.proxy:
         return urllib3.PoolManager(num_pools=4, maxsize=1, timeout=timeout, ssl_context=context)
-    proxy = _checked_url(options.proxy, "PROXY", "http://proxy.example:3128")
+    proxy = checked_url(options.proxy, "PROXY", "http://proxy.example:3128")
     if proxy.scheme != "http":
-        raise UsageError(f"PROXY: found {_shown(proxy)}, expected an address such as http://proxy.example:3128")
+        raise UsageError(f"PROXY: found {shown(proxy)}, expected an address such as http://proxy.example:3128")
     return urllib3.ProxyManager(
         proxy._replace(netloc=proxy.netloc.rpartition("@")[2], path="").geturl(),
         num_pools=4,
         maxsize=1,
         timeout=timeout,
         ssl_context=context,
-        proxy_headers=_login(proxy, "proxy"),
+        proxy_headers=login_of(proxy, "proxy"),
     )
 
 
 @functools.lru_cache(maxsize=4)  # reading the system's certificates takes 50 ms
-def _context(ca_cert: str, client_cert: str = "", client_key: str = "") -> ssl.SSLContext:
+def make_context(ca_cert: str, client_cert: str = "", client_key: str = "") -> ssl.SSLContext:
+    """Return TLS that verifies servers, and offers a certificate where one is given."""
     try:
         context = ssl.create_default_context(cafile=ca_cert or None)
     except (OSError, ssl.SSLError) as error:

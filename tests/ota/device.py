@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ota import files
+from ota.agent.identity import Identity
 from ota.agent.line import Line, Options, Outcome
 from ota.agent.parts import Parts, Progress, Trust, Verdict
 from ota.documents.device import DeviceDocument
@@ -108,10 +109,19 @@ class FakeFetcher:
             progress(one.size, one.size)
 
 
+class NoSigner:
+    """A key that signs nothing."""
+
+    def sign(self, data: bytes) -> bytes:
+        raise AssertionError("nothing is signed in this test")
+
+
 @dataclass
 class FakeDevice:
     """A device with room for both releases."""
 
+    identity: Identity = field(default_factory=lambda: Identity(b"", "", NoSigner()))
+    name: str = "dev-1"
     room: bool = True
     print: str = "facts-1"
 
@@ -120,6 +130,9 @@ class FakeDevice:
 
     def facts(self) -> Mapping[str, str]:
         return {"arch": "x86_64", "edge_serve": "0.1.0"}
+
+    def known_facts(self) -> Mapping[str, str]:
+        return {}
 
     def fingerprint(self) -> str:
         return self.print

@@ -1,0 +1,234 @@
+"""Reports of this device: made and signed at the end of a run, buffered, and sent. docs/ota_rollout.md lists them.
+
+Nothing leaves the device unless an operator (REPORT_URL) or the rollout document names a place. A report is never worth
+an update: each wait has a limit, and each failure is one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from ota.agent import desired
+from ota.agent.parts import Parts
+from ota.agent.reports import outbox
+from ota.agent.reports.outbox import ReportState
+from ota.agent.reports.progress import bundle_report, failed_releases
+from ota.agent.status_file import free_bytes, version
+from ota.documents.report import MOST_CHAIN, MOST_FACTS, Report, payload_of, sealed
+from ota.documents.rollout import Rollout
+from ota.errors import Busy, OtaError, UsageError
+from ota.store import bad, history, journal, pause
+from ota.store.lock import locked
+
+#: the value of REPORT_URL for `nowhere`
+NOWHERE = "-"
+#: seconds for reports that wait, before a run
+FIRST_SECONDS = 5.0
+#: seconds for all reports, after a run
+LAST_SECONDS = 20.0
+_NONCE_BYTES = 8
+_KEY_DIGITS = 8
+
+
+class Reporter:
+    """The reports of one run.
+
+    Attributes:
+        errors: bundle -> the error with which the run ended for it.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._layout = parts, parts.layout
+        self.errors: Mapping[str, OtaError] = {}
+
+    def note(self, outcomes: Iterable[tuple[str, OtaError | None]]) -> None:
+        """Take in how the run ended for each bundle."""
+        self.errors = {bundle: error for bundle, error in outcomes if error is not None}
+
+    def report(self, error: str = "") -> None:
+        """Make a report, and send it with those that wait.
+
+        Args:
+            error: the word of the error that ended the run.
+        """
+        try:
+            with locked(self._layout, "report"):
+                is_wanted = self._make(error)
+        except Busy:
+            return  # the run that is at work reports
+        except OtaError as problem:
+            self._parts.tell(f"no report was made: {problem.message}")
+            return
+        if is_wanted:
+            self.deliver(LAST_SECONDS)
+
+    def deliver(self, limit: float) -> None:
+        """Send the reports that wait. They stay where that fails.
+
+        Args:
+            limit: seconds.
+        """
+        if not outbox.waiting(self._layout):
+            return
+        url = self._url(None, outbox.read_state(self._layout))
+        if not url:
+            return  # `_make` removes them
+        end = self._parts.clock.monotonic() + limit
+
+        def send(counter: int, data: bytes) -> None:
+            self._put(self._address(url, counter), data, max(0.1, end - self._parts.clock.monotonic()))
+
+        try:
+            outbox.deliver(self._layout, send, every="{counter}" in url)
+        except OtaError as problem:
+            self._parts.tell(f"the report waits for the next run: {problem.message}")
+
+    def _make(self, error: str) -> bool:
+        """Put a report into the outbox; whether there is a place for it."""
+        rollout, state = self._rollout(), outbox.read_state(self._layout)
+        url = self._url(rollout, state)
+        if not url:
+            outbox.clear(self._layout)
+            if state.url:
+                outbox.write_state(self._layout, replace(state, url=""))
+            return False
+        identity = self._parts.device.identity
+        state = self._next_state(state, rollout)
+        report = self._content(state, rollout, error)
+        payload = payload_of(report)
+        data = sealed(payload, identity.signer.sign(payload), identity.public_pem.decode())
+        outbox.add(self._layout, replace(state, chain=(*state.chain, report.link)[-MOST_CHAIN:]), data)
+        return True
+
+    def _rollout(self) -> Rollout | None:
+        try:
+            return desired.wanted(self._parts)
+        except OtaError:
+            return None
+
+    def _url(self, rollout: Rollout | None, state: ReportState) -> str:
+        """Return where reports go; "" = nowhere."""
+        own = self._parts.settings.report_url
+        if own:
+            return "" if own == NOWHERE else own
+        return state.url if rollout is None else rollout.report_url
+
+    def _next_state(self, state: ReportState, rollout: Rollout | None) -> ReportState:
+        """Return the state with the next counter, and what this run has learned."""
+        counter = max([state.counter, *outbox.waiting(self._layout)]) + 1
+        fleet, ring = state.fleet, state.ring
+        with contextlib.suppress(OtaError):
+            document = self._parts.device.document(self._parts.trust)
+            fleet, ring = document.fleet, document.ring
+        url = rollout.report_url if rollout else state.url
+        return replace(state, counter=counter, url=url, fleet=fleet, ring=ring, facts=self._facts(state))
+
+    def _facts(self, state: ReportState) -> Mapping[str, str]:
+        """Return the facts: of this run, or as last known, so that no run examines the machine for a report alone."""
+        found = self._parts.device.known_facts() or state.facts
+        if not found:
+            with contextlib.suppress(OtaError):
+                found = self._parts.device.facts()
+        kept = [(fact[:128], value[:256]) for fact, value in sorted(found.items()) if not fact.startswith("label.")]
+        return dict(kept[:MOST_FACTS])
+
+    def _content(self, state: ReportState, rollout: Rollout | None, error: str) -> Report:
+        clock_unset, floors_lost = self._doubts()
+        known, events = bad.load(self._layout), history.read(self._layout)
+        bundles = {}
+        for bundle in {*journal.bundles(self._layout), *(rollout.models if rollout else ())}:
+            entry = journal.read(self._layout, bundle) or journal.Journal(bundle)
+            bundles[bundle] = bundle_report(self._parts, entry, rollout, known, events, self.errors.get(bundle))
+        return Report(
+            device=self._parts.device.name,
+            fleet=state.fleet,
+            ring=state.ring,
+            time=max(0, int(self._parts.clock.now())),
+            counter=state.counter,
+            nonce=secrets.token_hex(_NONCE_BYTES),
+            chain=state.chain,
+            agent=version(),
+            server=state.facts.get("edge_serve", "")[:64],
+            facts=state.facts,
+            bundles=bundles,
+            bad=failed_releases(known),
+            clock_unset=clock_unset,
+            floors_lost=int(floors_lost),
+            paused=pause.read(self._layout) is not None,
+            error=error,
+            disk_free_bytes=free_bytes(self._layout),
+        )
+
+    def _doubts(self) -> tuple[bool, float]:
+        """Return whether the clock is unset, and when the floors were lost."""
+        from ota.trust import clock_floor
+        from ota.trust.floors import Floors
+
+        try:
+            floors = Floors([self._layout.floors, self._parts.settings.floor_copy])
+        except OtaError:
+            return False, 0.0
+        reading = clock_floor.read(self._parts.clock.now(), floors, synchronized=True)
+        return reading.unset, floors.lost
+
+    def _address(self, url: str, counter: int) -> str:
+        """Return the URL of a report: the placeholders filled in, or the file's name appended to the path."""
+        device, key = self._parts.device.name, self._parts.device.identity.fingerprint[:_KEY_DIGITS]
+        return address(url, device, key, counter)
+
+    def _put(self, url: str, data: bytes, limit: float) -> None:
+        from ota.fetch.http import HttpOptions
+        from ota.fetch.put import put
+
+        settings = self._parts.settings
+        options = HttpOptions(min(settings.timeout, limit), settings.proxy, settings.ca_cert)
+        if settings.report_url or _host(url) in {_host(one) for one in settings.url}:
+            # a host that only the rollout document names does not get to see the certificate
+            options = replace(options, client_cert=settings.client_cert, client_key=settings.client_key)
+        put(url, data, options, limit)
+
+
+def address(url: str, device: str, key: str, counter: int = 0) -> str:
+    """Return the URL of a report: `{device}`, `{key}`, and `{counter}` filled in, or `/<device>.<key>.json` appended.
+
+    Args:
+        key: the first 8 digits of the fingerprint of the device's key.
+    """
+    if "{device}" in url or "{key}" in url:
+        return url.replace("{device}", device).replace("{key}", key).replace("{counter}", str(counter))
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise UsageError(f"REPORT_URL: found {url[:100]!r}, expected an address") from None
+    return parts._replace(path=f"{parts.path.rstrip('/')}/{device}.{key}.json").geturl()
+
+
+@contextlib.contextmanager
+def reported(parts: Parts) -> Iterator[Reporter]:
+    """Send the reports that wait, run the block, and report how it ended.
+
+    Raises:
+        OtaError: of the block; never of a report.
+    """
+    reporter = Reporter(parts)
+    reporter.deliver(FIRST_SECONDS)
+    try:
+        yield reporter
+    except Busy:
+        raise
+    except OtaError as error:
+        reporter.report(error.reason)
+        raise
+    reporter.report()
+
+
+def _host(url: str) -> tuple[str, str | None, int | None]:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme, parts.hostname, parts.port
+    except ValueError:
+        return "", None, None

@@ -1,0 +1,234 @@
+"""The report of a device: signed JSON that says what it runs, and how its updates ended. docs/ota_rollout.md.
+
+All numbers are integers, so that the canonical bytes of `signed`, which the signature covers, are the same everywhere.
+The words of `execution` and `result` are those of hawkBit's DDI.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ota.documents.names import name
+from ota.errors import Unsuitable, Untrusted
+from ota.strict_json import Members, canonical, parse
+
+SCHEMA = 1
+MOST_BYTES = 256 * 1024
+#: (counter, nonce) pairs of earlier reports; a collector that has missed fewer reports sees whether they continue
+MOST_CHAIN = 20
+MOST_BUNDLES = 256
+MOST_BAD = 64
+MOST_FACTS = 128
+EXECUTIONS = ("closed", "proceeding", "download", "downloaded", "scheduled", "canceled")
+RESULTS = ("success", "failure", "none")
+
+#: the counter of a report, and its nonce
+Link = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BundleReport:
+    """A bundle on a device.
+
+    Attributes:
+        wanted: the release that this device shall run, as it decided itself; 0 = it could not decide.
+        since: when the serving release became good (epoch); 0 = it is not, or that is not known.
+        execution: `closed` = nothing is to be done; else how far the next release is.
+        result: of the wanted release, or of the one that failed last.
+        reason: the word of the error, or of what is waited for.
+        requests, failures: of the serving release since the server loaded it.
+    """
+
+    bundle: str
+    release: int = 0
+    previous: int = 0
+    next: int = 0
+    stage: str = ""
+    wanted: int = 0
+    since: int = 0
+    execution: str = "closed"
+    result: str = "none"
+    reason: str = ""
+    requests: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRelease:
+    """A release that failed on a device; `permanent`: the device does not try it again by itself."""
+
+    bundle: str
+    release: int
+    variant: str
+    reason: str
+    time: int
+    permanent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a device reports.
+
+    Attributes:
+        counter, nonce: rises with each report; random. chain: those of the reports before it, the oldest first.
+        agent, server: versions of edge-ota and edge-serve.
+        facts: of `edge-serve doctor`: variants are matched with them.
+        floors_lost: when the device noticed that its version floors were lost (epoch); 0 = never.
+        error: the word of the error that ended the run; "" = none did.
+    """
+
+    device: str
+    fleet: str
+    ring: str
+    time: int
+    counter: int
+    nonce: str
+    chain: tuple[Link, ...] = ()
+    agent: str = ""
+    server: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    bundles: Mapping[str, BundleReport] = field(default_factory=dict)
+    bad: tuple[FailedRelease, ...] = ()
+    clock_unset: bool = False
+    floors_lost: int = 0
+    paused: bool = False
+    error: str = ""
+    disk_free_bytes: int = 0
+
+    @property
+    def link(self) -> Link:
+        """What later reports name this one by."""
+        return self.counter, self.nonce
+
+
+@dataclass(frozen=True, slots=True)
+class SealedReport:
+    """A report as it was sent. Nothing of it is verified yet.
+
+    Attributes:
+        payload: the bytes that the signature covers.
+        public_key: PEM, SubjectPublicKeyInfo.
+    """
+
+    report: Report
+    payload: bytes
+    signature: bytes
+    public_key: str
+
+
+def payload_of(report: Report) -> bytes:
+    """Return the bytes that a device signs."""
+    found = asdict(report)
+    found["chain"] = [list(one) for one in report.chain]
+    found["bundles"] = {
+        bundle: {member: value for member, value in asdict(one).items() if member != "bundle"}
+        for bundle, one in report.bundles.items()
+    }
+    return canonical({"schema": SCHEMA, **found})
+
+
+def sealed(payload: bytes, signature: bytes, public_key: str) -> bytes:
+    """Return what is sent: the payload, its signature, and the key."""
+    return canonical({"signed": json.loads(payload), "signature": signature.hex(), "public_key": public_key})
+
+
+def read_report(data: bytes, what: str = "a report") -> SealedReport:
+    """Return a report. The caller verifies its signature, and that the device has that key.
+
+    Args:
+        what: where it comes from, for messages.
+
+    Raises:
+        Untrusted: it is malformed.
+        Unsuitable: its schema is newer than this edge-ota.
+    """
+    found = parse(data, what, MOST_BYTES)
+    public_key = found.pop("public_key", None)  # PEM: its line ends are no printable text
+    if not isinstance(public_key, str) or not public_key.startswith("-----BEGIN PUBLIC KEY"):
+        raise Untrusted(f"{what}: public_key is no public key in PEM")
+    outer = Members(found, what)
+    signed, signature = outer.table("signed", most=64), outer.text("signature", most=2048)
+    outer.end()
+    try:
+        raw = bytes.fromhex(signature)
+    except ValueError:
+        raise Untrusted(f"{what}: signature is {signature[:40]!r}, expected hexadecimal digits") from None
+    return SealedReport(_report(Members(signed, what), what), canonical(signed), raw, public_key)
+
+
+def _report(members: Members, what: str) -> Report:
+    schema = members.integer("schema")
+    if schema != SCHEMA:
+        raise Unsuitable(f"{what} has schema {schema}, and this edge-ota reads {SCHEMA}: update edge-ota first")
+    found = Report(
+        device=name(members.text("device"), f"{what}: device"),
+        fleet=members.text("fleet", most=128),
+        ring=members.text("ring", most=128),
+        time=members.integer("time"),
+        counter=members.integer("counter", least=1),
+        nonce=members.text("nonce", most=64),
+        chain=tuple(_link(one, what) for one in members.array("chain", most=MOST_CHAIN)),
+        agent=members.text("agent", most=64),
+        server=members.text("server", most=64),
+        facts=members.texts("facts", most=MOST_FACTS),
+        bundles={
+            bundle: _bundle(name(bundle, what), one) for bundle, one in members.tables("bundles", most=MOST_BUNDLES)
+        },
+        bad=tuple(_failed(one) for one in members.objects("bad", most=MOST_BAD)),
+        clock_unset=members.boolean("clock_unset"),
+        floors_lost=members.integer("floors_lost"),
+        paused=members.boolean("paused"),
+        error=members.text("error", most=64),
+        disk_free_bytes=members.integer("disk_free_bytes"),
+    )
+    members.end()
+    return found
+
+
+def _link(found: Any, what: str) -> Link:
+    match found:
+        case [int(counter), str(nonce)] if counter > 0 and len(nonce) <= 64:
+            return counter, nonce
+    raise Untrusted(f"{what}: chain has {str(found)[:60]!r}, expected a counter and a nonce")
+
+
+def _bundle(bundle: str, members: Members) -> BundleReport:
+    found = BundleReport(
+        bundle=bundle,
+        release=members.integer("release"),
+        previous=members.integer("previous"),
+        next=members.integer("next"),
+        stage=members.text("stage", most=32),
+        wanted=members.integer("wanted"),
+        since=members.integer("since"),
+        execution=_word(members, "execution", EXECUTIONS),
+        result=_word(members, "result", RESULTS),
+        reason=members.text("reason", most=64),
+        requests=members.integer("requests"),
+        failures=members.integer("failures"),
+    )
+    members.end()
+    return found
+
+
+def _word(members: Members, member: str, known: tuple[str, ...]) -> str:
+    found = members.text(member)
+    if found not in known:
+        members.refuse(member, found, f"expected one of {', '.join(known)}")
+    return found
+
+
+def _failed(members: Members) -> FailedRelease:
+    found = FailedRelease(
+        bundle=members.text("bundle", most=128),
+        release=members.integer("release"),
+        variant=members.text("variant", most=128),
+        reason=members.text("reason", most=64),
+        time=members.integer("time"),
+        permanent=members.boolean("permanent"),
+    )
+    members.end()
+    return found

@@ -1,0 +1,56 @@
+"""One PUT through urllib3, with a limit on the whole of it. Redirects are not followed."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from urllib3.exceptions import HTTPError
+
+from ota.errors import UsageError
+from ota.fetch.failures import Undelivered
+from ota.fetch.http import HttpOptions, login_of, make_context, make_pool, reason_of, shown
+from ota.fetch.within import within
+
+
+def put(url: str, data: bytes, options: HttpOptions, limit: float) -> None:
+    """Put JSON at a URL.
+
+    Args:
+        limit: seconds for all of it: the name look-up, the connection, the upload, and the head of the reply.
+
+    Raises:
+        UsageError: the URL, the proxy, or a PEM file is unusable.
+        Undelivered: there was no answer within the limit, or none that says that the data was taken.
+    """
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise UsageError(f"REPORT_URL: found {shown(url)!r}, expected an address such as https://reports.example/fleet")
+    headers = {"Content-Type": "application/json", "User-Agent": "edge-ota", **login_of(parts, "basic_auth")}
+    target = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    told = shown(parts._replace(query=""))  # a query may be a secret
+
+    def act() -> int:
+        context = make_context(options.ca_cert, options.client_cert, options.client_key)
+        pool = make_pool(options, context)
+        try:
+            response = pool.request(
+                "PUT", target, body=data, headers=headers, redirect=False, retries=False, preload_content=False
+            )
+            response.close()
+            return response.status
+        finally:
+            pool.clear()
+
+    try:
+        status = within(limit, act)
+    except TimeoutError:
+        raise Undelivered(f"{told}: no reply within {limit:g} s") from None
+    except (HTTPError, OSError, ValueError) as error:
+        words, again = reason_of(error, options.timeout)
+        raise Undelivered(f"{told}: {words}", again=again) from error
+    if not 200 <= status < 300:
+        raise Undelivered(f"{told}: HTTP {status}, expected 200, 201, or 204")
