@@ -225,12 +225,16 @@ class _Part:
 
 
 class _Download:
-    """A piece on its way. Its state outlives failed requests: the next one goes on where the last one ended."""
+    """A piece on its way. Its state outlives failed requests: the next one goes on where the last one ended.
+
+    `givers` has the sources of the bytes that are there; None = an earlier run.
+    """
 
     def __init__(self, part: _Part, piece: Piece, have: int, pace: Pace) -> None:
         self._part, self._piece, self._pace = part, piece, pace
         self._have = have
         self._digest = part.digest(piece.offset, have)
+        self._givers: set[Source | None] = {None} if have else set()
 
     def whole(self) -> bool:
         """Return whether the piece is there and right."""
@@ -242,35 +246,35 @@ class _Download:
         Raises:
             Interrupted: it broke off after some headway, or what was there before was wrong: the next request may do.
             NotFound, FetchError: it did not come.
-            Untrusted: all of it came from this source, and it is something else.
+            Untrusted: all of it came from this source, in one request or in several, and it is something else.
         """
         if self._have >= self._piece.size:
             self._restart()
-        began = self._have
+        began = self._pace.received
         try:
             try:
                 self._receive(source)
             except StartOver:
                 self._restart()
-                began = 0
                 self._receive(source)
         except FetchError as error:
             broken_off = isinstance(error, Undelivered) and error.again
-            if not broken_off or self._have - began < HEADWAY_BYTES:
+            if not broken_off or self._pace.received - began < HEADWAY_BYTES:
                 raise
             self._pace.headway()
             raise Interrupted(error.message) from error
         if self.whole():
             self._pace.headway()
             return
-        found = self._digest.hexdigest()
+        found, alone = self._digest.hexdigest(), self._givers == {source}
         self._restart()
-        if began:
+        if not alone:
             raise Interrupted(f"{source}: {self._piece.sha256} was resumed and is wrong; it is fetched anew")
         raise Untrusted(f"{source} delivered a file with the SHA-256 {found}, expected {self._piece.sha256}")
 
     def _receive(self, source: Source) -> None:
         for block in source.stream(blob_path(self._piece.sha256), self._have, self._piece.size):
+            self._givers.add(source)
             self._part.write(self._piece.offset + self._have, block)
             self._digest.update(block)
             self._have += len(block)
@@ -279,6 +283,7 @@ class _Download:
     def _restart(self) -> None:
         self._pace.done(-self._have)
         self._have, self._digest = 0, hashlib.sha256()
+        self._givers.clear()
         self._part.cut(self._piece)
 
 

@@ -5,7 +5,7 @@
         fetch(server.url)
         server.requests[0].headers["Range"]
 
-It runs in threads of the test's process. As a proxy it answers absolute URLs from its own files.
+It runs in threads of the test's process. As a proxy it answers absolute URLs from its own files, and makes tunnels.
 """
 
 from __future__ import annotations
@@ -162,6 +162,15 @@ def _drain(wrapped: ssl.SSLSocket) -> None:
             pass
 
 
+def _relay(here: socket.socket, there: socket.socket) -> None:
+    """Copy bytes until one side closes."""
+    with contextlib.suppress(OSError):
+        while data := here.recv(65536):
+            there.sendall(data)
+    with contextlib.suppress(OSError):
+        there.shutdown(socket.SHUT_RDWR)
+
+
 class _Cut(Exception):
     """The connection ends here."""
 
@@ -175,7 +184,17 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_CONNECT(self) -> None:
-        self._answer(self.path)
+        fault = self.owner.fault_of(self.path)
+        self.owner.requests.append(Seen(self.path, dict(self.headers.items())))
+        self.close_connection = True
+        if fault.status:
+            self.wfile.write(b"HTTP/1.1 %d -\r\nContent-Length: 0\r\n\r\n" % fault.status)
+            return
+        host, _, port = self.path.rpartition(":")
+        with socket.create_connection((host, int(port)), 10) as there, contextlib.suppress(OSError):
+            self.wfile.write(b"HTTP/1.1 200 -\r\n\r\n")
+            threading.Thread(target=_relay, args=(there, self.connection), daemon=True).start()
+            _relay(self.connection, there)
 
     def do_GET(self) -> None:
         self._answer(urlsplit(self.path).path.lstrip("/"))

@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -199,6 +200,26 @@ def test_a_flip_before_a_cut_is_not_held_against_the_next_mirror(server: FaultyS
     assert ranges(server) == ["bytes=200000-"]
 
 
+@pytest.mark.fault("T6")
+def test_a_mirror_that_lies_in_several_requests_is_found_out(server: FaultyServer, state: Path) -> None:
+    with FaultyServer(repository((WHOLE, 0))) as liar:
+        liar.fault(flip_at=5, cut_at=300_000, times=1)
+        liar.fault(cut_at=300_000)
+        blobs(state, [web(liar.url), web(server.url)]).fetch([ENTRIES["whole"]])
+
+        check(state, ENTRIES["whole"])
+        assert len(liar.requests) == 3
+
+
+@pytest.mark.fault("D8")
+def test_no_temporary_directory_is_used(server: FaultyServer, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/nowhere")
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    blobs(state, [web(server.url)]).fetch([ENTRIES["whole"]])
+
+    check(state, ENTRIES["whole"])
+
+
 @pytest.mark.fault("N3")
 @pytest.mark.parametrize("status", [404, 410])
 def test_a_missing_blob_is_final(server: FaultyServer, state: Path, status: int) -> None:
@@ -369,6 +390,7 @@ def stick(tmp_path: Path) -> Path:
 @KINDS
 @pytest.mark.fault("D1")
 @pytest.mark.fault("D2")
+@pytest.mark.fault("D4")
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
 def test_a_disk_that_fails_at_any_operation(
     stick: Path, state: Path, monkeypatch: pytest.MonkeyPatch, entry: FileEntry, number: int

@@ -369,6 +369,17 @@ class TestTls:
             source = web(server.url, timeout=5.0, ca_cert=str(authority.root))
             assert source.get("metadata/timestamp.json", 10) == b"ok"
 
+    @pytest.mark.fault("N6")
+    def test_a_tunnel_through_a_proxy(self, authority: Authority) -> None:
+        with self._server(authority) as server, FaultyServer({}) as proxy:
+            source = web(
+                server.url, timeout=5.0, ca_cert=str(authority.root), proxy=f"http://me:pw@127.0.0.1:{proxy.port}"
+            )
+            assert source.get("metadata/timestamp.json", 10) == b"ok"
+            assert proxy.requests[0].path == f"127.0.0.1:{server.port}"
+            assert proxy.requests[0].headers["proxy-authorization"] == "Basic bWU6cHc="
+            assert "proxy-authorization" not in {name.lower() for name in server.requests[0].headers}
+
     def test_an_unknown_ca(self, authority: Authority) -> None:
         assert "unknown CA: name the CA's PEM file in CA_CERT" in self._refusal(self._server(authority)).message
 
