@@ -197,7 +197,12 @@ class HttpSource:
 
     def _read(self, response: urllib3.BaseHTTPResponse) -> bytes:
         if getattr(response, "chunked", False):  # the lines between the chunks may come byte by byte
-            return within(2 * self._timeout, lambda: response.read1(BLOCK_BYTES))
+            try:
+                return within(2 * self._timeout, lambda: response.read1(BLOCK_BYTES))
+            except TimeoutError:
+                with contextlib.suppress(RuntimeError, ValueError):  # the read has ended just now
+                    response.shutdown()  # closing it would wait for the read
+                raise
         return response.read1(BLOCK_BYTES)
 
     @contextlib.contextmanager

@@ -62,7 +62,7 @@ class Fault:
         flip_at: one bit of the file is wrong at this offset.
         drip: seconds before each byte of the body; drip_head: of the head.
         endless: the body never ends, and has no Content-Length.
-        chunked: the body comes without Content-Length, in chunks.
+        chunked: the body comes without Content-Length, in chunks with long extensions.
     """
 
     path: str = ""
@@ -237,7 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
         head = f"HTTP/1.1 {status} -\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"
         self._write(head.encode(), fault.drip_head)
         for block in self._blocks(fault, content, start):
-            wrapped = b"%x\r\n%b\r\n" % (len(block), block) if "Transfer-Encoding" in headers else block
+            wrapped = b"%x;%b\r\n%b\r\n" % (len(block), b"x" * 100, block) if "Transfer-Encoding" in headers else block
             seen.sent += len(block)  # before the client can have it, so that a test may look as soon as it has
             self.owner.sent += len(block)
             self._write(wrapped, fault.drip)

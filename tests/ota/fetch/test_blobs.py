@@ -176,6 +176,29 @@ def test_one_flipped_byte_is_refused(server: FaultyServer, state: Path, entry: F
 
 @KINDS
 @pytest.mark.fault("N9")
+def test_a_server_that_always_flips_is_found_out_after_a_torn_partial_file(
+    server: FaultyServer, state: Path, entry: FileEntry
+) -> None:
+    begun(state, entry, bytes(1000))
+    server.fault(flip_at=250_000)
+    with pytest.raises(Untrusted):
+        blobs(state, [web(server.url)]).fetch([entry])
+    assert len(server.requests) == 2
+
+
+@KINDS
+@pytest.mark.fault("D6")
+def test_a_blob_of_another_length_is_fetched_anew(server: FaultyServer, state: Path, entry: FileEntry) -> None:
+    path = Layout(state).blob(entry.sha256)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data_of(entry)[:-1])
+    blobs(state, [web(server.url)]).fetch([entry])
+
+    check(state, entry)
+
+
+@KINDS
+@pytest.mark.fault("N9")
 @pytest.mark.fault("T6")
 def test_the_next_mirror_repairs_what_the_first_one_flipped(
     server: FaultyServer, state: Path, entry: FileEntry
