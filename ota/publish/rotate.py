@@ -141,17 +141,25 @@ class Rotation:
     threshold: int = 0
 
 
-def rotate(workspace: Workspace, state: State, rotation: Rotation, now: float) -> list[Waiting]:
-    """Change the keys of a role: root signs for its four roles, targets for the others.
+def rotate(workspace: Workspace, state: State, rotations: Sequence[Rotation], now: float) -> list[Waiting]:
+    """Change the keys of roles in one change: root signs for its four roles, targets for the others.
 
     Raises:
-        UsageError: a key that the role has not, or too few keys for the threshold.
+        UsageError: a key that a role has not, or too few keys for its threshold.
     """
+    payloads: dict[str, Any] = {}
+    for rotation in rotations:
+        check_role(state, rotation.role)
+        signer = ROOT if rotation.role in TOP else TARGETS
+        payloads.setdefault(signer, edit(state, signer))
+        _change_keys(payloads[signer], rotation)
+    roles = {one.role for one in rotations}
+    refuse_second(workspace, [*payloads, *roles])
+    return apply(workspace, state, Change(payloads, roles - {ROOT}), now)
+
+
+def _change_keys(payload: Root | Targets, rotation: Rotation) -> None:
     role = rotation.role
-    signer = ROOT if role in TOP else TARGETS
-    check_role(state, role)
-    refuse_second(workspace, [signer, role])
-    payload = edit(state, signer)
     for keyid in rotation.remove:
         payload.revoke_key(keyid, role)
     for place in rotation.add:
@@ -161,10 +169,8 @@ def rotate(workspace: Workspace, state: State, rotation: Rotation, now: float) -
     if not 1 <= found.threshold <= len(found.keyids):
         raise UsageError(
             f"{role} would have {len(found.keyids)} keys, and {found.threshold} must sign: "
-            "add keys with --add, or give --threshold"
+            "add keys with --add or --new, or give --threshold"
         )
-    resign = set() if role == ROOT else {role}
-    return apply(workspace, state, Change({signer: payload}, resign), now)
 
 
 def check_role(state: State, role: str) -> None:

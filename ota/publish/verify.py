@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -20,8 +21,17 @@ from ota.documents.rollout import Rollout, Wish, read_rollout
 from ota.errors import OtaError, StoreError, Untrusted, UsageError
 from ota.publish.change import waiting_for
 from ota.publish.release import blobs_of_file, hash_chunks
-from ota.publish.repository import State, read_target, snapshot_of, stored_target
+from ota.publish.repository import (
+    State,
+    put_metadata,
+    read_state,
+    read_target,
+    snapshot_of,
+    stored_target,
+    write_state,
+)
 from ota.publish.roles import ROLLOUT, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, family_role, paths_of
+from ota.publish.workspace import Workspace
 
 MOST_METADATA = 64 * 1024 * 1024
 
@@ -259,3 +269,34 @@ def compare(state: State, known: State) -> list[str]:
         if role not in state.roles or state.roles[role].to_bytes() != known.roles[role].to_bytes():
             problems.append(f"{role} is not what was published last: restore the repository from a backup")
     return problems
+
+
+def recover(workspace: Workspace, repository: Path, root: bytes) -> State:
+    """Make what lies on the web server the publisher's state: its own is lost, or older.
+
+    Raises:
+        UsageError: the copy is older than the publisher's own state. Untrusted, StoreError: as `load`.
+    """
+    state = load(repository, root)
+    missing = sorted(set(state.delegated()) - set(state.roles))
+    if missing:
+        raise UsageError(f"{repository} lacks the metadata of {', '.join(missing)}: copy all of metadata/")
+    if (workspace.path / "state.json").exists():
+        known = read_state(workspace.path)
+        older = [role for role in (ROOT, *known.roles) if state.version(role) < known.version(role)]
+        if older:
+            raise UsageError(f"{repository} is older than what this publisher knows: see {', '.join(older)}")
+    workspace.adopt()
+    copy_documents(repository, workspace.repository)
+    write_state(workspace.path, state)
+    put_metadata(workspace.repository, state)
+    return state
+
+
+def copy_documents(source: Path, target: Path) -> None:
+    """Copy documents and blobs that are not there yet."""
+    for path in sorted([*source.glob("targets/**/*"), *source.glob("blobs/**/*")]):
+        there = target / path.relative_to(source)
+        if path.is_file() and not there.exists():
+            files.make_directory(there.parent)
+            shutil.copyfile(path, there)

@@ -16,7 +16,16 @@ from typing import Any
 
 from ota import files
 from ota.errors import Busy, UsageError
-from ota.publish.keys import KeyPlace, KeyProblem, Secrets, generate, public_from, signer_of, write_private
+from ota.publish.keys import (
+    KeyPlace,
+    KeyProblem,
+    Secrets,
+    generate,
+    public_from,
+    read_private,
+    signer_of,
+    write_private,
+)
 from ota.publish.roles import TEAM, kind_of
 from ota.strict_json import canonical, parse
 
@@ -81,6 +90,15 @@ class Workspace:
         path = self.key_files / f"{name}.pem"
         write_private(path, signer, self.secrets.fresh(name))
         return self.add(KeyPlace(name, signer.public_key, f"file:{path.name}"))
+
+    def adopt(self) -> None:
+        """Get to know the files in keys/ that publish.json does not name."""
+        known = {one.uri for one in self.keys.values()}
+        for path in sorted(self.key_files.glob("*.pem")):
+            if f"file:{path.name}" not in known:
+                public = read_private(path, path.stem, self.secrets).public_key
+                self.add(KeyPlace(path.stem, public, f"file:{path.name}"))
+        self.save()
 
     def next_name(self, role: str) -> str:
         """Return a name for a new key of a role: `timestamp-2`."""

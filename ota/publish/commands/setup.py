@@ -12,6 +12,8 @@ from ota.publish.commands import Subcommands, add, add_token_flags, opened, secr
 
 if TYPE_CHECKING:
     from ota.publish.keys import KeyPlace, Secrets
+    from ota.publish.repository import State
+    from ota.publish.rotate import Rotation
     from ota.publish.workspace import Workspace
 
 
@@ -50,12 +52,11 @@ def add_parsers(subcommands: Subcommands) -> None:
     _add_key_flags(family)
     add_token_flags(family)
 
-    rotate = add(subcommands, "rotate", _rotate, "change the keys of a role")
-    rotate.add_argument("role", metavar="ROLE")
-    rotate.add_argument(
-        "--remove", action="append", default=[], metavar="KEY", help="by name or ID (default without --add: all)"
-    )
-    rotate.add_argument("--add", type=Path, action="append", default=[], metavar="FILE", help="a public key")
+    rotate = add(subcommands, "rotate", _rotate, "change the keys of roles; without flags all of them")
+    rotate.add_argument("roles", nargs="+", metavar="ROLE")
+    rotate.add_argument("--remove", action="append", default=[], metavar="KEY", help="this one goes: by name or ID")
+    rotate.add_argument("--add", type=Path, action="append", default=[], metavar="FILE", help="this public key comes")
+    rotate.add_argument("--new", type=int, default=0, metavar="N", help="so many new keys are made here")
     rotate.add_argument("--threshold", type=int, default=0, metavar="N", help="how many must sign from now on")
     _add_key_flags(rotate)
     add_token_flags(rotate)
@@ -155,26 +156,31 @@ def _family(arguments: argparse.Namespace) -> int:
 
 
 def _rotate(arguments: argparse.Namespace) -> int:
-    from ota.publish.change import keyids_of
-    from ota.publish.rotate import Rotation, check_role, key_of, rotate
+    from ota.publish.repository import names_of
+    from ota.publish.rotate import rotate
 
+    one_by_one = arguments.remove or arguments.add or arguments.new or arguments.threshold
+    if len(arguments.roles) > 1 and (one_by_one or arguments.pkcs11):
+        raise UsageError("--remove, --add, --new, --threshold and --pkcs11 are for one role: give one")
     with opened(arguments) as (workspace, state):
-        role = arguments.role
-        check_role(state, role)
-        _, keyids = keyids_of(state, role)
-        replaces_all = not arguments.remove and not arguments.add and not arguments.threshold
-        remove = keyids if replaces_all else [key_of(workspace, state, role, one) for one in arguments.remove]
-        wants_new = bool(remove) and not arguments.add and not arguments.threshold
-        added = (
-            _new_keys(arguments, workspace, role, len(remove), arguments.add)
-            if wants_new or arguments.add or arguments.pkcs11
-            else []
-        )
+        rotations = [_rotation(arguments, workspace, state, role) for role in arguments.roles]
         workspace.save()
-        rotation = Rotation(role, tuple(remove), tuple(added), arguments.threshold)
-        waiting = rotate(workspace, state, rotation, time.time())
-        names = ", ".join(one.name for one in added) or "no new key"
-        return tell(workspace, waiting, f"published: {role} has {names}, and lost {len(remove)}")
+        waiting = rotate(workspace, state, rotations, time.time())
+        return tell(workspace, waiting, f"published: new keys of {names_of(arguments.roles)}")
+
+
+def _rotation(arguments: argparse.Namespace, workspace: Workspace, state: State, role: str) -> Rotation:
+    """Return which keys of a role go and come; without flags all, and as many new ones."""
+    from ota.publish.change import keyids_of
+    from ota.publish.rotate import Rotation, check_role, key_of
+
+    check_role(state, role)
+    _, keyids = keyids_of(state, role)
+    replace = not (arguments.remove or arguments.add or arguments.new or arguments.threshold)
+    remove = keyids if replace else [key_of(workspace, state, role, one) for one in arguments.remove]
+    count = len(keyids) if replace else arguments.new
+    added = _new_keys(arguments, workspace, role, count, arguments.add) if count or arguments.add else []
+    return Rotation(role, tuple(remove), tuple(added), arguments.threshold)
 
 
 def _renew(arguments: argparse.Namespace) -> int:

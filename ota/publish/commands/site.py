@@ -1,4 +1,4 @@
-"""`refresh`, `verify`, `export`, `serve`: a repository as others see it."""
+"""`refresh`, `verify`, `export`, `recover`, `serve`: a repository as others see it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from ota.errors import Untrusted, UsageError
-from ota.publish.commands import Subcommands, add, opened
+from ota.publish.commands import Subcommands, add, opened, secrets_of
 
 
 def add_parsers(subcommands: Subcommands) -> None:
@@ -28,6 +28,10 @@ def add_parsers(subcommands: Subcommands) -> None:
     export = add(subcommands, "export", _export, "copy what a fleet needs to a USB stick")
     export.add_argument("out", type=Path, metavar="DIR")
     export.add_argument("--fleet", required=True)
+
+    recover = add(subcommands, "recover", _recover, "go on from a copy of the web server, after a restored backup")
+    recover.add_argument("--repository", type=Path, required=True, metavar="DIR", help="the copy, complete")
+    recover.add_argument("--root", type=Path, required=True, metavar="FILE", help="a root.json that devices have")
 
     serve = add(subcommands, "serve", _serve, "serve the files over HTTP, for tests")
     serve.add_argument("--repository", type=Path, metavar="DIR", help="serve this copy")
@@ -87,6 +91,20 @@ def _export(arguments: argparse.Namespace) -> int:
         releases = ", ".join(done.releases) or "no releases"
         print(f"{arguments.out}: {releases}; {done.blobs} blobs, {done.new_bytes} new bytes")
         print(f"next: unmount the stick; on a device 'edge-ota import {arguments.out}'")
+    return 0
+
+
+def _recover(arguments: argparse.Namespace) -> int:
+    from ota import files
+    from ota.publish import verify, workspace
+
+    data = files.read(arguments.root)
+    if data is None:
+        raise UsageError(f"{arguments.root} is not there: expected the root.json that devices have")
+    with workspace.locked(arguments.workspace):
+        space = workspace.read(arguments.workspace, secrets_of(arguments))
+        state = verify.recover(space, arguments.repository, data)
+        print(f"recovered: root {state.version('root')}, timestamp {state.version('timestamp')}; go on with 'verify'")
     return 0
 
 

@@ -159,6 +159,8 @@ def test_every_offline_role_rotates_through_files(team: Publisher) -> None:
     assert ceremony(team, "alice", "bob", "dave").startswith("published")
     team.do("rotate", "targets", "--remove", "alice", "--add", "at-frank/frank.pub.json")
     assert "published" in ceremony(team, "alice", "bob", "carol", "frank")
+    team.do("rotate", "timestamp", "snapshot", "models-det", "rollout")
+    assert "published" in ceremony(team, "frank", "bob", "carol")
     team.do("renew", "root", "targets")
     assert "published" in ceremony(team, "frank", "bob", "carol")
     team.do("rotate", "engines")

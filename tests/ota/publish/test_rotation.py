@@ -28,8 +28,9 @@ def sees(publisher: Publisher, name: str, release: int, root: bytes | None = Non
 def test_a_device_that_slept_through_five_roots_and_every_rotation(published: Publisher) -> None:
     factory = (published.dir / "root.json").read_bytes()
     sees(published, "sleeper", 1)
-    for role in ROLES:
+    for role in ROLES[:4]:
         published.do("rotate", role)
+    published.do("rotate", *ROLES[4:], "timestamp")
     published.do("rotate", "root")
     assert (published.repository / "metadata/6.root.json").exists()
     published.release(2)
@@ -67,7 +68,12 @@ def test_keys_come_and_go_one_by_one(published: Publisher) -> None:
     assert "rollout: 1 more of alice" in published.out
     assert "waits for signatures already" in published.refused("renew", "targets", status=1)
     published.do("request", "--discard")
+    published.do("rotate", "rollout", "--new", 2, "--remove", "rollout-1")
     published.do("rotate", "rollout", "--remove", "alice")
+    assert "would have 0 keys" in published.refused(
+        "rotate", "rollout", "--remove", "rollout-2", "--remove", "rollout-3"
+    )
+    assert "are for one role" in published.refused("rotate", "rollout", "engines", "--new", 1)
     published.do("device add", "dev", "--fleet", "a", "--ring", "lab")
     assert published.out.startswith("published")
     assert "no role models-seg" in published.refused("rotate", "models-seg")

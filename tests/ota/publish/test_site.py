@@ -157,6 +157,28 @@ def test_a_stick_that_is_full(fleet: Publisher, tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "stick" / "metadata").exists()
 
 
+def test_a_restored_backup_goes_on_from_the_web_server(fleet: Publisher, tmp_path: Path) -> None:
+    shutil.copytree(fleet.dir, tmp_path / "backup")
+    now = time.time()
+    fleet.do("rotate", "timestamp")
+    fleet.do("rollout halt", "a", "det")
+    fleet.release(3)
+    device(fleet, "dev", now)
+    shutil.copytree(fleet.repository, tmp_path / "web")
+    recover = ("recover", "--repository", tmp_path / "web", "--root", tmp_path / "backup/root.json")
+    shutil.copytree(fleet.dir / "keys", tmp_path / "backup/keys", dirs_exist_ok=True)
+    shutil.rmtree(fleet.dir)
+    shutil.copytree(tmp_path / "backup", fleet.dir)
+    assert fleet.do(*recover).startswith("recovered: root 2, timestamp 12;")
+    fleet.do("verify")
+    fleet.do("rollout resume", "a", "det")
+    assert device(fleet, "dev", now).target(manifest_target("det", "det", 3)) is not None
+    assert "is older than what this publisher knows: see rollout, " in fleet.refused(*recover)
+    for path in (tmp_path / "web/metadata").glob("*.targets.json"):
+        path.unlink()
+    assert "targets.json is not there" in fleet.refused(*recover, status=5)
+
+
 @pytest.fixture
 def server(published: Publisher) -> Iterator[RepositoryServer]:
     """The web server."""
