@@ -56,6 +56,8 @@ def compare(found: Tensor | None, expected: Tensor, rtol: float, atol: float) ->
         return OutputFigures(name, problem=f"it is {found.datatype.name} {list(found.shape)}, expected {face}")
     try:
         if expected.datatype is DataType.BYTES:
+            if found.data == expected.data:
+                return OutputFigures(name, element_count(expected.shape))
             return _compare_strings(name, split_bytes(found.data), split_bytes(expected.data), expected.shape)
         return _compare_numbers(found, expected, rtol, atol)
     except InvalidArgument as error:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 import stat
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -19,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.protocol.infer_header import MAX_RANK, read_own
-from edge_serve.tensors import BY_NAME, DataType, Shape, Tensor, count_bytes_elements, element_count
+from edge_serve.tensors import BY_NAME, Buffer, DataType, Shape, Tensor, count_bytes_elements, element_count
 
 T = TypeVar("T")
 
@@ -29,12 +31,16 @@ SCHEMA = 1
 MOST_DOCUMENT_BYTES = 1 << 20
 MOST_SAMPLES = 1000
 MOST_BYTES = 256 << 20
+#: and strings of one tensor
+MOST_STRINGS = 1_000_000
 #: of floats, where golden.json names no tolerance
 DEFAULT_RTOL, DEFAULT_ATOL = 1e-3, 1e-5
 DEFAULT_REQUESTS = 20
 #: `budget.requests` at most
 _MOST_REQUESTS = 100_000
 _MOST_DIGITS = 20
+#: bytes that are read or returned at once; larger tensors have pages of their own
+_PIECE = 1 << 20
 _DOCS = "docs/golden_tests.md has the format"
 
 
@@ -191,6 +197,10 @@ class _Reader:
 
     def _check_size(self, tensor: GoldenTensor) -> None:
         """Refuse a file of a wrong size before it is read. How many strings a file holds is seen when it is."""
+        if tensor.datatype is DataType.BYTES and element_count(tensor.shape) > MOST_STRINGS:
+            raise InvalidArgument(
+                f"{_shown(tensor.path)} has {element_count(tensor.shape)} strings, expected at most {MOST_STRINGS}"
+            )
         size = _regular(tensor.path, tensor.path.stat)
         self._bytes += size
         if self._bytes > MOST_BYTES:
@@ -294,10 +304,10 @@ def _bad(text: str) -> InvalidArgument:
 # ---- files --------------------------------------------------------------------------------------------------------
 
 
-def _parsed(data: bytes) -> Any:
+def _parsed(data: Buffer) -> Any:
     try:
         return json.loads(
-            data.decode(), object_pairs_hook=_object, parse_int=_whole, parse_constant=_no_constant,
+            bytes(data).decode(), object_pairs_hook=_object, parse_int=_whole, parse_constant=_no_constant,
         )  # fmt: skip
     except RecursionError:
         raise _bad("it is nested too deeply") from None
@@ -323,18 +333,33 @@ def _no_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number")
 
 
-def _read_regular(path: Path, most: int) -> bytes:
+def _read_regular(path: Path, most: int) -> Buffer:
     """Read a regular file of at most `most` bytes. Opening a FIFO for reading alone would wait for its writer."""
 
-    def opened() -> bytes:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            _regular(path, lambda: os.fstat(file.fileno()))
-            return file.read(most + 1)
+    def opened() -> Buffer:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
+            size = _regular(path, lambda: os.fstat(file.fileno()))
+            if size > most:
+                raise InvalidArgument(f"{_shown(path)} is longer than {most} bytes, which is the limit")
+            room = memoryview(
+                mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if size > _PIECE else bytearray(size)
+            )
+            filled = 0
+            while count := file.readinto(room[filled : filled + _PIECE]):
+                filled += count
+            return room[:filled]
 
-    data = _or_refused(path, opened)
-    if len(data) > most:
-        raise InvalidArgument(f"{_shown(path)} is longer than {most} bytes, which is the limit")
-    return data
+    return _or_refused(path, opened)
+
+
+def discard(tensors: Iterable[Tensor]) -> None:
+    """Return the memory of tensors that nobody uses any more, in steps: the interpreter's lock is held in each."""
+    for tensor in tensors:
+        own = tensor.data.obj if isinstance(tensor.data, memoryview) else None
+        if isinstance(own, mmap.mmap):
+            for start in range(0, len(own), _PIECE):
+                own.madvise(mmap.MADV_DONTNEED, start, min(_PIECE, len(own) - start))
+                time.sleep(0)
 
 
 def _regular(path: Path, status_of: Callable[[], os.stat_result]) -> int:
@@ -354,7 +379,7 @@ def _or_refused(path: Path, function: Callable[[], T]) -> T:
         raise InvalidArgument(f"{text}{hint}") from error
 
 
-def _count_strings(path: Path, data: bytes) -> int:
+def _count_strings(path: Path, data: Buffer) -> int:
     try:
         return count_bytes_elements(data)
     except InvalidArgument as error:

@@ -17,7 +17,7 @@ from typing import TypeVar
 from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
 from edge_serve.golden.comparison import OutputFigures, compare
-from edge_serve.golden.reader import DIRECTORY, DOCUMENT, GoldenSample, GoldenTensor, GoldenTest, tensors_of
+from edge_serve.golden.reader import DIRECTORY, DOCUMENT, GoldenSample, GoldenTensor, GoldenTest, discard, tensors_of
 from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
@@ -204,6 +204,7 @@ class _Conversation:
             while not self._responses.empty():
                 _release(self._responses.get_nowait())
         self.figures.seconds = self._last - began
+        await offload(discard, request.inputs)
 
     def _on_response(self, response: InferResponse) -> None:
         self._last = time.monotonic()
@@ -247,9 +248,10 @@ def _compared(outputs: Sequence[Tensor], expected: Sequence[GoldenTensor]) -> li
         recorded = [one.read() for one in expected]
     except InvalidArgument as error:  # it was there when the test was read: this is no fault of the model
         raise Unavailable(error.message) from error
-    return [
-        compare(found.get(one.name), want, one.rtol, one.atol) for one, want in zip(expected, recorded, strict=True)
-    ]
+    pairs = zip(expected, recorded, strict=True)
+    figures = [compare(found.get(one.name), want, one.rtol, one.atol) for one, want in pairs]
+    discard(recorded)
+    return figures
 
 
 def _release(response: InferResponse) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.golden import reader
-from edge_serve.golden.reader import GoldenBudget, read_golden
+from edge_serve.golden.reader import GoldenBudget, discard, read_golden
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
 from edge_serve.tensors import DataType
 from tests.golden.golden_files import add_sub, document, sample
@@ -60,6 +60,9 @@ def at(document: Any, path: str, value: Any) -> Any:
     return document
 
 
+STRINGS = {"name": "S", "datatype": "BYTES", "file": "huge"}
+
+
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
@@ -84,6 +87,7 @@ def at(document: Any, path: str, value: Any) -> Any:
         ("samples.0.inputs.0.shape", [1, 15], "golden/first.in.INPUT0 has 64 bytes, expected 60 for INT32 [1, 15]"),
         ("samples.0.inputs.0.shape", [2**60, 2**60], "has 64 bytes, expected 531691198313966"),
         ("samples.0.inputs.0.datatype", "BYTES", ""),
+        ("samples.0.inputs.1", {**STRINGS, "shape": [2000000]}, "golden/huge has 2000000 strings, expected at most 1"),
         ("samples.0.inputs.0.rtol", 1, "samples[0].inputs[0].'rtol' is unknown"),
         ("samples.0.inputs.1.name", "INPUT0", "samples[0].inputs has the name 'INPUT0' twice"),
         ("samples.0.inputs.0.file", "none", "golden/none cannot be read: No such file or directory"),
@@ -171,6 +175,17 @@ def test_other_kinds_of_files_are_refused_at_once(tmp_path: Path) -> None:
     path.symlink_to("/dev/zero")
     with pytest.raises(InvalidArgument, match=r"golden/golden\.json is a directory, a pipe"):
         read_golden(tmp_path)
+
+
+def test_a_large_tensor_has_pages_of_its_own_which_are_returned(tmp_path: Path) -> None:
+    x = np.arange(1 << 20, dtype=np.float32)
+    document(tmp_path, sample(tmp_path, "large", {"X": x}, {}))
+    test = read_golden(tmp_path)
+    assert test is not None
+    (tensor,) = test.samples[0].request("m").inputs
+    assert np.array_equal(tensor.array(), x)
+    discard([tensor])
+    assert not tensor.array().any()
 
 
 def test_a_file_that_changes_after_it_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
