@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ota import files
+from ota.agent.operator.tell import Printer
 from ota.agent.parts import Parts, Tell
-from ota.agent.tell import Printer
 from ota.clock import SystemClock
 from ota.errors import UsageError
 from ota.fetch.blobs import Blobs
@@ -47,7 +47,6 @@ def opened(
 
 def _parts(settings: Settings, directory: Path | None, tell: Tell, *, by_hand: bool) -> Parts:
     from ota.agent.building import DeviceBuilder
-    from ota.agent.dated import DatedTrust
     from ota.agent.identity import load_identity
     from ota.agent.probation import StatusProbation
     from ota.agent.this_device import ThisDevice
@@ -57,6 +56,7 @@ def _parts(settings: Settings, directory: Path | None, tell: Tell, *, by_hand: b
     from ota.server.trial import UnitTrial
     from ota.trust import clock_floor
     from ota.trust.client import Trust
+    from ota.trust.dated import DatedTrust
     from ota.trust.floors import Floors
 
     root = files.read(settings.root, _MOST_ROOT)
@@ -70,7 +70,10 @@ def _parts(settings: Settings, directory: Path | None, tell: Tell, *, by_hand: b
     floors = Floors([layout.floors, settings.floor_copy])
     certain = directory is not None or clock_floor.synchronized()  # whoever holds the stick sees the clock
     clock = clock_floor.FlooredClock(system, clock_floor.read(system.now(), floors, certain).now)
-    trust = Trust(layout.metadata, root, sources, floors, clock.now())
+    grace = settings.allow_expired_days * 86400 if directory else 0.0
+    if grace:
+        tell(f"metadata that expired up to {settings.allow_expired_days:g} days ago is accepted (ALLOW_EXPIRED_DAYS)")
+    trust = Trust(layout.metadata, root, sources, floors, clock.now(), grace=grace)
     server = Administration(settings.admin_socket)
     device = ThisDevice(settings, load_identity(layout.identity))
     builds = UnitBuild(settings.build_socket, settings.edge_serve, layout.plans / "made")

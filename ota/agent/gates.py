@@ -1,4 +1,4 @@
-"""The approval of code, and the model repository of a trial."""
+"""Gates of the line: names that are taken, the approval of code, and the model repository of a trial."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from ota.agent.parts import Parts
 from ota.decide.code import code_files
 from ota.documents.manifest import Manifest, Variant
 from ota.documents.names import code_target
-from ota.errors import Untrusted
+from ota.errors import Occupied, Untrusted
 from ota.layout import Layout
+from ota.store import journal, links
+from ota.store.journal import Journal
 from ota.store.places import SHARED_MODE
 
 _MOST_CONFIG = 1024 * 1024
@@ -39,6 +41,23 @@ def check_code(parts: Parts, manifest: Manifest, variant: Variant) -> None:
                     f"{what}: {one.path} runs as code ({reason}), and the role engines does not list it: "
                     "have that role sign it, or leave it out of the release"
                 )
+
+
+def check_names(parts: Parts, manifest: Manifest, entry: Journal) -> None:
+    """Refuse models whose names are taken in the model repository.
+
+    Raises:
+        Occupied: by a model that was copied in by hand, or by another bundle.
+    """
+    links.check_free(parts.layout, parts.settings.model_repository, manifest.models, entry.wanted_links())
+    for bundle in journal.bundles(parts.layout):
+        other = journal.read(parts.layout, bundle) if bundle != entry.bundle else None
+        taken = set(manifest.models) & set(other.models.get(other.serving(), ())) if other else set()
+        if taken:
+            raise Occupied(
+                f"{manifest.bundle} {manifest.release} has the model {min(taken)}, which the bundle {bundle} serves: "
+                f"release {bundle} without it first, or give the model another name"
+            )
 
 
 @contextlib.contextmanager

@@ -11,23 +11,20 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ota.agent import desired, gates, recovery, switch
+from ota.agent.bookkeeping import Books
 from ota.agent.parts import Parts, Verdict
-from ota.agent.status_file import StatusFile
 from ota.decide.rollout import Target
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.rollout import Rollout
 from ota.errors import NoSpace, OtaError, Postponed, ServerError, TrialFailed
-from ota.store import collect, journal, links, pause, places, releases
+from ota.store import collect, journal, pause, places, releases
 from ota.store.bad import ANY_VARIANT
-from ota.store.history import Event
 from ota.store.journal import Journal, Next, Stage
 from ota.store.lock import locked
 
 #: the longest that one run watches a probation, in times of the setting; the next run goes on
 _LONGEST_WATCH = 10.0
-#: stages from which a run of the same release goes on; earlier ones are repeated
 _UNFINISHED = (*journal.SWITCHED, Stage.UNDOING)
-_DONE = {Stage.PLANNED: 0, Stage.INSTALLED: 1, Stage.READY: 2, Stage.TESTED: 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,7 @@ class Line:
     def __init__(self, parts: Parts, options: Options = Options()) -> None:
         self._parts, self._options = parts, options
         self._layout, self._repository = parts.layout, parts.settings.model_repository
-        self.status = StatusFile(parts.layout)
+        self._books = Books(parts)
 
     def run(self, command: str = "apply") -> list[Outcome]:
         """Bring all bundles to the releases that this device shall run.
@@ -86,7 +83,7 @@ class Line:
                         outcomes[bundle] = self._guarded(bundle, functools.partial(self.update, rollout, bundle))
                 self._collect(rollout)
             finally:
-                self._say(state="idle")
+                self._books.say(state="idle")
             return list(outcomes.values())
 
     def update(self, rollout: Rollout, bundle: str) -> Outcome:
@@ -100,7 +97,7 @@ class Line:
         if choice.release == 0:
             return self._withdraw(entry, choice)
         manifest, sha256 = desired.manifest(self._parts, wish, choice.release)
-        links.check_free(self._layout, self._repository, manifest.models, entry.wanted_links())
+        gates.check_names(self._parts, manifest, entry)
         variant = desired.variant(self._parts, manifest, patient=not self._options.by_hand)
         entry = self._planned(entry, manifest, variant)
         try:
@@ -116,7 +113,7 @@ class Line:
         except Postponed:
             raise
         except OtaError as error:
-            self._failed(wish.bundle, variant.id, error)
+            self._books.failed(wish.bundle, variant.id, error)
             raise
         return self._watch(entry)
 
@@ -125,7 +122,7 @@ class Line:
         restored = recovery.restore(self._layout, self._repository, bundle)
         entry = restored.entry
         for text in restored.found:
-            self._note(Event(self._now(), "healed", bundle, entry.serving(), message=text))
+            self._books.note("healed", bundle, entry.serving(), message=text)
             self._parts.tell(text)
         following = entry.next
         if following is not None and following.stage is Stage.UNDOING:
@@ -136,7 +133,7 @@ class Line:
             switch.load(self._parts, entry)
         if entry.next is not None and entry.next.stage is Stage.PROBATION:
             return self._watch(entry)
-        self.status.bundle(self._now(), entry)
+        self._books.show(entry)
         return Outcome(bundle, entry.serving())
 
     # ---- the steps --------------------------------------------------------------------------------------------------
@@ -144,23 +141,23 @@ class Line:
     def _is_paused(self) -> bool:
         found = pause.read(self._layout)
         text = f"updates are paused{f' ({found.why})' if found.why else ''}: 'edge-ota resume'" if found else ""
-        self._say(paused=text)
+        self._books.say(paused=text)
         if found:
             self._parts.tell(text)
         return found is not None
 
     def refresh(self) -> Rollout:
         """Fetch and verify the metadata; what this device's fleet shall have."""
-        self._say(state="checking", last_check=self._now())
+        self._books.say(state="checking", last_check=self._books.now())
         try:
             self._parts.trust.refresh()
             rollout = desired.wanted(self._parts)
         except OtaError as error:
-            self.status.failed(self._now(), "refresh", error)
+            self._books.status.failed(self._books.now(), "refresh", error)
             raise
-        expires = {role: self._now() + left for role, left in self._parts.trust.expires().items()}
+        expires = {role: self._books.now() + left for role, left in self._parts.trust.expires().items()}
         unset = self._parts.trust.clock_unset()
-        self._say(last_success=self._now(), metadata_expires=expires, clock_unset=unset, error=None)
+        self._books.say(last_success=self._books.now(), metadata_expires=expires, clock_unset=unset, error=None)
         return rollout
 
     def _planned(self, entry: Journal, manifest: Manifest, variant: Variant) -> Journal:
@@ -170,23 +167,23 @@ class Line:
             following = Next(manifest.release, variant.id, Stage.PLANNED, self._parts.settings.tries, 0.0)
         models = {**entry.models, manifest.release: tuple(sorted(manifest.models))}
         entry = replace(entry, models=models)
-        return self._step(entry, replace(following, reason=""))
+        return self._books.step(entry, replace(following, reason=""))
 
     def _fetch(self, entry: Journal, manifest: Manifest, variant: Variant) -> None:
-        if self._reached(entry, Stage.INSTALLED) and journal.has_whole(self._layout, entry, manifest.release):
+        if self._books.reached(entry, Stage.INSTALLED) and journal.has_whole(self._layout, entry, manifest.release):
             return
         files = desired.files(manifest, variant)
         missing = self._room(files)
         if missing:
             self._parts.tell(f"{manifest.bundle} {manifest.release}: fetching {missing} bytes")
-        self._say(state="downloading")
+        self._books.say(state="downloading")
 
         def progress(done: int, total: int) -> None:
             self._parts.tell.progress(f"{manifest.bundle} {manifest.release}", done, total)
-            self.status.bundle(self._now(), entry, progress={"done_bytes": done, "total_bytes": total})
+            self._books.status.bundle(self._books.now(), entry, progress={"done_bytes": done, "total_bytes": total})
 
         self._parts.fetcher.fetch(files, progress)
-        self.status.count("bytes_total", missing)
+        self._books.status.count("bytes_total", missing)
 
     def _room(self, files: Sequence[FileEntry]) -> int:
         """Return the bytes that are missing; collects garbage where the disk has no room for them."""
@@ -197,36 +194,36 @@ class Line:
             return self._parts.fetcher.missing(files)
 
     def _install(self, entry: Journal, manifest: Manifest, variant: Variant, sha256: str) -> Journal:
-        releases.install(self._layout, manifest, variant, sha256)
-        if self._reached(entry, Stage.INSTALLED):
+        changed = releases.install(self._layout, manifest, variant, sha256)
+        if self._books.reached(entry, Stage.INSTALLED) and not changed:
             return entry
-        self._note(Event(self._now(), "installed", manifest.bundle, manifest.release, variant.id))
-        return self._to(entry, Stage.INSTALLED)
+        self._books.note("installed", manifest.bundle, manifest.release, variant.id)
+        return self._books.reach(entry, Stage.INSTALLED)
 
     def _build(self, entry: Journal, manifest: Manifest, variant: Variant) -> Journal:
-        if self._reached(entry, Stage.READY):
+        if self._books.reached(entry, Stage.READY):
             return entry
         if variant.build:
-            self._say(state="building")
-            entry = self._count_try(entry)
+            self._books.say(state="building")
+            entry = self._books.count_try(entry)
             directories = {model: self._layout.release(model, manifest.release) for model in manifest.models}
             if seconds := self._parts.builder.build(manifest, variant, directories):
-                self.status.set_total("engine_build_seconds", seconds)
-        return self._to(entry, Stage.READY)
+                self._books.status.set_total("engine_build_seconds", seconds)
+        return self._books.reach(entry, Stage.READY)
 
     def _try(self, entry: Journal, manifest: Manifest) -> Journal:
         """Load the release outside the server, and run its golden tests."""
-        if self._reached(entry, Stage.TESTED):
+        if self._books.reached(entry, Stage.TESTED):
             return entry
-        self._say(state="testing")
+        self._books.say(state="testing")
         self._parts.tell(f"{manifest.bundle} {manifest.release}: trying it")
-        entry = self._count_try(entry)
+        entry = self._books.count_try(entry)
         with gates.trial_repository(self._layout, manifest) as repository:
             models = sorted(manifest.models)
             self._parts.trial.run(repository, models, self._parts.settings.trial_timeout)
         assert entry.next is not None
-        self._note(Event(self._now(), "tested", manifest.bundle, manifest.release, entry.next.variant))
-        return self._to(entry, Stage.TESTED, tries=self._parts.settings.tries)
+        self._books.note("tested", manifest.bundle, manifest.release, entry.next.variant)
+        return self._books.reach(entry, Stage.TESTED, tries=self._parts.settings.tries)
 
     def _switch(self, entry: Journal, *, beside: bool) -> Journal:
         if not self._parts.server.is_there():
@@ -234,7 +231,7 @@ class Line:
                 "edge-serve does not answer, so nothing was switched: start it (systemctl start edge-serve), "
                 "then run 'edge-ota apply'"
             )
-        self._say(state="switching")
+        self._books.say(state="switching")
         assert entry.next is not None
         self._parts.tell(f"{entry.bundle}: switching from {entry.active or 'nothing'} to {entry.next.release}")
         baseline = self._parts.probation.baseline(entry.models.get(entry.active, ())) if entry.active else {}
@@ -243,82 +240,40 @@ class Line:
     def _switch_again(self, entry: Journal, following: Next) -> Journal:
         """Finish a switch that was cut off."""
         try:
-            entry = self._count_try(entry)
+            entry = self._books.count_try(entry)
             assert entry.next is not None
             return switch.switch(self._parts, entry, entry.next)
         except TrialFailed as error:
-            self._failed(entry.bundle, following.variant, error)
+            self._books.failed(entry.bundle, following.variant, error)
             raise
 
     def _watch(self, entry: Journal) -> Outcome:
         """Watch the release that serves until it is GOOD, or roll back."""
-        self._say(state="probation")
-        self.status.bundle(self._now(), entry)
+        self._books.say(state="probation")
+        self._books.show(entry)
         probation, clock = self._parts.probation, self._parts.clock
         until = clock.monotonic() + _LONGEST_WATCH * self._parts.settings.probation_seconds
         while True:
             verdict, why = probation.judge(entry, clock.now())
             if verdict is Verdict.BAD:
                 error = TrialFailed(f"{entry.bundle} {entry.serving()} failed its probation: {why}")
-                self._failed(entry.bundle, ANY_VARIANT, error)
+                self._books.failed(entry.bundle, ANY_VARIANT, error)
                 raise error
             if verdict is Verdict.GOOD:
                 entry = switch.accept(self._parts, entry)
                 self._parts.tell(f"{entry.bundle}: release {entry.active} is good")
-                self.status.bundle(self._now(), entry)
+                self._books.show(entry)
                 return Outcome(entry.bundle, entry.active)
             if clock.monotonic() > until:
                 return self._wait(entry, f"probation: {why}")
             clock.sleep(probation.interval())
 
-    # ---- journal, status, and history -------------------------------------------------------------------------------
-
-    def _failed(self, bundle: str, variant: str, error: OtaError) -> None:
-        """Undo a release that failed, or note why it waits for another try."""
-        entry = journal.read(self._layout, bundle)
-        if entry is None or entry.next is None:
-            return
-        following, stage = entry.next, entry.next.stage
-        self.status.count(f"{stage.value.lower()}/{error.reason}")
-        if error.permanent:
-            was_switched = stage in journal.SWITCHED
-            entry = switch.undo(self._parts, entry, error, variant)
-            self.status.count("bad_releases")
-            self.status.count("rollbacks", int(was_switched))
-            self.status.bundle(self._now(), entry, reason=error.reason)
-            return
-        switch.remember(self._parts, bundle, following.release, variant, error)
-        if stage is not Stage.SWITCHING:
-            self._step(entry, replace(following, reason=error.reason))
-
-    def _count_try(self, entry: Journal) -> Journal:
-        """Use up one of the tries of a release, before something that may end this process or the machine."""
-        assert entry.next is not None
-        left = entry.next.tries - 1
-        if left < 0:
-            error = TrialFailed(
-                f"{entry.bundle} {entry.next.release} was begun {self._parts.settings.tries} times, "
-                "and never came to an end: 'edge-ota retry' gives it another chance"
-            )
-            raise error
-        return self._step(entry, replace(entry.next, tries=left))
-
-    def _reached(self, entry: Journal, stage: Stage) -> bool:
-        return entry.next is not None and _DONE.get(entry.next.stage, 9) >= _DONE[stage]
-
-    def _to(self, entry: Journal, stage: Stage, **changes: int) -> Journal:
-        assert entry.next is not None
-        return self._step(entry, replace(entry.next, stage=stage, **changes))  # type: ignore[arg-type]  # tries
-
-    def _step(self, entry: Journal, following: Next) -> Journal:
-        entry = switch.step(self._parts, entry, following)
-        self.status.bundle(self._now(), entry)
-        return entry
+    # ---- the ends of a run ------------------------------------------------------------------------------------------
 
     def _nothing(self, entry: Journal) -> Outcome:
         if entry.next is not None and entry.next.stage not in _UNFINISHED:
             entry = switch.step(self._parts, entry, None)  # the wish went back before the switch
-        self.status.bundle(self._now(), entry)
+        self._books.show(entry)
         return Outcome(entry.bundle, entry.active)
 
     def _withdraw(self, entry: Journal, choice: Target) -> Outcome:
@@ -328,7 +283,7 @@ class Line:
         return self._wait(entry, choice.why)
 
     def _wait(self, entry: Journal, why: str) -> Outcome:
-        self.status.bundle(self._now(), entry, reason=why)
+        self._books.show(entry, why)
         return Outcome(entry.bundle, entry.serving(), why)
 
     def _guarded(self, bundle: str, act: Callable[[], Outcome]) -> Outcome:
@@ -338,7 +293,7 @@ class Line:
         except Postponed as wait:
             return self._wait(journal.read(self._layout, bundle) or Journal(bundle), wait.message)
         except OtaError as error:
-            self.status.failed(self._now(), "apply", error)
+            self._books.status.failed(self._books.now(), "apply", error)
             entry = journal.read(self._layout, bundle)
             return Outcome(bundle, entry.serving() if entry else 0, error=error)
 
@@ -346,13 +301,4 @@ class Line:
         wishes = rollout.models if rollout else {}
         name = self._parts.device.document(self._parts.trust).device if wishes else ""
         wanted = [(one.bundle, release) for one in wishes.values() for release in (one.want, one.pin.get(name, 0))]
-        collect.collect(self._layout, self._repository, self._now(), wanted)
-
-    def _note(self, event: Event) -> None:
-        switch.note(self._parts, event)
-
-    def _say(self, **members: object) -> None:
-        self.status.write(self._now(), **members)
-
-    def _now(self) -> float:
-        return self._parts.clock.now()
+        collect.collect(self._layout, self._repository, self._books.now(), wanted)

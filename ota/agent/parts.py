@@ -22,7 +22,7 @@ Progress = Callable[[int, int], None]
 
 
 class Trust(Protocol):
-    """Signed metadata. `dated.DatedTrust`."""
+    """Signed metadata. `trust.dated.DatedTrust`."""
 
     def refresh(self) -> None:
         """Fetch and verify the metadata."""

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from ota.agent.compose import opened
 from ota.agent.line import Line
-from ota.agent.plan import Planned, plan
+from ota.agent.operator.plan import Planned, plan
+from ota.agent.status_file import StatusFile
 from ota.settings import Settings
 from ota.store import pause, places
 from ota.store.lock import locked
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         places.prepare(parts.layout)
         line = Line(parts)
         found = plan(parts, line.refresh(), arguments.bundle, detailed=detailed)
-        line.status.write(parts.clock.now(), state="idle")
+        StatusFile(parts.layout).write(parts.clock.now(), state="idle")
         if pause.read(parts.layout):
             print("updates are paused: 'edge-ota resume'", file=sys.stderr)
     if arguments.json:

@@ -7,7 +7,7 @@ import json
 
 from ota.agent.compose import opened
 from ota.agent.line import Line
-from ota.agent.plan import explain
+from ota.agent.operator.plan import explain
 from ota.commands.check import document, shown
 from ota.errors import UsageError
 from ota.settings import Settings

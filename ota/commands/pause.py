@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Mapping
 
-from ota.agent import by_hand
+from ota.agent.operator import by_hand
 from ota.layout import Layout
 from ota.settings import Settings
 from ota.store import places

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from ota.agent import by_hand
+from ota.agent.operator import by_hand
 from ota.layout import Layout
 from ota.settings import Settings
 from ota.store import places

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ota.agent import by_hand
 from ota.agent.compose import opened
+from ota.agent.operator import by_hand
 from ota.agent.status_file import StatusFile
 from ota.settings import Settings
 from ota.store import places

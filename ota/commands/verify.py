@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 
-from ota.agent import repair
 from ota.agent.compose import opened
-from ota.agent.tell import Printer
+from ota.agent.operator import repair
+from ota.agent.operator.tell import Printer
 from ota.errors import StoreError
 from ota.layout import Layout
 from ota.settings import Settings

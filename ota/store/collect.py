@@ -17,6 +17,8 @@ from ota.store import journal, links, releases
 YOUNG = 3600.0
 #: a file from so far in the future was written while the clock was wrong: its age is unknown, and marks alone count
 _WRONG_CLOCK = 24 * 3600.0
+#: a plan that no release uses stays so long: after an update of the system it may be the one of the slot before
+PLAN_SECONDS = 30 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +107,20 @@ def _garbage(layout: Layout, marked: Marked, now: float) -> Iterator[Path]:
     for one in _inside(layout.partial):
         if one.name.lstrip(".")[:64] not in marked.blobs and not _is_young(one, now):
             yield one
+    yield from _old_plans(layout, now)
     for one in _inside(layout.manifests):
         bundle, _, text = one.name.removesuffix(".json").rpartition(".")
         number = int(text) if text.isdecimal() else 0
         if (bundle, number) not in marked.manifests and not _is_young(one, now):
             yield one
+
+
+def _old_plans(layout: Layout, now: float) -> Iterator[Path]:
+    """Yield plans that no release has as a hard link, each with its seal."""
+    for one in _inside(layout.plans):
+        found = one.lstat()
+        if one.suffix == ".plan" and found.st_nlink == 1 and now - found.st_mtime > PLAN_SECONDS:
+            yield from (path for path in (one, one.with_suffix(".seal")) if path.exists())
 
 
 def _inside(path: Path) -> list[Path]:

@@ -48,13 +48,13 @@ class Installed:
         return {**self.files, **self.built}
 
 
-def install(layout: Layout, manifest: Manifest, variant: Variant, manifest_sha256: str) -> None:
-    """Put all models of a release in place, out of blobs that are there. What is in place already stays.
+def install(layout: Layout, manifest: Manifest, variant: Variant, manifest_sha256: str) -> bool:
+    """Put all models of a release in place, out of blobs that are there; whether one was not in place already.
 
     Raises:
         StoreError: a blob is missing or damaged (a damaged one is removed), or the disk does not take the release.
     """
-    models = tuple(sorted(manifest.models))
+    models, changed = tuple(sorted(manifest.models)), False
     for model in models:
         entries = manifest.files_of(variant, model)
         found = {one.path: (one.sha256, one.size) for one in entries}
@@ -66,6 +66,8 @@ def install(layout: Layout, manifest: Manifest, variant: Variant, manifest_sha25
         stage = layout.stage / f"{model}.{manifest.release}"
         _stage(layout, stage, entries, record)
         _put_in_place(layout, stage, target)
+        changed = True
+    return changed
 
 
 def _stage(layout: Layout, stage: Path, entries: tuple[FileEntry, ...], record: Installed) -> None:
@@ -102,7 +104,7 @@ def _link(layout: Layout, entry: FileEntry, target: Path) -> None:
 def _put_in_place(layout: Layout, stage: Path, target: Path) -> None:
     files.make_directory(target.parent, SHARED_MODE)
     with files.wrapped(target):
-        if target.exists():  # incomplete, or another variant: no link names it, because the line checked that
+        if target.exists():  # incomplete, or another variant; a link names it only where it is damaged
             aside = layout.stage / f"{target.parent.name}.{target.name}.old"
             files.remove_tree(aside)
             files.rename(target, aside)

@@ -7,6 +7,7 @@ by the hashes of a verified manifest.
 - `verified`: what verified metadata says of keys, delegations, and its own age.
 - `floors`: the lowest versions that this device accepts, in two places on disk.
 - `clock_floor`: the time that expiry is judged by, on devices whose clock may be wrong.
+- `dated`: metadata that is judged by that clock, as the agent uses it.
 - `roles`: which role must list a target path.
 - `roots`: the factory root, and the dates of stored metadata, read without tuf.
 """

@@ -374,3 +374,24 @@ def test_a_denied_release_without_another_one_is_withdrawn(device: Device) -> No
     assert device.journal().active == 0
     device.publish(release=17)
     assert device.run()["det"].release == 17
+
+
+def test_a_model_of_another_bundle_is_refused(device: Device) -> None:
+    device.publish("pair", 3, {"det": files_of("det", 3), "post": files_of("post", 3)})
+    error = device.outcomes()["pair"].error
+    assert isinstance(error, Occupied)
+    assert error.message == (
+        "pair 3 has the model det, which the bundle det serves: release det without it first, or give the model "
+        "another name"
+    )
+    assert device.server.serving == {"det": 16}
+
+
+def test_a_release_that_was_damaged_before_its_switch_is_installed_and_tried_again(device: Device) -> None:
+    device.publish(release=17)
+    device.want("det", 17, window=LATER)
+    device.run()
+    (device.layout.release("det", 17) / "17" / "model.onnx").unlink()
+    device.want("det", 17)
+    assert device.run()["det"].release == 17
+    assert device.trial.tried == [("det", 16), ("det", 17), ("det", 17)]

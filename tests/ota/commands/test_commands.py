@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ota.layout import Layout
+from ota.store.lock import locked
 from tests.ota.site import ENVIRONMENT, Site, site
 
 
@@ -119,6 +121,10 @@ def test_a_wrong_word_or_a_device_that_is_not_set_up_is_one_sentence(device: Sit
     assert device.err.startswith("edge-ota: /nowhere/root.json is not there: copy root.json from the publisher")
     device.run("apply", status=2, url=None)
     assert "URL is not set" in device.err
+    with locked(Layout(device.state), "apply"):
+        device.run("gc", status=9)
+        assert "'edge-ota apply' (process" in device.err
+        device.run("status")
     device.run("aply", status=2)
     assert device.err.count("\n") == 1
     assert "never ran here" in device.run("status", state_dir="/nowhere/state")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ota.layout import Layout
-from ota.store import collect, journal
+from ota.store import collect, journal, releases
 from ota.store.journal import Journal, Next, Stage
 from tests.ota.bundles import files_of, install, serve, sha256
 
@@ -85,3 +85,18 @@ def test_a_bundle_without_a_journal_keeps_its_links(layout: Layout, repository: 
     age(layout.state_dir, time.time() - 2 * HOUR)
     collect.collect(layout, repository, time.time())
     assert kept(layout) == [16]
+
+
+def test_a_plan_that_no_release_uses_stays_for_a_month(layout: Layout, repository: Path) -> None:
+    serve(layout, repository, release=16)
+    layout.plans.mkdir()
+    for name in ("used", "unused"):
+        (layout.plans / f"{name}.plan").write_bytes(b"native code")
+        (layout.plans / f"{name}.seal").write_bytes(b"{}")
+    releases.add_built(layout, "det", 16, "16/model.plan", layout.plans / "used.plan")
+    age(layout.state_dir, time.time() - 29 * 24 * HOUR)
+    collect.collect(layout, repository, time.time())
+    assert len(list(layout.plans.iterdir())) == 4
+    age(layout.state_dir, time.time() - 31 * 24 * HOUR)
+    collect.collect(layout, repository, time.time())
+    assert sorted(one.name for one in layout.plans.iterdir()) == ["used.plan", "used.seal"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ota.agent import desired
+from ota.agent import desired, gates
 from ota.agent.parts import Parts
 from ota.decide.variant import Candidate
 from ota.documents.rollout import Rollout
 from ota.errors import OtaError
-from ota.store import journal, links
+from ota.store import journal
 from ota.store.journal import Journal
 
 
@@ -53,7 +53,7 @@ def _plan(parts: Parts, rollout: Rollout, bundle: str, detailed: bool) -> Planne
         wanted, why = choice.release, choice.why
         if detailed and wanted not in (0, entry.serving()):
             manifest, _ = desired.manifest(parts, wish, wanted)
-            links.check_free(parts.layout, parts.settings.model_repository, manifest.models, entry.wanted_links())
+            gates.check_names(parts, manifest, entry)
             chosen = desired.variant(parts, manifest, patient=False)
             variant = chosen.id
             missing = parts.fetcher.missing(desired.files(manifest, chosen))

@@ -1,0 +1,100 @@
+"""What each step of the line leaves behind: the journal, the status file, the history, and the bad list."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ota.agent import switch
+from ota.agent.parts import Parts
+from ota.agent.status_file import StatusFile
+from ota.errors import OtaError, TrialFailed
+from ota.store import journal
+from ota.store.history import Event
+from ota.store.journal import Journal, Next, Stage
+
+#: stages before the switch, in their order; a run of the same release goes on from the one that was reached
+_ORDER = (Stage.PLANNED, Stage.INSTALLED, Stage.READY, Stage.TESTED)
+
+
+class Books:
+    """The books of one run."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.status = StatusFile(parts.layout)
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self._parts.clock.now()
+
+    def say(self, **members: object) -> None:
+        """Write members of the status file."""
+        self.status.write(self.now(), **members)
+
+    def show(self, entry: Journal, reason: str = "") -> None:
+        """Write the state of a bundle to the status file."""
+        self.status.bundle(self.now(), entry, **({"reason": reason} if reason else {}))
+
+    def note(self, event: str, bundle: str, release: int, variant: str = "", message: str = "") -> None:
+        """Add an event to the history."""
+        switch.note(self._parts, Event(self.now(), event, bundle, release, variant, message=message))
+
+    def step(self, entry: Journal, following: Next | None) -> Journal:
+        """Write a journal in which the next release is at another stage."""
+        entry = switch.step(self._parts, entry, following)
+        self.show(entry)
+        return entry
+
+    def reached(self, entry: Journal, stage: Stage) -> bool:
+        """Return whether an earlier run brought the next release to a stage."""
+        following = entry.next
+        if following is None:
+            return False
+        return following.stage not in _ORDER or _ORDER.index(following.stage) >= _ORDER.index(stage)
+
+    def reach(self, entry: Journal, stage: Stage, tries: int | None = None) -> Journal:
+        """Write that the next release is at a stage; `tries`: how many are left from here."""
+        following = _next(entry)
+        return self.step(
+            entry, replace(following, stage=stage, tries=following.tries if tries is None else tries, reason="")
+        )
+
+    def count_try(self, entry: Journal) -> Journal:
+        """Use up one of the tries of a release, before something that may end this process or the machine.
+
+        Raises:
+            TrialFailed: none is left.
+        """
+        following = _next(entry)
+        if following.tries < 1:
+            raise TrialFailed(
+                f"{entry.bundle} {following.release} was begun {self._parts.settings.tries} times, "
+                "and never came to an end: 'edge-ota retry' gives it another chance"
+            )
+        return self.step(entry, replace(following, tries=following.tries - 1))
+
+    def failed(self, bundle: str, variant: str, error: OtaError) -> None:
+        """Undo a release that failed for good; note why another one waits for the next try.
+
+        Args:
+            variant: what failed; "" = the release in all its variants.
+        """
+        entry = journal.read(self._parts.layout, bundle)
+        if entry is None or entry.next is None:
+            return
+        following = entry.next
+        self.status.count(f"{following.stage.value.lower()}/{error.reason}")
+        if not error.permanent:
+            switch.remember(self._parts, bundle, following.release, variant, error)
+            if following.stage is not Stage.SWITCHING:
+                self.step(entry, replace(following, reason=error.reason))
+            return
+        was_switched = following.stage in journal.SWITCHED
+        self.status.count("bad_releases")
+        self.status.count("rollbacks", int(was_switched))
+        self.show(switch.undo(self._parts, entry, error, variant), error.reason)
+
+
+def _next(entry: Journal) -> Next:
+    assert entry.next is not None, "a release is on its way"
+    return entry.next
