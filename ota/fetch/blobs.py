@@ -32,8 +32,10 @@ from ota.source import Source, StartOver
 if TYPE_CHECKING:
     from hashlib import _Hash
 
+#: after a request that brought so much, the failures in a row are counted anew
+HEADWAY_BYTES = 16 * 1024
 #: a request that brought so much is not held against its source
-HEADWAY_BYTES = 256 * 1024
+BLAMELESS_BYTES = 256 * 1024
 BLOCK_BYTES = 1024 * 1024
 FILE_MODE = 0o640
 FOLDER_MODE = 0o750
@@ -258,10 +260,11 @@ class _Download:
                 self._restart()
                 self._receive(source)
         except FetchError as error:
-            broken_off = isinstance(error, Undelivered) and error.again
-            if not broken_off or self._pace.received - began < HEADWAY_BYTES:
+            came = self._pace.received - began
+            if came >= HEADWAY_BYTES:
+                self._pace.headway()
+            if came < BLAMELESS_BYTES or not (isinstance(error, Undelivered) and error.again):
                 raise
-            self._pace.headway()
             raise Interrupted(error.message) from error
         if self.whole():
             self._pace.headway()

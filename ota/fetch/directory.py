@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ota.errors import FetchError, NotFound
+from ota.fetch.failures import Undelivered
 
 BLOCK_BYTES = 256 * 1024
 
@@ -44,7 +45,7 @@ class DirectorySource:
         with self._file(path) as descriptor:
             size = os.fstat(descriptor).st_size
             if size > most_bytes:
-                raise FetchError(f"{self._path / path} has {size} bytes, expected at most {most_bytes}")
+                raise Undelivered(f"{self._path / path} has {size} bytes, expected at most {most_bytes}", again=False)
             return b"".join(self._blocks(descriptor, path, 0, size))
 
     def stream(self, path: str, offset: int, length: int) -> Iterator[bytes]:
@@ -52,14 +53,16 @@ class DirectorySource:
         with self._file(path) as descriptor:
             size = os.fstat(descriptor).st_size
             if size != length:
-                raise FetchError(f"{self._path / path} has {size} bytes, expected {length}: copy the stick anew")
+                raise Undelivered(
+                    f"{self._path / path} has {size} bytes, expected {length}: copy the stick anew", again=False
+                )
             yield from self._blocks(descriptor, path, offset, length)
 
     def _blocks(self, descriptor: int, path: str, offset: int, end: int) -> Iterator[bytes]:
         while offset < end:
             block = os.pread(descriptor, min(BLOCK_BYTES, end - offset), offset)
             if not block:
-                raise FetchError(f"{self._path / path} ended after {offset} of {end} bytes")
+                raise Undelivered(f"{self._path / path} ended after {offset} of {end} bytes", again=False)
             offset += len(block)
             yield block
 
@@ -72,7 +75,7 @@ class DirectorySource:
             descriptor = self._open_below(path, os.O_NONBLOCK)
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise FetchError(f"{self._path / path} is no regular file")
+                    raise Undelivered(f"{self._path / path} is no regular file", again=False)
                 yield descriptor
             finally:
                 os.close(descriptor)
@@ -84,18 +87,18 @@ class DirectorySource:
         try:
             root = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise FetchError(f"{self._path}: {error.strerror}; {advice}") from None
+            raise Undelivered(f"{self._path}: {error.strerror}; {advice}", again=False) from None
         self._root = root
         if not self._is_there():
             self.close()
-            raise FetchError(f"{self._path} has no metadata/: {advice}")
+            raise Undelivered(f"{self._path} has no metadata/: {advice}", again=False)
         return root
 
     def _open_below(self, path: str, flags: int) -> int:
         """Open part by part, so that no part can be a link."""
         parts = path.split("/")
         if not all(part and part not in (".", "..") for part in parts):
-            raise FetchError(f"{path!r} is no path below {self._path}")
+            raise Undelivered(f"{path!r} is no path below {self._path}", again=False)
         base = flags | os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         folder = self._root
         try:
@@ -114,10 +117,14 @@ class DirectorySource:
         if error.errno == errno.ENOENT and self._is_there():
             return NotFound(f"{where} is not there")
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            return FetchError(f"{where} is reached through a symbolic link or a file: expected plain directories")
+            return Undelivered(
+                f"{where} is reached through a symbolic link or a file: expected plain directories", again=False
+            )
         if error.errno in (errno.EACCES, errno.EPERM):
-            return FetchError(f"{where}: {error.strerror}: make it readable for the user edge-ota")
-        return FetchError(f"{self._path}: cannot read {path} ({error.strerror}): pulled out, or defective?")
+            return Undelivered(f"{where}: {error.strerror}: make it readable for the user edge-ota", again=False)
+        return Undelivered(
+            f"{self._path}: cannot read {path} ({error.strerror}): pulled out, or defective?", again=False
+        )
 
     def _is_there(self) -> bool:
         try:

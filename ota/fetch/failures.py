@@ -17,7 +17,8 @@ class Undelivered(FetchError):
     """
 
     def __init__(self, message: str, *, again: bool = True, retry_after: float | None = None) -> None:
-        super().__init__(message)
+        # parts come from the network, and go to terminals
+        super().__init__("".join(one if one.isprintable() else "?" for one in message))
         self.again = again
         self.retry_after = retry_after
 

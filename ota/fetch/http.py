@@ -33,7 +33,9 @@ from ota.fetch.within import within
 from ota.source import StartOver
 
 MOST_REDIRECTS = 3
-BLOCK_BYTES = 256 * 1024
+MOST_TIMEOUT = 3600
+#: small, so that waits for the rate limit are short
+BLOCK_BYTES = 64 * 1024
 #: a server that sends less, averaged over `timeout`, is given up
 LEAST_BYTES_PER_SECOND = 256
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -69,6 +71,8 @@ class HttpSource:
         given = checked_url(url, "URL", "https://ota.example/fleet")
         self._base = given._replace(netloc=given.netloc.rpartition("@")[2])
         self._timeout = options.timeout
+        if not 0 < self._timeout <= MOST_TIMEOUT:
+            raise UsageError(f"TIMEOUT: found {self._timeout:g}, expected seconds above 0, at most {MOST_TIMEOUT}")
         own = make_pool(options, make_context(options.ca_cert, options.client_cert, options.client_key))
         other = make_pool(options, make_context(options.ca_cert)) if options.client_cert else own
         self._pools = {True: own, False: other}
@@ -95,8 +99,8 @@ class HttpSource:
                 self._check_resumed(response, path, offset, length)
             else:
                 _expect_ok(response, f"{self}{path}")
-                etag = response.headers.get("ETag", "")
-                self._etag = (path, etag) if etag.startswith('"') else ("", "")
+            etag = response.headers.get("ETag", "")
+            self._etag = (path, etag) if etag.startswith('"') else ("", "")
             yield from self._body(response, path, length - offset, exact=True)
 
     def _check_resumed(self, response: urllib3.BaseHTTPResponse, path: str, offset: int, length: int) -> None:
@@ -120,7 +124,8 @@ class HttpSource:
     def _asked(self, path: str, headers: Mapping[str, str]) -> Iterator[urllib3.BaseHTTPResponse]:
         """Send a GET, follow redirects, and close the connection unless the whole body was read."""
         url = urljoin(self._base.geturl(), path)
-        response = self._follow(url, headers)
+        with self._reported(f"{self}{path}"):
+            response = self._follow(url, headers)
         whole = False
         try:
             with self._reported(f"{self}{path}"):
@@ -138,8 +143,8 @@ class HttpSource:
             response = self._send(url, headers)
             if response.status not in _REDIRECTS:
                 return response
-            target = urljoin(url, response.headers.get("Location", ""))
             response.close()
+            target = urljoin(url, response.headers.get("Location", ""))
             if urlsplit(target).scheme not in ("http", "https") or not urlsplit(target).hostname:
                 raise Undelivered(f"{shown(url)} redirects to {shown(target)}, which is no http(s) URL", again=False)
             if (urlsplit(url).scheme, urlsplit(target).scheme) == ("https", "http"):

@@ -17,6 +17,7 @@ from ota.fetch.failures import Undelivered
 MOST_RETRIES = 100
 #: failed requests in a row that brought nothing
 MOST_IN_A_ROW = 5
+LEAST_RATE = 1000
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 60.0
 #: a server that asks for a longer wait is left to the next run
@@ -70,6 +71,19 @@ class Retries:
         self.in_a_row += 1
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (self.in_a_row - 1)) * (0.5 + random / 2)
         return max(delay, (asked or 0.0) * (1.0 + random / 4))
+
+
+def checked_rate(rate: int) -> int:
+    """Return the setting RATE_LIMIT.
+
+    Raises:
+        UsageError: a download would take days; another unit was meant.
+    """
+    if 0 < rate < LEAST_RATE:
+        raise UsageError(
+            f"RATE_LIMIT: found {rate}, expected bytes per second: at least {LEAST_RATE}, or 0 for no limit"
+        )
+    return rate
 
 
 def checked_hours(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from ota.clock import Clock
 from ota.errors import FetchError, NotFound, OtaError, Untrusted, UsageError
 from ota.fetch.directory import DirectorySource
+from ota.fetch.failures import Undelivered
 from ota.settings import Settings
 from ota.source import Source
 
@@ -88,7 +89,11 @@ def _most_telling(failures: Sequence[OtaError]) -> OtaError:
     """Return the error of all sources together: a later try counts more than distrust, and that more than absence."""
 
     def rank(error: OtaError) -> int:
-        return 2 if isinstance(error, NotFound) else 0 if isinstance(error, FetchError) else 1
+        if isinstance(error, NotFound):
+            return 3
+        if isinstance(error, FetchError):
+            return 1 if isinstance(error, Undelivered) and not error.again else 0
+        return 2
 
     worst = min(failures, key=rank)
     if len(failures) > 1:

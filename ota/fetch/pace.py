@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import TypeVar
 
 from ota.clock import Clock
 from ota.errors import FetchError, Postponed
-from ota.fetch.limits import Retries, TokenBucket, checked_hours, why_wait
+from ota.fetch.limits import Retries, TokenBucket, checked_hours, checked_rate, why_wait
 from ota.settings import Settings
 
 Value = TypeVar("Value")
@@ -41,9 +42,9 @@ class Pace:
         self._hours = "" if apply else checked_hours(settings.download_hours)
         self._metered = settings.metered and not apply
         now = clock.monotonic()
-        self._bucket = TokenBucket(settings.rate_limit, now)
+        self._bucket = TokenBucket(checked_rate(settings.rate_limit), now)
         self._minutes = settings.most_minutes
-        self._ends = now + settings.most_minutes * 60
+        self._ends = now + settings.most_minutes * 60 if settings.most_minutes else math.inf
         self._retries = Retries()
         self._checked = now
         self._progress: Progress = no_progress

@@ -61,6 +61,7 @@ class Fault:
         no_range: a Range is ignored. content_range: what is said of one. no_if_range: an If-Range is ignored.
         flip_at: one bit of the file is wrong at this offset.
         drip: seconds before each byte of the body; drip_head: of the head.
+        raw: these bytes are the whole reply, head and all; then the connection ends.
         endless: the body never ends, and has no Content-Length.
         chunked: the body comes without Content-Length, in chunks with long extensions.
     """
@@ -78,6 +79,7 @@ class Fault:
     flip_at: int = -1
     drip: float = 0.0
     drip_head: float = 0.0
+    raw: bytes = b""
     endless: bool = False
     chunked: bool = False
 
@@ -204,7 +206,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.owner.requests.append(seen)
         fault = self.owner.fault_of(path)
         try:
-            if fault.status:
+            if fault.raw:
+                self.wfile.write(fault.raw)
+                self.close_connection = True
+            elif fault.status:
                 self._reply(seen, fault, fault.status, {}, Bytes(fault.body), 0)
             elif (found := self.owner.files.get(path)) is None:
                 self._reply(seen, fault, 404, {}, Bytes(b"not here"), 0)

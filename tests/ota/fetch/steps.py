@@ -19,8 +19,8 @@ from ota.source import Source
 from ota.strict_json import canonical
 from tests.ota.faulty_server import Content
 
-#: seconds of silence that the tests wait for
-TIMEOUT = 0.3
+#: seconds of silence, where a test waits for its end
+SHORT = 0.3
 
 
 @dataclass
@@ -64,7 +64,7 @@ def repository(*files: tuple[bytes, int]) -> dict[str, bytes | Content]:
 
 
 def web(url: str, **options: Any) -> HttpSource:
-    return HttpSource(url, HttpOptions(**{"timeout": TIMEOUT, **options}))
+    return HttpSource(url, HttpOptions(**{"timeout": 10.0, **options}))
 
 
 def blobs(

@@ -288,6 +288,15 @@ def test_a_link_that_always_breaks_ends_the_run_and_not_the_download(server: Fau
     assert (Layout(state).partial / entry.sha256).read_bytes() == data[:MOST_IN_A_ROW]
 
 
+@pytest.mark.fault("N1")
+def test_a_link_that_breaks_often_gets_there(server: FaultyServer, state: Path) -> None:
+    server.fault(cut_every=20_000)
+    blobs(state, [web(server.url)]).fetch([ENTRIES["whole"]])
+
+    check(state, ENTRIES["whole"])
+    assert len(server.requests) == 35
+
+
 @pytest.mark.fault("N5")
 def test_a_captive_portal_leaves_what_is_there(server: FaultyServer, state: Path) -> None:
     begun(state, ENTRIES["whole"], WHOLE[:100_000])
@@ -507,6 +516,11 @@ class TestLimits:
     def test_a_run_has_an_end(self, server: FaultyServer, state: Path) -> None:
         with pytest.raises(Postponed, match=r"fetched for 0.1 minutes \(MOST_MINUTES\): the next run resumes"):
             blobs(state, [web(server.url)], rate_limit=50_000, most_minutes=0.1).fetch([ENTRIES["whole"]])
+
+    def test_a_run_without_an_end(self, server: FaultyServer, state: Path) -> None:
+        clock = FakeClock()
+        blobs(state, [web(server.url)], clock=clock, rate_limit=1000, most_minutes=0).fetch([ENTRIES["whole"]])
+        assert sum(clock.slept) > 600
 
     def test_waiting_for_another_try_ends_with_the_run(self, server: FaultyServer, state: Path) -> None:
         server.fault(status=503, headers={"Retry-After": "60"})

@@ -19,6 +19,7 @@ from ota.fetch.limits import (
     Retries,
     TokenBucket,
     checked_hours,
+    checked_rate,
     why_wait,
 )
 
@@ -122,3 +123,9 @@ def test_a_metered_link_waits_at_every_hour() -> None:
 def test_hours_that_are_none(text: str) -> None:
     with pytest.raises(UsageError, match=r"DOWNLOAD_HOURS: found .*, expected local times such as 22:00-06:00"):
         checked_hours(text)
+
+
+def test_a_rate_in_another_unit() -> None:
+    assert [checked_rate(0), checked_rate(1000)] == [0, 1000]
+    with pytest.raises(UsageError, match="RATE_LIMIT: found 2, expected bytes per second: at least 1000, or 0 for no"):
+        checked_rate(2)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ota.errors import Expired, FetchError, NotFound, OtaError, Untrusted, UsageError
+from ota.fetch.failures import Undelivered
 from ota.fetch.mirrors import DEMOTED_SECONDS, Interrupted, Mirrors, open_sources
 from ota.settings import Settings
 
@@ -107,6 +108,7 @@ def test_an_interrupted_download_goes_back_to_its_mirror(clock: FakeClock) -> No
         ([Untrusted("a"), FetchError("b")], FetchError),
         ([NotFound("a"), Expired("b")], Expired),
         ([Untrusted("a")], Untrusted),
+        ([Undelivered("a", again=False), FetchError("b")], FetchError),
     ],
 )
 def test_the_error_of_all_names_each(clock: FakeClock, errors: list[OtaError], kind: type[OtaError]) -> None:
