@@ -20,6 +20,7 @@ from edge_serve.backends.base import ModelSpec
 from edge_serve.check_golden import Trial, try_all
 from edge_serve.check_golden import report as report_trial
 from edge_serve.check_infer import Asked, ask_all
+from edge_serve.check_record import record
 from edge_serve.clock import MonotonicClock
 from edge_serve.config import model_config_pb2 as pb
 from edge_serve.config.json_form import model_config_from_json, model_config_to_json
@@ -68,6 +69,7 @@ class Verdict:
         failed: the part of the check that failed: `read`, `load`, `infer`, `golden` or `budget`; "" = none did.
         notes: what the model is served without, although its author may think otherwise.
         golden: one for each version, where the model has a golden test.
+        recorded: what was recorded as its golden test; "" = nothing was asked to be.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Verdict:
     notes: list[str] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     golden: list[Trial] = field(default_factory=list)
+    recorded: str = ""
 
     @property
     def good(self) -> bool:
@@ -103,12 +106,14 @@ class Options:
         names: the models to check; empty = all of the repositories.
         infer_seconds: how long a model may take to answer a request; 0 = it is not asked.
         load_seconds: how long a model may take to load.
+        record: write the answers of each model as its golden test, in place of comparing them.
     """
 
     auto_complete: bool = True
     names: tuple[str, ...] = ()
     infer_seconds: float = 0.0
     load_seconds: float = Limits().load
+    record: bool = False
 
 
 async def check_repository(roots: Sequence[Path], options: Options | None = None) -> AsyncIterator[Verdict]:
@@ -139,14 +144,15 @@ async def check_repository(roots: Sequence[Path], options: Options | None = None
         verdicts: list[Verdict] = []
         prints = repository.fingerprints(models.values())  # all at once: what does not answer is known from here on
         tried.update(name for name, print in prints.items() if any(row[0] == DIRECTORY for row in print))
+        together = bool(options.infer_seconds or options.record or tried)
         for found in models.values():
-            own, stays = found.name in tried, bool(options.infer_seconds or tried)
+            own, stays = found.name in tried, together
             verdict = await check_model(found, repository, registry, workers, options, own_worker=own, stays=stays)
             verdicts.append(verdict)
             if not stays:
                 yield verdict
-        for verdict in verdicts if options.infer_seconds or tried else ():
-            await _ask(verdict, registry, options)
+        for verdict in verdicts if together else ():
+            await (_record if options.record else _ask)(verdict, models[verdict.name], registry, options)
             yield verdict
         for directory in sorted(repository.nameless) if not options.names else ():
             yield Verdict(repr(directory.name), NAMELESS, "read")
@@ -158,7 +164,16 @@ async def check_repository(roots: Sequence[Path], options: Options | None = None
         await workers.stop()
 
 
-async def _ask(verdict: Verdict, registry: Registry, options: Options) -> None:
+async def _record(verdict: Verdict, found: Found, registry: Registry, options: Options) -> None:
+    """Write the answers of a model that was loaded as its golden test."""
+    if not verdict.failed:
+        try:
+            verdict.recorded = await record(found, registry, options.load_seconds)
+        except EdgeServeError as error:
+            verdict.error, verdict.failed = error.message, "golden"
+
+
+async def _ask(verdict: Verdict, found: Found, registry: Registry, options: Options) -> None:
     """Run the golden test of a model that was loaded, and with `--infer` send it one more request."""
     if options.infer_seconds:
         verdict.asked = await ask_all(verdict.name, registry, options.infer_seconds)
@@ -335,6 +350,8 @@ def report(verdict: Verdict) -> str:
     rows += [f"          note: {text}" for text in verdict.notes]
     for asked in verdict.asked:
         rows += [f"          {text}" for text in _answer(asked)]
+    if verdict.recorded:
+        rows.append(f"          {verdict.recorded}")
     for trial in verdict.golden:
         rows += [f"          {text}" for text in report_trial(trial)]
     return "\n".join(rows)

@@ -72,7 +72,7 @@ async def _ask(served: Served, registry: Registry, seconds: float) -> Asked:
         if not all([await is_up(one) for one in with_members(served, registry)]):
             asked.problems.append("its worker is not there, or the model's own is_ready says that it is not ready")
             return asked
-        request, members = await offload(_request, served, registry)
+        request, members = await offload(first_request, served, registry)
         if members:
             asked.request = f"the model_warmup sample of {' and '.join(members)}"
         started = time.monotonic()
@@ -164,7 +164,7 @@ def _samples(served: Served, registry: Registry) -> dict[str, tuple[str, Tensor]
     return found
 
 
-def _request(served: Served, registry: Registry) -> tuple[InferRequest, list[str]]:
+def first_request(served: Served, registry: Registry) -> tuple[InferRequest, list[str]]:
     """Return a request that the model should be able to answer, and the members whose samples an ensemble's has.
 
     Raises:

@@ -29,7 +29,7 @@ LAYERS = {
     "transport": 6,
     "systemd": 7, "journal": 7, "status": 7, "log": 7, "log_file": 7, "doctor": 7, "check": 7, "server": 7, "doors": 7,
     "check_config": 7, "check_files": 7, "entrance": 7, "in_process": 7, "testing": 7, "cli": 7, "__main__": 7,
-    "commands": 7, "init": 7, "check_infer": 7, "check_golden": 7, "draining": 7,
+    "commands": 7, "init": 7, "check_infer": 7, "check_golden": 7, "check_record": 7, "draining": 7,
 }  # fmt: skip
 #: layers whose rooms may import each other
 FREE = {0, 7}

@@ -46,7 +46,7 @@ _edge_serve() {
         mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
     elif [[ $word == -* ]]; then
         case $command in
-            check) words="--help --model --infer --infer-timeout --load-timeout --json --as --disable-auto-complete-config" ;;
+            check) words="--help --model --infer --infer-timeout --load-timeout --record-golden --json --as --disable-auto-complete-config" ;;
             init) words="--help --onnx --python --ensemble --model-repository" ;;
             status) words="--help --admin-socket --url --token-file --ca-cert --json" ;;
             top) words="--help --admin-socket --url --token-file --ca-cert --interval" ;;

@@ -31,6 +31,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command; its exit status."""
     parser = _parser()
     options = parser.parse(arguments)
+    if options.record_golden and not options.model:
+        parser.error("--record-golden writes into the directories of models: name each with --model NAME")
     if options.as_user:
         return _run_as(options.as_user, options, parser)
     wanted = check.Options(
@@ -38,6 +40,7 @@ def run(arguments: Sequence[str]) -> int:
         tuple(dict.fromkeys(options.model)),
         options.infer_timeout if options.infer else 0.0,
         options.load_timeout,
+        options.record_golden,
     )
     try:
         return asyncio.run(_check(options.repository, wanted, as_json=options.json))
@@ -101,7 +104,9 @@ def _run_as(name: str, options: argparse.Namespace, parser: OptionParser) -> int
 
 def _arguments(options: argparse.Namespace) -> list[str]:
     """Return the options for the child process, with whole paths: it starts in another directory."""
-    arguments = [flag for flag in ("disable_auto_complete_config", "infer", "json") if getattr(options, flag)]
+    arguments = [
+        flag for flag in ("disable_auto_complete_config", "infer", "json", "record_golden") if getattr(options, flag)
+    ]
     return [
         *(f"--{flag.replace('_', '-')}" for flag in arguments),
         f"--infer-timeout={options.infer_timeout}",
@@ -133,6 +138,11 @@ def _parser() -> OptionParser:
     parser.add_argument(
         "--load-timeout", metavar="S", type=seconds(0.1, 86_400.0), default=check.Options().load_seconds,
         help=f"seconds that a model may take to load ({check.Options().load_seconds:g}, as in the server)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--record-golden", action="store_true",
+        help="write what each --model answers as its golden test, in place of comparing: to the samples of the test "
+        "that is there, else to the request of --infer",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(

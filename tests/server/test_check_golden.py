@@ -126,6 +126,30 @@ def test_one_release_is_checked_alone_and_shown_to_a_person(root: Path) -> None:
     assert (status, told["models"], "there is no model 'none'" in told["error"]) == (1, [], True)
 
 
+def test_a_golden_test_is_recorded_and_recorded_again(tmp_path: Path) -> None:
+    python_model(tmp_path, "fresh", ECHO.format(before="pass"), CONFIG)
+    ensemble(tmp_path, "chain", "fresh")
+    old = python_model(tmp_path, "old", ECHO.format(before="pass"), CONFIG)
+    stale = sample(old, "ones", {"IN": rows(1)}, {"OUT": rows(3)})
+    stale["outputs"][0]["rtol"] = 0.5
+    document(old, stale, budget={"p95_ms": 5000})
+    names = [f"--model={name}" for name in ("chain", "fresh", "old")]
+    status, told = check(tmp_path, "--record-golden", *names)
+    assert (status, told["ok"]) == (0, True), told
+    assert told["by_name"]["old"]["recorded"] == (
+        "recorded 1 samples in old/golden/ from version 1: the samples that were there"
+    )
+    assert sorted(entry.name for entry in old.iterdir()) == ["1", "config.pbtxt", "golden"]
+    test = json.loads((old / "golden/golden.json").read_text())
+    assert test["budget"] == {"p95_ms": 5000.0}
+    assert test["samples"][0]["outputs"][0]["rtol"] == 0.5
+    assert np.fromfile(old / "golden/0.output0", np.float32).tolist() == [1, 1]
+    status, told = check(tmp_path, *names)
+    trials = [len(told["by_name"][name]["golden"]) for name in ("chain", "fresh", "old")]
+    assert (status, trials) == (0, [1, 1, 1]), told
+    assert "name each with --model NAME" in program("check", str(tmp_path), "--record-golden").output
+
+
 def test_a_member_that_fails_its_golden_test_fails_the_ensemble(tmp_path: Path) -> None:
     release(tmp_path, "wrong", value=2.0)
     ensemble(tmp_path / "models", "chain", "wrong")

@@ -1,0 +1,120 @@
+"""Writer of a golden test: the document and its files take the place of an older test in two renames."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edge_serve.errors import InvalidArgument
+from edge_serve.golden.reader import (
+    DEFAULT_ATOL,
+    DEFAULT_REQUESTS,
+    DEFAULT_RTOL,
+    DIRECTORY,
+    DOCUMENT,
+    SCHEMA,
+    GoldenBudget,
+    GoldenSample,
+)
+from edge_serve.tensors import Buffer, Tensor
+
+_NEW, _OLD = f".{DIRECTORY}.new", f".{DIRECTORY}.old"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One request and what a model has answered.
+
+    Attributes:
+        before: the sample of the older test that was sent; None = there was none. It says which outputs matter.
+    """
+
+    name: str
+    parameters: dict[str, Any]
+    inputs: Sequence[Tensor]
+    responses: Sequence[Sequence[Tensor]]
+    streams: bool = False
+    before: GoldenSample | None = None
+
+
+@dataclass(slots=True)
+class _Written:
+    """The files of a test, by name, as far as they have been collected."""
+
+    files: dict[str, Buffer] = field(default_factory=dict)
+
+    def entry(self, tensor: Tensor, file: str) -> dict[str, Any]:
+        """Add a file; its entry in the document."""
+        self.files[file] = tensor.data
+        return {"name": tensor.name, "datatype": tensor.datatype.name, "shape": list(tensor.shape), "file": file}
+
+
+def write_golden(model_directory: Path, recordings: Sequence[Recording], budget: GoldenBudget) -> None:
+    """Write a golden test. An older one stays until all files of the new one are there.
+
+    Raises:
+        InvalidArgument: it cannot be written.
+    """
+    written = _Written()
+    samples = [_sample(number, recording, written) for number, recording in enumerate(recordings)]
+    document: dict[str, Any] = {"schema": SCHEMA, "samples": samples}
+    if limits := _budget(budget):
+        document["budget"] = limits
+    written.files[DOCUMENT] = json.dumps(document, indent=1).encode()
+    try:
+        _replace(model_directory, written.files)
+    except OSError as error:
+        text = (
+            f"{DIRECTORY}/ cannot be written: {error.strerror or error}; expected a directory that this user may write"
+        )
+        raise InvalidArgument(text) from error
+
+
+def _sample(number: int, recording: Recording, written: _Written) -> dict[str, Any]:
+    sample: dict[str, Any] = {"name": recording.name}
+    if recording.parameters:
+        sample["parameters"] = recording.parameters
+    sample["inputs"] = [written.entry(tensor, f"{number}.input{i}") for i, tensor in enumerate(recording.inputs)]
+    before = recording.before
+    wanted = {one.name: one for outputs in before.responses for one in outputs} if before is not None else {}
+    responses = []
+    for turn, outputs in enumerate(recording.responses):
+        entries = []
+        for i, tensor in enumerate(one for one in outputs if not wanted or one.name in wanted):
+            entry = written.entry(tensor, f"{number}.output{i}" + (f".{turn}" if turn else ""))
+            old = wanted.get(tensor.name)
+            if old is not None and (old.rtol, old.atol) != (DEFAULT_RTOL, DEFAULT_ATOL):
+                entry |= {"rtol": old.rtol, "atol": old.atol}
+            entries.append(entry)
+        responses.append(entries)
+    if recording.streams:
+        return {**sample, "responses": [{"outputs": entries} for entries in responses]}
+    return {**sample, "outputs": responses[0]}
+
+
+def _budget(budget: GoldenBudget) -> dict[str, Any]:
+    limits: dict[str, Any] = {"p95_ms": budget.p95_ms, "memory_bytes": budget.memory_bytes}
+    if budget.requests != DEFAULT_REQUESTS:
+        limits["requests"] = budget.requests
+    return {name: value for name, value in limits.items() if value is not None}
+
+
+def _replace(model_directory: Path, files: dict[str, Buffer]) -> None:
+    target, new, old = (model_directory / name for name in (DIRECTORY, _NEW, _OLD))
+    for left in (new, old):
+        shutil.rmtree(left, ignore_errors=True)
+    new.mkdir()
+    for name, data in files.items():
+        with (new / name).open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    if target.exists():
+        target.rename(old)
+    new.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
