@@ -12,7 +12,7 @@ FLAGS ?=
 # more arguments for pytest, e.g. make test TESTS=tests/config
 TESTS ?= tests
 
-.PHONY: help serve test slow test-ota check conformance bench models docs proto clean \
+.PHONY: help serve test slow test-ota ota-demo check conformance bench models docs proto clean \
 	install install-system deb lock test-system test-vm test-powercut
 
 help:  ## this list
@@ -40,6 +40,9 @@ slow: .venv/test  ## the tests that need minutes or a package index
 
 test-ota: .venv/test  ## the long tests of edge-ota, under 15 minutes
 	$(BIN)/python -m pytest -q -rs -m slow tests/ota
+
+ota-demo: .venv/ota  ## publish, roll out, and refuse releases of a model on this machine, in a minute (docs/ota.md)
+	$(BIN)/python docs/examples/ota_demo.py
 
 check: .venv/test  ## ruff, mypy --strict, the layers, the generated docs, the installed size
 	$(BIN)/ruff check .
@@ -138,6 +141,10 @@ test-powercut: .venv/test  ## cut a virtual machine's power 20 times while model
 .venv/serve: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[onnx]'
 	$(BIN)/python -m compileall -q edge_serve
+	@touch $@
+
+.venv/ota: pyproject.toml .venv/serve
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[onnx,ota]'
 	@touch $@
 
 # --group needs pip 25.1
