@@ -13,11 +13,15 @@ from ota.layout import Layout
 from ota.settings import Settings
 from ota.store import bad, history, journal, pause
 from ota.store.journal import Journal
+from ota.trust.floors import Floors
 
 HELP: Mapping[str, str] = {
     "status": "show the releases, what is on its way, and what is to be done where something waits",
     "history": "show what happened to the releases of this device",
 }
+
+#: how long status shows that the floors were lost
+_LOST_SECONDS = 30 * 86400
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,17 +37,19 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         print(json.dumps(events, indent=2) if arguments.json else "\n".join(map(_event, events)) or "nothing yet")
         return 0
     if arguments.json:
-        print(json.dumps(_document(layout), indent=2))
+        print(json.dumps(_document(layout, settings), indent=2))
     else:
         print("\n".join(_lines(layout, settings)))
     return 0
 
 
-def _document(layout: Layout) -> dict[str, Any]:
+def _document(layout: Layout, settings: Settings) -> dict[str, Any]:
     found = pause.read(layout)
     rows = [{name: getattr(one, name) for name in one.__slots__} for one in bad.load(layout).entries]
     document = {**status_file.read(layout), "bad": rows}
     document["paused"] = {"since": found.since, "why": found.why} if found else None
+    floors = Floors([layout.floors, settings.floor_copy])
+    document["floors_lost"], document["floors_warnings"] = floors.lost or None, floors.warnings
     return document
 
 
@@ -63,6 +69,7 @@ def _lines(layout: Layout, settings: Settings) -> Iterator[str]:
         if isinstance(when, (int, float)) and when < now + 86400:
             verb = "expired" if when < now else "expires"
             yield f"metadata: {role} {verb} {_ago(when, now)}: a refresh needs the repository"
+    yield from _floors(layout, settings, now)
     bundles = journal.bundles(layout)
     for bundle in bundles:
         entry = journal.read(layout, bundle)
@@ -80,6 +87,16 @@ def _lines(layout: Layout, settings: Settings) -> Iterator[str]:
         yield (
             f"failed here: {one.bundle} {one.release} {one.variant}{until}: {one.reason}: {one.message}; "
             f"'edge-ota retry {one.bundle}' tries it again"
+        )
+
+
+def _floors(layout: Layout, settings: Settings, now: float) -> Iterator[str]:
+    floors = Floors([layout.floors, settings.floor_copy])
+    yield from floors.warnings
+    if floors.lost and now - floors.lost < _LOST_SECONDS:
+        yield (
+            f"both copies of the version floors were lost {_ago(floors.lost, now)}, and began anew from the metadata: "
+            "check whether this disk was restored from an old copy"
         )
 
 

@@ -64,8 +64,8 @@ def remember(system: float, floors: Floors, *, certain: bool) -> None:
     """Keep a time at which the clock was right, at most once an hour.
 
     Args:
-        certain: a time server confirmed the clock, or a refresh just verified metadata at this time. A clock that is
-            years ahead must not get here: it would stay the floor after it was corrected.
+        certain: a refresh has just verified metadata at this time. A time server is not enough: a forged one could
+            set the clock years ahead, and the floor would stay there.
 
     Raises:
         StoreError: the floors cannot be written.
