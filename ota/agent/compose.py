@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ota import files
 from ota.agent.operator.tell import Printer
 from ota.agent.parts import Parts, Tell
 from ota.clock import SystemClock
@@ -17,8 +16,6 @@ from ota.fetch.mirrors import open_sources
 from ota.layout import Layout
 from ota.settings import Settings
 from ota.source import Source
-
-_MOST_ROOT = 1024 * 1024
 
 
 @contextlib.contextmanager
@@ -58,12 +55,9 @@ def _parts(settings: Settings, directory: Path | None, tell: Tell, *, by_hand: b
     from ota.trust.client import Trust
     from ota.trust.dated import DatedTrust
     from ota.trust.floors import Floors
+    from ota.trust.roots import factory_root
 
-    root = files.read(settings.root, _MOST_ROOT)
-    if root is None:
-        raise UsageError(
-            f"{settings.root} is not there: copy root.json from the publisher ('edge-ota publish init' made it) to it"
-        )
+    root = factory_root(settings.root)
     layout, system = Layout(settings.state_dir), SystemClock()
     sources: list[Source] = [DirectorySource(directory)] if directory else open_sources(settings)
     limits = replace(settings, rate_limit=0) if directory else settings  # the limit spares the link

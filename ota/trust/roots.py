@@ -23,13 +23,13 @@ def factory_root(path: Path) -> bytes:
     Raises:
         UsageError: it is not there, or no root metadata.
     """
-    hint = "copy the root.json of your repository there ('edge-ota publish init' made it)"
+    hint = "copy root.json from the publisher to it ('edge-ota publish init' made it)"
     try:
         data = files.read(path, MOST_METADATA)
     except StoreError as error:
         raise UsageError(f"the trusted root cannot be read: {error.message}; {hint}") from None
     if data is None:
-        raise UsageError(f"{path}: this device has no trusted root; {hint}")
+        raise UsageError(f"{path} is not there, so that nothing can be trusted: {hint}")
     try:
         signed = parse(data, str(path), MOST_METADATA).get("signed")
     except Untrusted as error:

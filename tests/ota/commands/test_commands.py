@@ -118,7 +118,9 @@ def test_a_wrong_word_or_a_device_that_is_not_set_up_is_one_sentence(device: Sit
     assert device.err == "edge-ota: there is no bundle 'dat' on this device; there are: det\n"
     device.run("explain", "dat", status=2)
     device.run("apply", status=2, root="/nowhere/root.json")
-    assert device.err.startswith("edge-ota: /nowhere/root.json is not there: copy root.json from the publisher")
+    assert device.err.startswith(
+        "edge-ota: /nowhere/root.json is not there, so that nothing can be trusted: copy root.json"
+    )
     device.run("apply", status=2, url=None)
     assert "URL is not set" in device.err
     with locked(Layout(device.state), "apply"):

@@ -1,0 +1,47 @@
+"""The real parts, out of the settings: what an import from a stick may do that a run over the network may not. X1."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from ota.agent.compose import opened
+from ota.errors import Expired, RolledBack
+from ota.settings import Settings
+from tests.ota.faulty_server import FaultyServer
+from tests.ota.simulator import DAY, Repository
+
+
+@pytest.mark.fault("X1", "T5")
+def test_a_stick_that_expired_lately_is_accepted_where_an_operator_says_so(tmp_path: Path) -> None:
+    repository = Repository(now=time.time() - 5 * DAY)  # its timestamp expired two days ago
+    repository.dump(tmp_path / "stick")
+    (tmp_path / "root.json").write_bytes(repository.root())
+
+    def refresh(days: float, url: str = "http://127.0.0.1:9/", *, stick: bool = True) -> None:
+        settings = Settings(
+            url=(url,),
+            root=tmp_path / "root.json",
+            state_dir=tmp_path / "state",
+            floor_copy=tmp_path / "copy.json",
+            allow_expired_days=days,
+        )
+        with opened(settings, by_hand=True, directory=tmp_path / "stick" if stick else None) as parts:
+            parts.trust.refresh()
+
+    for days in (0, 1.9):
+        with pytest.raises(Expired, match=r"timestamp\.json is expired"):
+            refresh(days)
+    refresh(2.1)
+    with FaultyServer(repository.files) as server, pytest.raises(Expired):
+        refresh(2.1, server.url, stick=False)
+
+    old = (tmp_path / "stick" / "metadata" / "timestamp.json").read_bytes()
+    repository.publish()
+    repository.dump(tmp_path / "stick")
+    refresh(2.1)
+    (tmp_path / "stick" / "metadata" / "timestamp.json").write_bytes(old)
+    with pytest.raises(RolledBack):
+        refresh(100)
