@@ -75,7 +75,7 @@ def _parts(settings: Settings, directory: Path | None, tell: Tell, *, by_hand: b
         layout=layout,
         settings=settings,
         clock=clock,
-        trust=DatedTrust(trust, floors, system, certain=certain),
+        trust=DatedTrust(trust, floors, system, certain=certain, kept=not grace),
         fetcher=Blobs(limits, layout, sources, clock, apply=by_hand or directory is not None),
         device=device,
         trial=UnitTrial(settings.trial_socket, settings.edge_serve),

@@ -15,10 +15,12 @@ class DatedTrust:
 
     Args:
         certain: a time server, or the operator at this device, has confirmed the clock.
+        kept: a refresh proves that the clock is not far ahead. False where expired metadata is accepted.
     """
 
-    def __init__(self, trust: Trust, floors: Floors, clock: Clock, *, certain: bool) -> None:
-        self._trust, self._floors, self._clock, self._certain = trust, floors, clock, certain
+    def __init__(self, trust: Trust, floors: Floors, clock: Clock, *, certain: bool, kept: bool = True) -> None:
+        self._trust, self._floors, self._clock = trust, floors, clock
+        self._certain, self._kept = certain, kept
 
     def reading(self) -> Reading:
         """Return the system's clock, judged now."""
@@ -30,11 +32,16 @@ class DatedTrust:
         Raises:
             Expired: nothing proves that the clock is right, so that expiry is unknown; models go on.
         """
-        self._trust.refresh()
+        try:
+            self._trust.refresh()
+        except Expired as error:
+            if doubt := self.reading().doubt:
+                raise Expired(doubt) from error
+            raise
         found = self.reading()
         if found.doubt:
             raise Expired(found.doubt)
-        clock_floor.remember(self._clock.now(), self._floors, certain=not found.unset)
+        clock_floor.remember(self._clock.now(), self._floors, certain=self._kept and not found.unset)
 
     def target(self, path: str) -> tuple[str, int] | None:
         """Return SHA-256 and length of a target; None = it is not listed."""

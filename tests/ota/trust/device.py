@@ -23,9 +23,9 @@ class Device:
         self.places = (directory / "floors.json", directory / "other" / "floors.json")
         self.root = root
 
-    def trust(self, source: Source | list[Source], now: float = NOW) -> Trust:
+    def trust(self, source: Source | list[Source], now: float = NOW, floors: Floors | None = None) -> Trust:
         """Return a client that has not refreshed yet."""
-        return Trust(self.metadata, self.root, source, Floors(self.places), now)
+        return Trust(self.metadata, self.root, source, floors or self.floors(), now)
 
     def run(self, source: Source | list[Source], now: float = NOW) -> Trust:
         """Refresh, and return the client."""

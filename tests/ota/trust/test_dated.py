@@ -1,0 +1,98 @@
+"""Metadata that is judged by a clock which may be wrong, as the agent uses it: K1, K2."""
+
+from __future__ import annotations
+
+import pytest
+
+from ota.errors import Expired, FetchError
+from ota.trust.clock_floor import DAY, HOUR
+from ota.trust.dated import DatedTrust
+from tests.ota.simulator import NOW, Repository
+from tests.ota.trust.device import MANIFEST, Device
+
+YEARS = 365 * DAY
+
+
+class _Clock:
+    """A system's clock that says what the test wants."""
+
+    def __init__(self, time: float) -> None:
+        self.time = time
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for nothing."""
+
+
+def _run(
+    device: Device, repository: Repository, time: float, *, certain: bool = False, kept: bool = True
+) -> DatedTrust:
+    floors = device.floors()
+    trust = device.trust(repository, time, floors)
+    dated = DatedTrust(trust, floors, _Clock(time), certain=certain, kept=kept)
+    dated.refresh()
+    return dated
+
+
+@pytest.mark.fault("K1")
+def test_a_jump_of_thirty_years_ends_updates_and_no_more(repository: Repository, device: Device) -> None:
+    _run(device, repository, NOW)
+    with pytest.raises(Expired, match=r"the clock says 2056-.*, 10950 days after the last time that was certain"):
+        _run(device, repository, NOW + 30 * YEARS)
+    with pytest.raises(Expired, match=r"Final root.json is expired"):
+        _run(device, repository, NOW + 30 * YEARS, certain=True)
+
+    assert device.floors().good_time == NOW
+    assert _run(device, repository, NOW + HOUR).document(MANIFEST, 1000) == b'{"release": 1}'
+    assert device.floors().good_time == NOW + HOUR
+
+
+@pytest.mark.fault("K1")
+def test_a_jump_of_two_days_waits_for_a_fresh_signature(repository: Repository, device: Device) -> None:
+    """Nothing has expired yet, and still nothing proves that it has not."""
+    _run(device, repository, NOW)
+    with pytest.raises(Expired, match="2 days after the last time that was certain"):
+        _run(device, repository, NOW + 2 * DAY)
+    _run(device, repository, NOW + 2 * DAY, certain=True)
+
+    repository.advance(4 * DAY)
+    repository.publish()
+    _run(device, repository, NOW + 4 * DAY)
+
+
+@pytest.mark.fault("K1")
+def test_an_unset_clock_updates_and_is_shown(repository: Repository, device: Device) -> None:
+    _run(device, repository, NOW)
+    dated = _run(device, repository, 0.0)
+
+    assert dated.clock_unset()
+    assert dated.expires()["timestamp"] == 3 * DAY
+    assert device.floors().good_time == NOW
+
+
+@pytest.mark.fault("K2")
+def test_forty_days_without_power_and_network(repository: Repository, device: Device) -> None:
+    def offline(path: str) -> None:
+        raise FetchError("the network is down")
+
+    _run(device, repository, NOW)
+    repository.before_get = offline
+    with pytest.raises(FetchError):
+        _run(device, repository, NOW + 40 * DAY)
+    repository.before_get = None
+    repository.advance(40 * DAY)
+    repository.publish()
+
+    assert _run(device, repository, NOW + 40 * DAY).document(MANIFEST, 1000) == b'{"release": 1}'
+
+
+@pytest.mark.fault("K1", "X1")
+def test_a_time_at_which_expired_metadata_was_accepted_is_not_kept(repository: Repository, device: Device) -> None:
+    """The operator's clock may be wrong, and the floor would keep that for ever."""
+    _run(device, repository, NOW, kept=False)
+    assert device.floors().good_time == 0
