@@ -14,7 +14,9 @@ from types import ModuleType
 
 from ota.commands import COMMANDS
 from ota.errors import OtaError, UsageError
+from ota.files import told
 from ota.settings import Settings, read_settings
+from ota.store.places import become_owner
 
 INTERRUPTED = 130
 _EPILOG = (
@@ -32,18 +34,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OtaError as error:
         print(f"edge-ota: {error.message}", file=sys.stderr)
         return error.exit_status
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            with contextlib.suppress(OSError):
+                sys.stdout.close()
+            return 0
+        failure = told(error, Path(error.filename or "edge-ota"))
+        print(f"edge-ota: {failure.message}", file=sys.stderr)
+        return failure.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        with contextlib.suppress(OSError):
-            sys.stdout.close()
-        return 0
 
 
 def _run(arguments: argparse.Namespace) -> int:
     found = {one.name: getattr(arguments, f"set_{one.name}", None) for one in fields(Settings)}
     flags = {name: text for name, text in found.items() if text is not None}
     settings = read_settings(flags, file=Path(arguments.config) if arguments.config else None)
+    if arguments.command != "publish":
+        become_owner(settings.state_dir)
     status: int = _module(arguments.command).run(arguments, settings)
     return status
 

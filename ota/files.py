@@ -242,4 +242,6 @@ def told(error: OSError, path: Path) -> StoreError:
     text = f"{error.filename or path}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpace(f"{text}; free space on that disk, or lower what is kept ('edge-ota gc')")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return StoreError(f"{text}; run edge-ota as root, or as the user that owns its state directory")
     return StoreError(text)

@@ -37,9 +37,13 @@ class Boot:
 
     def run(self) -> None:
         """Make all links name releases that may serve. Errors are said, never raised."""
-        if not self._layout.journal.is_dir() and not self._layout.releases.is_dir():
-            return  # nothing was ever installed
-        with self._said("nothing was checked"), locked(self._layout, "boot", _PATIENCE):
+        with self._said("nothing was checked"):
+            if not self._layout.journal.is_dir() and not self._layout.releases.is_dir():
+                return  # nothing was ever installed
+            self._check_all()
+
+    def _check_all(self) -> None:
+        with locked(self._layout, "boot", _PATIENCE):
             status = StatusFile(self._layout)
             for bundle in journal.bundles(self._layout):
                 with self._said(f"{bundle} is left as it is: edge-serve's safe mode decides"):

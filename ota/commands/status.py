@@ -11,7 +11,7 @@ from typing import Any
 from ota.agent import status_file
 from ota.layout import Layout
 from ota.settings import Settings
-from ota.store import bad, history, journal, pause
+from ota.store import bad, history, journal, pause, places
 from ota.store.journal import Journal
 from ota.trust.floors import Floors
 
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Print it."""
     layout = Layout(settings.state_dir)
+    places.check_readable(layout)
     if arguments.command == "history":
         events = history.read(layout)
         print(json.dumps(events, indent=2) if arguments.json else "\n".join(map(_event, events)) or "nothing yet")

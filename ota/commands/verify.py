@@ -12,7 +12,7 @@ from ota.agent.operator.tell import Printer
 from ota.errors import StoreError
 from ota.layout import Layout
 from ota.settings import Settings
-from ota.store import journal, scrub
+from ota.store import journal, places, scrub
 from ota.store.lock import locked
 
 HELP = "read the installed releases, and find files that changed on disk"
@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Print the damage; 5 if there is any (left)."""
     layout, tell = Layout(settings.state_dir), Printer()
+    places.check_readable(layout)
     releases = repair.installed(layout)
     found = list(scrub.scrub(layout, releases, lambda model, release: tell(f"reading {model} {release}")))
     if found and arguments.repair:

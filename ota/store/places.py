@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pwd
 import stat
 from pathlib import Path
 
@@ -30,6 +33,31 @@ def prepare(layout: Layout) -> None:
         _set_mode(one, stat.S_ISGID | SHARED_MODE)
     for one in (layout.metadata, layout.journal, layout.manifests, layout.outbox):
         files.make_directory(one, PRIVATE_MODE)
+
+
+def check_readable(layout: Layout) -> None:
+    """Refuse a user that may not read the state: it would look as if nothing were installed.
+
+    Raises:
+        StoreError: with the way out.
+    """
+    with files.wrapped(layout.journal), contextlib.suppress(FileNotFoundError):
+        os.listdir(layout.journal)
+
+
+def become_owner(state_dir: Path) -> None:
+    """Change from root to the user that owns the state: files of root's there would be unreadable for the agent."""
+    with contextlib.suppress(OSError):  # no state yet, or a container that cannot change users
+        owner = state_dir.stat().st_uid
+        if os.geteuid() != 0 or owner == 0:
+            return
+        group = state_dir.stat().st_gid
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwuid(owner)
+            os.initgroups(user.pw_name, user.pw_gid)
+            group = user.pw_gid
+        os.setgid(group)
+        os.setuid(owner)
 
 
 def _set_mode(path: Path, mode: int) -> None:
