@@ -6,10 +6,11 @@ import os
 import re
 import shutil
 import stat
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
@@ -28,6 +29,11 @@ class RepositoryServer(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], repository: Path, *, ranges: bool = True, log: bool = False) -> None:
         super().__init__(address, _Handler)
         self.repository, self.ranges, self.log = repository, ranges, log
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print errors of this program only: devices that disconnect are no fault, and resume."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:

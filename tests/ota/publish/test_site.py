@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -221,6 +222,29 @@ def test_the_server_shows_the_repository_only(server: RepositoryServer) -> None:
     assert ask(server, "/metadata/timestamp.json")[2]["Cache-Control"] == "no-cache"
     for path in ("/", "/metadata", "/../keys/root-1.pem", "/metadata/../../publish.json", "/metadata/%2e%2e/x", "/x"):
         assert ask(server, path)[0] == 404
+
+
+def test_a_device_that_disconnects_is_no_error(
+    server: RepositoryServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    shut = server.shutdown_request
+
+    def closed(request: socket.socket) -> None:
+        shut(request)
+        ended.set()
+
+    monkeypatch.setattr(server, "shutdown_request", closed)
+    sha256 = "ab" * 32
+    path = server.repository / blob_path(sha256)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(100_000_000)  # more than the buffers of two sockets hold
+    with socket.create_connection(("127.0.0.1", server.server_address[1]), 10) as device:
+        device.sendall(f"GET /{blob_path(sha256)} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        device.recv(1000)
+    assert ended.wait(10)
+    assert capfd.readouterr().err == ""
 
 
 def test_serve_refuses_a_directory_that_is_none(publisher: Publisher) -> None:
