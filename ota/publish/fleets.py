@@ -295,7 +295,7 @@ def fingerprint_of(path: Path) -> str:
     """
     data = files.read(path, 64 * 1024)
     if data is None:
-        raise UsageError(f"{path} is not there: expected the device's public key ('edge-ota identity' shows it)")
+        raise UsageError(f"{path} is not there: expected device.pub, from the directory identity/ of the device")
     if re.fullmatch(rb"\s*[0-9a-f]{64}\s*", data):
         return data.decode().strip()
     try:

@@ -68,8 +68,7 @@ def build(recipe: Recipe, out: Path) -> Manifest:
     }
     check_members(sources, recipe.elsewhere)
     described = read_variants(recipe.variants) if recipe.variants else [_default(sources)]
-    for source in sources.values():
-        add_golden(source, recipe.golden)
+    add_golden(sources, recipe.golden)
     writer = _Writer(out)
     try:
         value = _manifest(recipe, sources, described, writer)

@@ -71,28 +71,46 @@ class Wanted:
     tolerances: Mapping[str, float] = field(default_factory=dict)
 
 
-def add_golden(source: Source, wanted: Wanted) -> None:
-    """Put a golden test into a model, or bring the one that is there up to date.
+def add_golden(sources: Mapping[str, Source], wanted: Wanted) -> None:
+    """Put golden tests into models, or bring those that are there up to date.
+
+    Of several models, those without inputs get none: an ensemble's test is one of its members, too.
 
     Raises:
         UsageError: there are no inputs, or they are malformed. FetchError: the server did not answer as expected.
     """
+    made = [_add_golden(source, wanted, alone=len(sources) == 1) for source in sources.values()]
+    if wanted.server and not any(made):
+        raise UsageError(f"there are no inputs for any golden test of {', '.join(sources)}: give --golden-inputs")
+
+
+def _add_golden(source: Source, wanted: Wanted, *, alone: bool) -> bool:
+    """Return whether the model has a golden test."""
     document = _existing(source)
     if wanted.server or wanted.inputs.get(source.model):
         samples = _samples(source, wanted, document)
         if not wanted.server:
             raise UsageError(f"inputs for {source.model} are given, and no server: add --golden-from http://HOST:PORT")
-        document = _fresh(source, samples, wanted.server, document)
-    if source.model in wanted.budgets or wanted.tolerances:
-        if document is None:
+        if samples:
+            document = _fresh(source, samples, wanted.server, document)
+        elif alone:
             raise UsageError(
-                f"{source.model} has no golden test for a budget or a tolerance: add --golden-from and --golden-inputs"
+                f"there are no inputs for the golden test of {source.model}: give --golden-inputs {source.model}=FILE "
+                "(.npz, or .json as a KServe v2 request), or write model_warmup in its config.pbtxt"
             )
-        document |= dict(wanted.tolerances)
-        document["budget"] = dict(document.get("budget", {})) | dict(wanted.budgets.get(source.model, {}))
-    if document is not None:
-        source.made[FILE] = canonical(document)
-        _check(source, document)
+    budget = wanted.budgets.get(source.model, {})
+    if document is None and (budget or (alone and wanted.tolerances)):
+        raise UsageError(
+            f"{source.model} has no golden test for a budget or a tolerance: add --golden-from and --golden-inputs"
+        )
+    if document is None:
+        return False
+    document |= dict(wanted.tolerances)
+    if budget:
+        document["budget"] = dict(document.get("budget", {})) | dict(budget)
+    source.made[FILE] = canonical(document)
+    _check(source, document)
+    return True
 
 
 def _existing(source: Source) -> dict[str, Any] | None:
@@ -112,13 +130,7 @@ def _samples(source: Source, wanted: Wanted, document: dict[str, Any] | None) ->
         return [sample for path in given for sample in read_inputs(path)]
     if document is not None:
         return [_of_document(source, one) for one in document.get("samples", [])]
-    samples = list(_of_warmup(source))
-    if not samples:
-        raise UsageError(
-            f"there are no inputs for the golden test of {source.model}: give --golden-inputs {source.model}=FILE "
-            "(.npz, or .json as a KServe v2 request), or write model_warmup in its config.pbtxt"
-        )
-    return samples
+    return list(_of_warmup(source))
 
 
 def read_inputs(path: Path) -> list[Sample]:

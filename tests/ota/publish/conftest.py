@@ -6,13 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from ota import cli
 from tests.ota.publish.publisher import PASSPHRASE, Publisher
+
+#: made once: it is most of the time of a command
+PARSER = cli._parser(["publish"])
 
 
 @pytest.fixture
 def publisher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publisher:
     """A publisher that has made nothing yet; its keys' passphrase is in the environment."""
     monkeypatch.setenv("EDGE_OTA_PUBLISH_PASSPHRASE", PASSPHRASE)
+    monkeypatch.setattr("ota.cli._parser", lambda argv: PARSER)
     monkeypatch.chdir(tmp_path)
     return Publisher(tmp_path)
 

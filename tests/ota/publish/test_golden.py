@@ -93,6 +93,19 @@ def test_inputs_in_files_and_those_that_are_there(publisher: Publisher, server: 
     assert len(bundled(publisher, "simple", 3).samples) == 3
 
 
+def test_an_ensemble_with_inputs_for_one_model(publisher: Publisher, server: Running) -> None:
+    step = 'ensemble_scheduling { step [ { model_name: "simple" model_version: -1 } ] }'
+    publisher.model("all", {"config.pbtxt": f'platform: "ensemble" {step}'.encode()})
+    shutil.copytree(MODELS / "simple", publisher.base / "simple")
+    models = ("--model", "all", "--model", "simple", "--golden-from", server.url)
+    publisher.run("bundle", "all", "--release", 1, *models)
+    assert "note: all without a golden test" in publisher.out
+    config = publisher.base / "simple/config.pbtxt"
+    config.write_text(config.read_text().partition("model_warmup")[0])
+    publisher.run("bundle", "all", "--release", 2, *models, status=2)
+    assert "no inputs for any golden test of all, simple" in one_sentence(publisher.err)
+
+
 def test_strings(publisher: Publisher, server: Running) -> None:
     publisher.model("text", {"config.pbtxt": ECHO_CONFIG.encode(), "1/model.py": ECHO.encode()})
     inputs = {"inputs": [{"name": "IN", "datatype": "BYTES", "shape": [2], "data": ["a", "bé"]}]}

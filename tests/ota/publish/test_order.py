@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,7 @@ def changes(publisher: Publisher) -> list[Callable[[], object]]:
     ]
 
 
+@pytest.mark.fault("N10")
 def test_a_reader_between_any_two_file_operations(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     published.do("rollout start", "a", "det", 1, "lab=100")
     root = (published.dir / "root.json").read_bytes()
@@ -71,6 +73,30 @@ def test_a_reader_between_any_two_file_operations(published: Publisher, monkeypa
         read_all(published, "old", root)
     assert len(seen) > 30
     assert seen[-1] == "timestamp.json"
+
+
+def test_files_are_copied_to_a_web_server_in_the_order_of_the_page(published: Publisher, tmp_path: Path) -> None:
+    """docs/ota_publish.md, with rsync's four calls as four copies."""
+    root = (published.dir / "root.json").read_bytes()
+    web = Publisher(tmp_path / "web")
+
+    def copy(pattern: str, without: str = "") -> None:
+        for path in published.repository.glob(pattern):
+            if path.is_file() and not (without and re.search(without, path.name)):
+                target = web.repository / path.relative_to(published.repository)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(path.read_bytes())
+        if (web.repository / "metadata/timestamp.json").exists():
+            read_all(web, "old", root)
+            read_all(web, f"new-{len(list(web.base.iterdir()))}", root)
+
+    for change in [lambda: None, *changes(published)]:
+        change()
+        copy("targets/**/*")
+        copy("blobs/**/*")
+        copy("metadata/*", r"timestamp|root")
+        copy("metadata/timestamp.json")
+        copy("metadata/*")
 
 
 def test_a_publication_that_is_cut_anywhere_is_completed_by_the_next(

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,8 @@ from ota.documents.manifest import read_manifest
 from ota.documents.names import blob_path, code_target, device_target, manifest_target, rollout_target
 from ota.documents.rollout import read_rollout
 from ota.errors import NotFound
+from ota.publish.keys import KeyProblem, Secrets
+from ota.publish.workspace import locked
 from tests.ota.publish.publisher import PASSPHRASE, Publisher, device, one_sentence
 
 MANIFEST = manifest_target("det", "det", 1)
@@ -45,6 +48,7 @@ def test_the_secrets_are_only_in_keys_and_only_for_their_owner(published: Publis
     assert not any(PASSPHRASE.encode() in path.read_bytes() for path in published.dir.rglob("*") if path.is_file())
 
 
+@pytest.mark.fault("U6")
 def test_code_needs_the_keys_of_engines(published: Publisher) -> None:
     published.model("py", {"config.pbtxt": b'backend: "python"', "1/model.py": b"import os"})
     published.run("bundle", "py", "--release", 1, "--model", "py", "--family", "det")
@@ -153,6 +157,30 @@ def test_passphrases(published: Publisher, monkeypatch: pytest.MonkeyPatch) -> N
     (published.dir / "keys/rollout-1.pem").rename(published.base / "gone.pem")
     said = published.refused("rollout halt", "a", "det", "--passphrase-file", "words", status=1)
     assert "rollout-1, is not there" in said
+
+
+def test_passphrases_are_asked_for_at_a_terminal(tmp_path: Path) -> None:
+    answers = iter(["a long passphrase", "a long passphrase", "short", "another passphrase", "different"])
+    asked: list[str] = []
+
+    def ask(question: str) -> str:
+        asked.append(question)
+        return next(answers)
+
+    secrets = Secrets(environ={}, ask=ask, terminal=lambda: True)
+    assert secrets.fresh("root-1") == secrets.fresh("root-2") == secrets.of("root-1") == "a long passphrase"
+    assert asked == ["passphrase of the key root-1: ", "the same again: "]
+    with pytest.raises(KeyProblem, match="at least 12"):
+        Secrets(environ={}, ask=ask, terminal=lambda: True).fresh("root-1")
+    with pytest.raises(KeyProblem, match="differ"):
+        Secrets(environ={}, ask=ask, terminal=lambda: True).fresh("root-1")
+    own = Secrets(environ={"EDGE_OTA_PUBLISH_PASSPHRASE_ROOT_1": "one", "EDGE_OTA_PUBLISH_PASSPHRASE": "all"})
+    assert (own.of("root-1"), own.of("root-2")) == ("one", "all")
+
+
+def test_two_publishers_do_not_work_at_once(published: Publisher) -> None:
+    with locked(published.dir):
+        assert "another edge-ota publish works in" in published.refused("refresh", status=9)
 
 
 def test_init_refuses(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
