@@ -83,8 +83,8 @@ def test_a_model_that_answers_wrong_is_found_by_its_golden_test(tmp_path: Path) 
         fault.touch()
         said = "fails its golden test, which it has passed before.*: sample 'first': output 'OUTPUT0': 16 of 16 values"
         server.wait_for_log(f"model flips {said} differ, the largest difference is 1 at ")
-        fault.unlink()
         assert re.search(said, reason := of_index(server, "flips")["reason"]), reason
+        fault.unlink()
 
         server.wait_for_log("model flips answers again")
         wait_until_ready(server, 200)
