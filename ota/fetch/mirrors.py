@@ -67,10 +67,6 @@ class Mirrors:
                 return value
         raise _most_telling(failures)
 
-    def get(self, path: str, most_bytes: int) -> bytes:
-        """Return a small file from the first source that has it."""
-        return self.first(lambda source: source.get(path, most_bytes))
-
     def _order(self) -> list[int]:
         now = self._clock.monotonic()
 

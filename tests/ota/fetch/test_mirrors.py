@@ -31,6 +31,10 @@ class Mirror:
         yield self.get(path, length)
 
 
+def get(mirrors: Mirrors, path: str = "x") -> bytes:
+    return mirrors.first(lambda source: source.get(path, 10))
+
+
 def down() -> OtaError:
     return FetchError("a is down")
 
@@ -43,7 +47,7 @@ def clock() -> FakeClock:
 def test_the_first_that_delivers_is_used(clock: FakeClock) -> None:
     a, b = Mirror("a"), Mirror("b")
 
-    assert Mirrors([a, b], clock).get("x", 10) == b"a"
+    assert get(Mirrors([a, b], clock)) == b"a"
     assert b.asked == 0
 
 
@@ -52,52 +56,52 @@ def test_the_first_that_delivers_is_used(clock: FakeClock) -> None:
     "error", [down, lambda: NotFound("a lacks it"), lambda: Untrusted("a lies"), lambda: Expired("a is old")]
 )
 def test_a_bad_mirror_does_not_block_a_good_one(clock: FakeClock, error: Callable[[], OtaError]) -> None:
-    assert Mirrors([Mirror("a", error), Mirror("b")], clock).get("x", 10) == b"b"
+    assert get(Mirrors([Mirror("a", error), Mirror("b")], clock)) == b"b"
 
 
 @pytest.mark.fault("T6")
 def test_a_mirror_that_failed_comes_later_for_a_while(clock: FakeClock) -> None:
     a, b = Mirror("a", down), Mirror("b")
     mirrors = Mirrors([a, b], clock)
-    mirrors.get("x", 10)
-    mirrors.get("x", 10)
+    get(mirrors)
+    get(mirrors)
     assert (a.asked, b.asked) == (1, 2)
 
     clock.time += DEMOTED_SECONDS
     a.error = None
-    assert mirrors.get("x", 10) == b"a"
+    assert get(mirrors) == b"a"
 
 
 @pytest.mark.fault("T6")
 def test_a_mirror_that_lied_comes_last_for_the_whole_run(clock: FakeClock) -> None:
     a, b = Mirror("a", lambda: Untrusted("a lies")), Mirror("b")
     mirrors = Mirrors([a, b], clock)
-    mirrors.get("x", 10)
+    get(mirrors)
     clock.time += 10 * DEMOTED_SECONDS
     b.error = down
     with pytest.raises(FetchError):
-        mirrors.get("x", 10)
+        get(mirrors)
     a.error = None
-    assert mirrors.get("x", 10) == b"a"
+    assert get(mirrors) == b"a"
 
 
 def test_a_mirror_that_lacks_a_file_is_not_held_against_it(clock: FakeClock) -> None:
     a, b = Mirror("a", lambda: NotFound("a lacks it")), Mirror("b")
     mirrors = Mirrors([a, b], clock)
-    mirrors.get("x", 10)
+    get(mirrors)
     a.error = None
 
-    assert mirrors.get("x", 10) == b"a"
+    assert get(mirrors) == b"a"
 
 
 def test_an_interrupted_download_goes_back_to_its_mirror(clock: FakeClock) -> None:
     a, b = Mirror("a", lambda: Interrupted("cut")), Mirror("b")
     mirrors = Mirrors([a, b], clock)
     with pytest.raises(Interrupted):
-        mirrors.get("x", 10)
+        get(mirrors)
     a.error = None
 
-    assert mirrors.get("x", 10) == b"a"
+    assert get(mirrors) == b"a"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +120,7 @@ def test_the_error_of_all_names_each(clock: FakeClock, errors: list[OtaError], k
         return lambda: error
 
     with pytest.raises(OtaError) as caught:
-        Mirrors([Mirror("m", raiser(one)) for one in errors], clock).get("x", 10)
+        get(Mirrors([Mirror("m", raiser(one)) for one in errors], clock))
     assert type(caught.value) is kind
     assert all(one.args[0] in caught.value.message for one in errors)
 
@@ -126,6 +130,6 @@ def test_urls_and_directories_are_mirrors(tmp_path: Path, clock: FakeClock) -> N
     (tmp_path / "metadata/x").write_bytes(b"here")
 
     settings = Settings(url=("http://127.0.0.1:1/", "/nowhere", str(tmp_path)))
-    assert Mirrors(open_sources(settings), clock).get("metadata/x", 10) == b"here"
+    assert get(Mirrors(open_sources(settings), clock), "metadata/x") == b"here"
     with pytest.raises(UsageError, match="URL is not set"):
         open_sources(Settings())
