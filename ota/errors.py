@@ -123,3 +123,17 @@ class Busy(OtaError):
 
     reason = "busy"
     exit_status = 9
+
+
+class NotYet(OtaError):
+    """The gate of a rollout does not allow the next step yet."""
+
+    reason = "not_yet"
+    exit_status = 10
+
+
+class Halted(OtaError):
+    """More devices failed than the operator allows; the rollout is paused."""
+
+    reason = "halted"
+    exit_status = 11

@@ -17,6 +17,8 @@ from edge_serve.files import read_small
 SCHEMA = 1
 #: more bundles than a device has
 MOST_BUNDLES = 256
+#: failed releases of a bundle that are shown, the newest
+MOST_FAILED = 16
 _MOST_TEXT = 500
 
 Value = TypeVar("Value")
@@ -31,6 +33,7 @@ class BundleStatus:
         stage: how far that is, in the agent's word: PLANNED, INSTALLED, ..., PROBATION; "" = nothing is on its way.
         done_bytes, total_bytes: of its download.
         reason: why the last try failed, or why an update is not applied.
+        failed: the releases that failed on this device for good.
     """
 
     name: str
@@ -42,6 +45,7 @@ class BundleStatus:
     done_bytes: int = 0
     total_bytes: int = 0
     reason: str = ""
+    failed: tuple[int, ...] = ()
 
     @property
     def state(self) -> str:
@@ -147,7 +151,13 @@ def _bundle(name: str, found: Mapping[str, Any]) -> BundleStatus:
         done_bytes=int(_number(progress, "done_bytes")),
         total_bytes=int(_number(progress, "total_bytes")),
         reason=_text(found, "reason"),
+        failed=_releases(found.get("failed")),
     )
+
+
+def _releases(found: Any) -> tuple[int, ...]:
+    rows = found[-MOST_FAILED:] if isinstance(found, list) else []
+    return tuple(sorted({int(one) for one in rows if _is_number(one)}))
 
 
 def _get(found: Mapping[str, Any], name: str, right: Callable[[Any], bool], default: Value) -> Value:

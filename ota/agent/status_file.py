@@ -13,6 +13,7 @@ from typing import Any
 from ota import files
 from ota.errors import OtaError
 from ota.layout import Layout
+from ota.store import bad
 from ota.store.journal import Journal
 from ota.strict_json import canonical
 
@@ -46,6 +47,9 @@ class StatusFile:
         """Write the state of a bundle. `reason`: why the last try failed, or why an update waits."""
         models = self.document.setdefault("models", {})
         following = entry.next
+        known = models.get(entry.bundle)
+        if "progress" not in members or not isinstance(known, dict):  # progress is told often, and changes no list
+            known = {"failed": sorted(bad.load(self._layout).releases(entry.bundle))}
         models[entry.bundle] = {
             "release": entry.serving(),
             "previous": entry.previous,
@@ -53,6 +57,7 @@ class StatusFile:
             "stage": following.stage.value if following else "",
             "reason": following.reason if following else "",
             "models": list(entry.models.get(entry.serving(), ())),
+            "failed": known.get("failed", []),
             "progress": {"done_bytes": 0, "total_bytes": 0},
             **members,
         }

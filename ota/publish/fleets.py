@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from tuf.api.metadata import TargetFile
 
 from ota import files
+from ota.decide.rollout import fair_salt
 from ota.documents.device import DeviceDocument, read_device
 from ota.documents.names import device_target, rollout_target
 from ota.documents.names import name as checked_name
@@ -27,9 +28,6 @@ from ota.publish.repository import State, read_target
 from ota.publish.roles import ROLLOUT
 from ota.publish.workspace import Workspace
 from ota.strict_json import canonical
-
-#: decides whether a rollout may go on; raises an OtaError that says why not
-Gate = Callable[[Rollout, Wish], None]
 
 
 def read_fleet(workspace: Workspace, state: State, fleet: str) -> Rollout:
@@ -101,18 +99,29 @@ def with_wish(rollout: Rollout, wish: Wish) -> Rollout:
     return replace(rollout, models={**rollout.models, wish.bundle: wish})
 
 
-def start(rollout: Rollout, family: str, bundle: str, release: int, steps: Mapping[str, float]) -> Rollout:
+def start(
+    rollout: Rollout,
+    family: str,
+    bundle: str,
+    release: int,
+    steps: Mapping[str, float],
+    devices: Sequence[DeviceDocument] = (),
+) -> Rollout:
     """Return the document in which a fleet wants a release; devices are hashed anew for it.
 
     A lower number is a rollback: devices go back as they would go forward.
+
+    Args:
+        devices: those of the fleet; the salt is chosen so that percentages include the right share of them.
     """
     before = rollout.models.get(bundle)
+    is_same = before is not None and before.want == release
     wish = Wish(
         bundle=bundle,
         family=family,
         want=release,
         previous=before.want if before and before.want != release else (before.previous if before else 0),
-        salt=before.salt if before and before.want == release else f"{bundle}/{release}/{rollout.serial + 1}",
+        salt=before.salt if before and is_same else fair_salt(f"{bundle}/{release}/{rollout.serial + 1}", devices),
         steps=tuple(Step(ring, percent) for ring, percent in steps.items()),
         window=before.window if before else "",
         deny=before.deny if before else frozenset(),
@@ -122,11 +131,8 @@ def start(rollout: Rollout, family: str, bundle: str, release: int, steps: Mappi
     return with_wish(rollout, wish)
 
 
-def step(rollout: Rollout, bundle: str, steps: Mapping[str, float], gate: Gate | None = None) -> Rollout:
+def step(rollout: Rollout, bundle: str, steps: Mapping[str, float]) -> Rollout:
     """Return the document with more devices of some rings; rings that are not named stay.
-
-    Args:
-        gate: asked first.
 
     Raises:
         UsageError: a share would sink, which would leave devices as they are.
@@ -134,8 +140,6 @@ def step(rollout: Rollout, bundle: str, steps: Mapping[str, float], gate: Gate |
     wish = wish_of(rollout, bundle)
     if wish.paused:
         raise UsageError(f"the rollout of {bundle} is halted: 'edge-ota publish rollout resume' comes first")
-    if gate is not None:
-        gate(rollout, wish)
     shares = {one.ring: one.percent for one in wish.steps}
     for ring, percent in steps.items():
         if percent < shares.get(ring, 0):

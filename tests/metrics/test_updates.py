@@ -27,7 +27,7 @@ FILE: dict[str, Any] = {
     "clock_unset": False,
     "models": {
         "det": {"release": 16, "next": 17, "stage": "PROBATION", "progress": {"done_bytes": 5, "total_bytes": 10},
-                "reason": "", "models": ["det"]},
+                "reason": "", "models": ["det"], "failed": [15, 14]},
         "ocr": {"release": 3},
     },
     "counters": {"bytes_total": 100, "failures": {"fetch/no_space": 2}, "rollbacks": 1, "bad_releases": 1},
@@ -53,7 +53,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
         "no_space",
     )
     assert found.bundles == (
-        BundleStatus("det", ("det",), 16, 0, 17, "PROBATION", 5, 10),
+        BundleStatus("det", ("det",), 16, 0, 17, "PROBATION", 5, 10, failed=(14, 15)),
         BundleStatus("ocr", release=3),
     )
     assert [one.state for one in found.bundles] == ["PROBATION", "GOOD"]
@@ -82,7 +82,7 @@ def test_members_of_a_wrong_type_count_as_absent(tmp_path: Path, wrong: object) 
         found = read_updates(write(tmp_path / "status.json", {**FILE, member: wrong}), NOW)
         assert found is not None
         assert found.problem == ""
-    rows = {"det": dict.fromkeys(("release", "next", "stage", "progress", "reason", "models"), wrong)}
+    rows = {"det": dict.fromkeys(("release", "next", "stage", "progress", "reason", "models", "failed"), wrong)}
     found = read_updates(write(tmp_path / "status.json", {**FILE, "models": rows}), NOW)
     assert found is not None
     assert [one.name for one in found.bundles] == ["det"]
@@ -99,6 +99,7 @@ def test_the_metrics_page_shows_it(tmp_path: Path, clock: FakeClock) -> None:
     assert 'edge_ota_state{model="det",state="PROBATION"} 1\n' in text
     assert 'edge_ota_state{model="ocr",state="GOOD"} 1\n' in text
     assert 'edge_ota_release{model="det",release="16"} 1\n' in text
+    assert 'edge_ota_release_failed{model="det",release="15"} 1\n' in text
     assert 'edge_ota_failures_total{reason="no_space",step="fetch"} 2\n' in text
     assert "edge_ota_rollbacks_total 1\n" in text
     assert "edge_ota_disk_free_bytes 4096\n" in text

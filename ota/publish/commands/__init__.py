@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ota.publish.workspace import Workspace
 
 #: in the order of `edge-ota publish --help`
-MODULES = ("setup", "releases", "rollouts", "devices", "signing", "site")
+MODULES = ("setup", "releases", "rollouts", "devices", "reports", "signing", "site")
 DIRECTORY = "EDGE_OTA_PUBLISH_DIR"
 Subcommands = Any
 Run = Callable[[argparse.Namespace], int]

@@ -1,4 +1,4 @@
-"""`rollout start|step|halt|resume|deny|pin|show`: which devices of a fleet get which release."""
+"""`rollout start|step|watch|simulate|halt|resume|deny|pin|show`: which devices of a fleet get which release."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ota.errors import Halted, NotYet, UsageError
 from ota.publish.commands import Subcommands, add, opened, tell
+from ota.publish.commands.reports import add_gate_flags, rule_of, shares
 
 if TYPE_CHECKING:
     from ota.documents.rollout import Rollout
@@ -33,6 +35,11 @@ def add_parsers(subcommands: Subcommands) -> None:
     start.add_argument("--report-url", metavar="URL", help="where devices of the fleet PUT their reports")
     step = _action(actions, "step", _step, "let more devices have it")
     step.add_argument("steps", nargs="+", metavar="RING=PERCENT")
+    add_gate_flags(step)
+    watch = _action(actions, "watch", _watch, "ask the gate; halt the rollout if too many devices failed; for cron")
+    add_gate_flags(watch)
+    simulate = _action(actions, "simulate", _simulate, "show how many devices have the release, and get it by a step")
+    simulate.add_argument("steps", nargs="*", metavar="RING=PERCENT")
     _action(actions, "halt", _halt, "stop: no further device switches; those that have switched stay")
     _action(actions, "resume", _resume, "go on after a halt")
     deny = _action(actions, "deny", _deny, "forbid a release: devices that run it go back")
@@ -62,13 +69,14 @@ def _change(arguments: argparse.Namespace, edit: Edit, done: str) -> int:
 
 
 def _start(arguments: argparse.Namespace) -> int:
-    from ota.publish.fleets import check_release, parse_steps, parse_time, start, wish_of, with_wish
+    from ota.publish.fleets import check_release, parse_steps, parse_time, read_devices, start, wish_of, with_wish
     from ota.publish.release import find_family
 
     def edit(workspace: Workspace, state: State, rollout: Rollout) -> Rollout:
         family = arguments.family or find_family(state, arguments.bundle)
         check_release(workspace, state, family, arguments.bundle, arguments.release)
-        rollout = start(rollout, family, arguments.bundle, arguments.release, parse_steps(arguments.steps))
+        devices = [one for one in read_devices(workspace, state).values() if one.fleet == rollout.fleet]
+        rollout = start(rollout, family, arguments.bundle, arguments.release, parse_steps(arguments.steps), devices)
         wish = wish_of(rollout, arguments.bundle)
         if arguments.window is not None:
             wish = replace(wish, window=arguments.window)
@@ -88,7 +96,64 @@ def _step(arguments: argparse.Namespace) -> int:
 
     steps = parse_steps(arguments.steps)
     done = f"{arguments.bundle} for {' '.join(arguments.steps)}"
-    return _change(arguments, lambda workspace, state, rollout: step(rollout, arguments.bundle, steps), done)
+
+    def edit(workspace: Workspace, state: State, rollout: Rollout) -> Rollout:
+        changed = step(rollout, arguments.bundle, steps)  # first: it refuses what no gate allows
+        if why := _gate(arguments, workspace, state, rollout):
+            print(f"allowed: {why}")
+        return changed
+
+    return _change(arguments, edit, done)
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    from ota.publish.fleets import read_fleet, wish_of
+
+    with opened(arguments) as (workspace, state):
+        rollout = read_fleet(workspace, state, arguments.fleet)
+        if wish_of(rollout, arguments.bundle).paused:
+            print(f"{arguments.bundle}: the rollout is halted")
+            return 0
+        why = _gate(arguments, workspace, state, rollout)
+        if not why:
+            raise UsageError("rollout watch needs --reports DIR|URL or --prometheus URL: where shall the gate look?")
+        print(f"the next step is allowed: {why}")
+    return 0
+
+
+def _gate(arguments: argparse.Namespace, workspace: Workspace, state: State, rollout: Rollout) -> str:
+    """Ask the gate; why it allows the next step, "" = the flags name no place to ask.
+
+    Raises:
+        NotYet: it does not allow it. Halted: too many devices failed, and the rollout is paused now.
+    """
+    from ota.decide.gate import Answer
+    from ota.publish.fleets import halt, write_fleet
+
+    ruling = rule_of(arguments, workspace, state, rollout)
+    if ruling is None:
+        return ""
+    if ruling.answer is Answer.WAIT:
+        raise NotYet(f"{arguments.bundle}: the next step is not allowed yet: {ruling.why}")
+    if ruling.answer is Answer.HALT:
+        waiting = write_fleet(workspace, state, halt(rollout, arguments.bundle, True), time.time())
+        tell(workspace, waiting, f"published: serial {rollout.serial + 1} of {arguments.fleet}: halted")
+        raise Halted(
+            f"{arguments.bundle}: the rollout is halted: {ruling.why}. Devices that have the release keep it: "
+            "'rollout deny' takes it back, 'rollout resume' goes on"
+        )
+    return ruling.why
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from ota.publish.fleets import parse_steps, read_devices, read_fleet
+
+    steps = parse_steps(arguments.steps)
+    with opened(arguments) as (workspace, state):
+        rollout = read_fleet(workspace, state, arguments.fleet)
+        devices = [one for one in read_devices(workspace, state).values() if one.fleet == arguments.fleet]
+        print("\n".join(shares(rollout, arguments.bundle, devices, steps)) or f"{arguments.fleet} has no device")
+    return 0
 
 
 def _halt(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from ota.decide.rollout import begins, bucket, choose, reached
+from ota.decide.rollout import begins, bucket, choose, fair_salt, reached
 from ota.decide.window import in_window
 from ota.documents.device import DeviceDocument
 from ota.documents.rollout import Step, Wish
@@ -34,6 +34,19 @@ def test_shares_are_right_and_steps_only_add_devices() -> None:
         reached_before = now
     assert len(reached_before) == len(devices)
     assert not any(reached(replace(WISH, steps=(Step("prod", 0),)), one) for one in devices)
+
+
+@pytest.mark.fault("R3")
+@pytest.mark.parametrize("count", [100, 1000, 3000])
+def test_a_fair_salt_keeps_to_the_percentages_also_in_small_fleets(count: int) -> None:
+    devices = fleet(count)
+    salt = fair_salt("det/17/4", devices)
+    assert salt == fair_salt("det/17/4", devices)
+    assert salt.startswith("det/17/4")
+    for percent in (1, 2, 5, 10, 20, 25, 50, 100):
+        wish = replace(WISH, salt=salt, steps=(Step("prod", percent),))
+        share = sum(reached(wish, one) for one in devices) / count * 100
+        assert abs(share - percent) <= max(1.0, 400 / count), percent
 
 
 def test_another_salt_reaches_other_devices_first() -> None:

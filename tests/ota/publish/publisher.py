@@ -37,6 +37,15 @@ class Publisher:
         assert found == status, f"{found}: {self.out}{self.err}"
         return self.out
 
+    def status(self, *arguments: object) -> int:
+        """Run a command on this publisher's directory; its exit status."""
+        first, *rest = arguments
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            found = main(["publish", *str(first).split(), *map(str, rest), "--dir", str(self.dir)])
+        self.out, self.err = out.getvalue(), err.getvalue()
+        return found
+
     def do(self, *arguments: object, status: int = 0) -> str:
         """Run a command on this publisher's directory; a word of two parts, `rollout start`, comes first."""
         first, *rest = arguments

@@ -1,0 +1,53 @@
+"""Whether the reports of a key continue each other. A copied or restored disk makes them branch, or go back.
+
+Each report names the counters and nonces of those before it. Two reports with one counter and different nonces come
+from two disks, or from one that was put back to an earlier state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from ota.documents.report import MOST_CHAIN, Link
+
+#: counters and nonces of one line of reports, the oldest first
+Branch = tuple[Link, ...]
+#: lines that are kept for a key
+MOST_BRANCHES = 4
+
+
+class Continuity(Enum):
+    """How a report follows the ones that were seen."""
+
+    FIRST = "first"
+    NEXT = "next"
+    #: so many were missed that the chain does not reach back
+    GAP = "gap"
+    #: it was seen before, or one after it was
+    OLD = "old"
+    #: its chain branches off: the disk went back to an earlier state, or there are two of it
+    RESTORED = "restored"
+    #: both branches go on: two devices have one key
+    CLONED = "cloned"
+
+
+def follow(branches: Sequence[Branch], link: Link, chain: Branch) -> tuple[tuple[Branch, ...], Continuity]:
+    """Return the branches with a report taken in, the one that it is on last, and how it follows.
+
+    Args:
+        branches: of this key, the one that grew last at the end.
+        link: the counter and nonce of the report; chain: those of the reports before it.
+    """
+    grown = (*chain, link)[-MOST_CHAIN - 1 :]
+    if not branches:
+        return (grown,), Continuity.FIRST
+    if any(link in branch for branch in branches):
+        return tuple(branches), Continuity.OLD
+    for branch in reversed(branches):
+        if branch[-1] in grown:
+            others = tuple(one for one in branches if one is not branch)
+            return (*others, grown), Continuity.NEXT if branch is branches[-1] else Continuity.CLONED
+    if grown[0][0] > branches[-1][-1][0]:
+        return (*branches[:-1], grown), Continuity.GAP
+    return (*branches, grown)[-MOST_BRANCHES:], Continuity.RESTORED

@@ -1,0 +1,173 @@
+"""Whether a rollout may take its next step, goes on waiting, or is halted. OTA.md 4.4.
+
+The same decision follows from signed reports and from metrics: both are counted into a `Tally` first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from ota.decide.rollout import reached
+from ota.documents.device import DeviceDocument
+from ota.documents.report import Report
+from ota.documents.rollout import Wish
+
+#: a rollout is halted when so few of those within the limit would show so many failures
+UNLIKELY = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What an operator asks of a step.
+
+    Attributes:
+        success: share of the included devices that are good, and have been for `soak_seconds`.
+        errors: share that may fail.
+        silent_seconds: a report that is older says nothing any more.
+    """
+
+    success: float = 0.95
+    errors: float = 0.02
+    soak_seconds: float = 86400.0
+    silent_seconds: float = 2 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The devices that the steps of a rollout include, counted.
+
+    Attributes:
+        good: the wanted release serves, and passed its probation. soaked: those of them that did so long enough ago.
+        failed: the release failed there for good.
+        silent: no report, or an old one; 0 where metrics are asked, which do not name devices.
+    """
+
+    included: int
+    good: int = 0
+    soaked: int = 0
+    failed: int = 0
+    silent: int = 0
+
+    @property
+    def under_way(self) -> int:
+        """Devices that have neither succeeded nor failed."""
+        return max(0, self.included - self.good - self.failed - self.silent)
+
+    def __str__(self) -> str:
+        parts = [f"{self.good} good ({self.soaked} for long enough)", f"{self.failed} failed"]
+        parts += [f"{self.under_way} under way"] + ([f"{self.silent} silent"] if self.silent else [])
+        return f"{self.included} devices included: {', '.join(parts)}"
+
+
+class Answer(Enum):
+    """Of the gate."""
+
+    GO = "go"
+    WAIT = "wait"
+    HALT = "halt"
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """The answer, and its reason with figures."""
+
+    answer: Answer
+    why: str
+
+
+def includes(wish: Wish, device: DeviceDocument) -> bool:
+    """Return whether a device shall have the wanted release: by its pin, else by the steps."""
+    pinned = wish.pin.get(device.device)
+    return pinned == wish.want if pinned is not None else reached(wish, device)
+
+
+def count(
+    wish: Wish, devices: Iterable[DeviceDocument], reports: Mapping[str, Report], bounds: Bounds, now: float
+) -> Tally:
+    """Return the included devices, counted by their newest genuine reports."""
+    included = good = soaked = failed = silent = 0
+    for device in devices:
+        if not includes(wish, device):
+            continue
+        included += 1
+        report = reports.get(device.device)
+        is_good, since = _good(wish, report)
+        if report is None or (now - report.time > bounds.silent_seconds and not _failed(wish, report)):
+            silent += 1
+        elif is_good:
+            good += 1
+            soaked += bool(not bounds.soak_seconds or (since and now - since >= bounds.soak_seconds))
+        elif _failed(wish, report):
+            failed += 1
+    return Tally(included, good, soaked, failed, silent)
+
+
+def _good(wish: Wish, report: Report | None) -> tuple[bool, int]:
+    """Return whether the wanted release is good, and since when."""
+    found = report.bundles.get(wish.bundle) if report else None
+    if found is None:
+        return False, 0
+    return found.release == wish.want and not found.next, found.since
+
+
+def _failed(wish: Wish, report: Report) -> bool:
+    """Return whether the wanted release failed for good, and does not serve after all, by another variant."""
+    if _good(wish, report)[0]:
+        return False
+    found = report.bundles.get(wish.bundle)
+    said = found is not None and (found.wanted, found.result) == (wish.want, "failure")
+    return said or any(
+        one.permanent and (one.bundle, one.release) == (wish.bundle, wish.want) for one in report.bad
+    )  # fmt: skip
+
+
+def decide(tally: Tally, bounds: Bounds) -> Ruling:
+    """Return whether the next step is allowed.
+
+    A rollout halts when more devices failed than the limit allows of all that are included. It halts earlier, too, when
+    so many failures among those that tried are very unlikely within the limit; one early failure alone is not.
+    """
+    tried = tally.good + tally.failed
+    errors = f"{tally.failed} of {tried} devices that tried it failed"
+    if tally.failed:
+        share = tally.failed / tried
+        limit = f"at most {_percent(bounds.errors)} may"
+        if tally.failed > bounds.errors * tally.included or _chance(tally.failed, tried, bounds.errors) < UNLIKELY:
+            return Ruling(Answer.HALT, f"{errors} ({_percent(share)}), {limit}; {tally}")
+        if share > bounds.errors:
+            return Ruling(Answer.WAIT, f"{errors} ({_percent(share)}), {limit}: more devices must try it; {tally}")
+    if not tally.included:
+        return Ruling(Answer.GO, "the steps include no device yet")
+    share = tally.soaked / tally.included
+    text = f"{tally.soaked} of {tally.included} devices ({_percent(share)}) have been good for"
+    text += f" {duration(bounds.soak_seconds)}, expected {_percent(bounds.success)}"
+    return Ruling(Answer.GO if share >= bounds.success else Answer.WAIT, f"{text}; {tally}")
+
+
+def _chance(failed: int, tried: int, share: float) -> float:
+    """Return the probability of at least so many failures when `share` of all devices fail (binomial)."""
+    if not 0 < share < 1:
+        return 0.0 if share <= 0 else 1.0
+    below = sum(
+        math.exp(
+            math.lgamma(tried + 1) - math.lgamma(one + 1) - math.lgamma(tried - one + 1)
+            + one * math.log(share) + (tried - one) * math.log1p(-share)
+        )
+        for one in range(failed)
+    )  # fmt: skip
+    return max(0.0, 1.0 - below)
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.3g} %"
+
+
+def duration(seconds: float) -> str:
+    """Return `24 h`, `90 min`, or `45 s`."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:g} {unit}"
+    return f"{seconds:g} s"

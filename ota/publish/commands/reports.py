@@ -1,0 +1,139 @@
+"""`report`: what devices say; and the flags by which `rollout step` and `rollout watch` ask them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from ota.errors import UsageError
+from ota.publish.commands import Subcommands, add, opened
+
+if TYPE_CHECKING:
+    from ota.decide.gate import Bounds, Ruling
+    from ota.documents.rollout import Rollout
+    from ota.publish.repository import State
+    from ota.publish.workspace import Workspace
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def add_parsers(subcommands: Subcommands) -> None:
+    """Add the subcommand."""
+    parser = add(subcommands, "report", _report, "sum up the reports of devices")
+    parser.add_argument("place", nargs="+", metavar="DIR|URL", help="where devices put their reports")
+    parser.add_argument("--fleet", default="", help="this fleet only")
+    parser.add_argument("--silent", default="48h", metavar="TIME", help="after which a device counts as silent (48h)")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def add_gate_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the gate."""
+    group = parser.add_argument_group("the gate: asked before more devices get the release")
+    group.add_argument(
+        "--reports", action="append", default=[], metavar="DIR|URL", help="where devices put their reports"
+    )
+    group.add_argument("--prometheus", default="", metavar="URL", help="a Prometheus that scrapes the fleet")
+    group.add_argument(
+        "--select", default="", metavar="MATCHERS", help="""labels of the fleet there: 'fleet="plant"'"""
+    )
+    group.add_argument("--success", metavar="PERCENT", help="share of the included devices that must be good (95%%)")
+    group.add_argument("--errors", metavar="PERCENT", help="share that may fail; above it the rollout is halted (2%%)")
+    group.add_argument("--soak", metavar="TIME", help="how long they must have been good: 30m, 24h, 2d (24h)")
+    group.add_argument("--silent", metavar="TIME", help="after which a report says nothing any more (48h)")
+
+
+def rule_of(arguments: argparse.Namespace, workspace: Workspace, state: State, rollout: Rollout) -> Ruling | None:
+    """Return the ruling of the gate; None = the flags name no place to ask.
+
+    Raises:
+        UsageError: a flag has another form, or there is a limit without a place to ask.
+    """
+    from ota.publish.fleets import wish_of
+    from ota.publish.reports.gate import Evidence, rule
+
+    bounds = _bounds(arguments)
+    if not arguments.reports and not arguments.prometheus:
+        given = [one for one in ("success", "errors", "soak", "silent", "select") if getattr(arguments, one)]
+        if given:
+            raise UsageError(f"--{given[0]} needs --reports DIR|URL or --prometheus URL: where shall the gate look?")
+        return None
+    evidence = Evidence(tuple(arguments.reports), arguments.prometheus, arguments.select)
+    return rule(workspace, state, rollout, wish_of(rollout, arguments.bundle), evidence, bounds, time.time())
+
+
+def _bounds(arguments: argparse.Namespace) -> Bounds:
+    from ota.decide.gate import Bounds
+
+    return Bounds(
+        parse_percent("--success", arguments.success or "95%"),
+        parse_percent("--errors", arguments.errors or "2%"),
+        parse_duration("--soak", arguments.soak or "24h"),
+        parse_duration("--silent", arguments.silent or "48h"),
+    )
+
+
+def parse_percent(flag: str, text: str) -> float:
+    """Return the share of `95%` or `95`. Raises UsageError."""
+    if not re.fullmatch(r"\d{1,3}(\.\d+)?%?", text) or float(text.rstrip("%")) > 100:
+        raise UsageError(f"{flag}: found {text!r}, expected a percentage such as 95%")
+    return float(text.rstrip("%")) / 100
+
+
+def parse_duration(flag: str, text: str) -> float:
+    """Return the seconds of `90s`, `30m`, `24h`, `2d`. Raises UsageError."""
+    if not re.fullmatch(r"\d{1,6}[smhd]|0", text):
+        raise UsageError(f"{flag}: found {text!r}, expected a time such as 30m, 24h, or 2d")
+    return int(text.rstrip("smhd")) * _UNITS.get(text[-1], 1.0)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from ota.publish.fleets import read_devices
+    from ota.publish.reports.collect import collect
+    from ota.publish.reports.memory import ReportMemory
+    from ota.publish.reports.summary import document, lines, summarize
+
+    silent = parse_duration("--silent", arguments.silent)
+    with opened(arguments) as (workspace, state):
+        every = read_devices(workspace, state)
+        devices = {name: one for name, one in every.items() if arguments.fleet in ("", one.fleet)}
+        if arguments.fleet and not devices:
+            raise UsageError(f"the fleet {arguments.fleet} has no device: 'edge-ota publish device list' shows all")
+        collected = collect(arguments.place, every)
+        memory = ReportMemory(workspace.path)
+        forked = memory.take(collected.genuine)
+        memory.save()
+    found = summarize(devices, collected, forked, silent, time.time())
+    if arguments.json:
+        print(json.dumps(document(found, collected.problems), indent=2))
+    else:
+        print("\n".join(lines(found, silent)))
+        for problem in collected.problems:
+            print(f"warning: {problem}", file=sys.stderr)
+    return 0
+
+
+def shares(rollout: Rollout, bundle: str, devices: Any, steps: dict[str, float]) -> list[str]:
+    """Return a line for each ring: how many of its devices a rollout includes, and how many the steps would add."""
+    from dataclasses import replace
+
+    from ota.decide.gate import includes
+    from ota.documents.rollout import Step
+    from ota.publish.fleets import wish_of
+
+    wish = wish_of(rollout, bundle)
+    after = replace(wish, steps=tuple(Step(*one) for one in ({s.ring: s.percent for s in wish.steps} | steps).items()))
+    found = []
+    for ring in sorted({one.ring for one in devices}):
+        those = [one for one in devices if one.ring == ring]
+        now = {one.device for one in those if includes(wish, one)}
+        then = {one.device for one in those if includes(after, one)}
+        text = f"{ring}: {len(now)} of {len(those)} devices"
+        if then != now:
+            names = sorted(then - now)
+            text += f", then {len(then)}; new: {', '.join(names[:10])}" + (" ..." if len(names) > 10 else "")
+        found.append(text)
+    return found

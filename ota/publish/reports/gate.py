@@ -1,0 +1,54 @@
+"""The gate of a rollout: reports, a Prometheus, or both are counted, and `decide.gate` rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ota.decide import gate
+from ota.decide.gate import Answer, Bounds, Ruling
+from ota.documents.rollout import Rollout, Wish
+from ota.publish.fleets import read_devices
+from ota.publish.reports import prometheus
+from ota.publish.reports.collect import collect
+from ota.publish.reports.memory import ReportMemory
+from ota.publish.repository import State
+from ota.publish.workspace import Workspace
+
+_ORDER = (Answer.HALT, Answer.WAIT, Answer.GO)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Where the gate looks.
+
+    Attributes:
+        reports: directories and URLs. prometheus: a URL, or "". matchers: labels of the fleet's targets there.
+    """
+
+    reports: tuple[str, ...] = ()
+    prometheus: str = ""
+    matchers: str = ""
+
+
+def rule(
+    workspace: Workspace, state: State, rollout: Rollout, wish: Wish, evidence: Evidence, bounds: Bounds, now: float
+) -> Ruling:
+    """Return whether the next step of a rollout is allowed; with both kinds of evidence, the stricter ruling.
+
+    Raises:
+        UsageError: a place of evidence is none. FetchError: it does not answer.
+    """
+    devices = {name: one for name, one in read_devices(workspace, state).items() if one.fleet == rollout.fleet}
+    rulings = []
+    if evidence.reports:
+        collected = collect(evidence.reports, devices)
+        memory = ReportMemory(workspace.path)
+        memory.take(collected.genuine)
+        memory.save()
+        tally = gate.count(wish, devices.values(), collected.newest, bounds, now)
+        rulings.append(gate.decide(tally, bounds))
+    if evidence.prometheus:
+        included = sum(gate.includes(wish, one) for one in devices.values())
+        tally = prometheus.ask(evidence.prometheus, wish, included, evidence.matchers, bounds)
+        rulings.append(gate.decide(tally, bounds))
+    return min(rulings, key=lambda one: _ORDER.index(one.answer))

@@ -1,0 +1,93 @@
+"""What earlier reports said of each key: with it, a report that branches off shows a disk that was copied or restored.
+
+`reports.json` beside `publish.json`; without it only reports that lie side by side are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ota import files
+from ota.decide.chain import MOST_BRANCHES, Branch, Continuity, follow
+from ota.documents.report import MOST_CHAIN
+from ota.errors import StoreError
+from ota.publish.reports.collect import Genuine
+from ota.strict_json import Members, canonical, parse
+
+SCHEMA = 1
+FILE = "reports.json"
+_MOST_BYTES = 1024 * 1024 * 1024
+_MOST_KEYS = 1_000_000
+_FORKS = (Continuity.RESTORED, Continuity.CLONED)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyMemory:
+    """What is known of a device's key.
+
+    Attributes:
+        branches: see `decide.chain`. fork: `restored` or `cloned`, and since when (epoch); "" = the reports continue.
+    """
+
+    branches: tuple[Branch, ...] = ()
+    fork: str = ""
+    since: int = 0
+
+
+class ReportMemory:
+    """The memory of all keys.
+
+    Raises:
+        StoreError: the file is damaged.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE
+        self._stored = files.read(self._path, _MOST_BYTES)
+        self.keys = _parsed(self._stored, str(self._path)) if self._stored is not None else {}
+
+    def take(self, genuine: Iterable[Genuine]) -> dict[str, KeyMemory]:
+        """Take in reports, the oldest first. Return device -> memory of its key, where its reports fork."""
+        forked = {}
+        for one in genuine:
+            known = self.keys.get(one.fingerprint, KeyMemory())
+            branches, how = follow(known.branches, one.report.link, one.report.chain)
+            fork, since = known.fork, known.since
+            if how in _FORKS and fork != Continuity.CLONED.value:
+                fork, since = how.value, one.report.time
+            self.keys[one.fingerprint] = known = KeyMemory(branches, fork, since)
+            if known.fork:
+                forked[one.report.device] = known
+        return forked
+
+    def save(self) -> None:
+        """Write the file, durably, if it changes."""
+        rows = {
+            key: {"branches": [[list(link) for link in one] for one in known.branches]}
+            | ({"fork": known.fork, "since": known.since} if known.fork else {})
+            for key, known in self.keys.items()
+        }
+        data = canonical({"schema": SCHEMA, "keys": rows})
+        if data != self._stored:
+            files.write_durably(self._path, data, 0o600)
+            self._stored = data
+
+
+def _parsed(data: bytes, what: str) -> dict[str, KeyMemory]:
+    members = Members(parse(data, what, _MOST_BYTES), what, StoreError)
+    if (schema := members.integer("schema")) != SCHEMA:
+        raise StoreError(f"{what} has schema {schema}, expected {SCHEMA}: update edge-ota, or remove it to begin anew")
+    return {key: _key(one, what) for key, one in members.tables("keys", most=_MOST_KEYS)}
+
+
+def _key(members: Members, what: str) -> KeyMemory:
+    try:
+        branches = tuple(
+            tuple((int(counter), str(nonce)) for counter, nonce in one[-MOST_CHAIN - 1 :])
+            for one in members.array("branches", most=MOST_BRANCHES)
+        )
+    except (TypeError, ValueError):
+        raise StoreError(f"{what} is damaged: remove it to begin anew") from None
+    return KeyMemory(branches, members.text("fork", ""), members.integer("since", 0))

@@ -1,0 +1,71 @@
+"""Reports that continue, branch off, and go back."""
+
+from __future__ import annotations
+
+import pytest
+
+from ota.decide.chain import MOST_BRANCHES, Branch, Continuity, follow
+
+Link = tuple[int, str]
+
+
+class Disk:
+    """The part of a device's disk from which reports continue."""
+
+    def __init__(self, chain: Branch = ()) -> None:
+        self.chain = chain
+
+    def copy(self) -> Disk:
+        return Disk(self.chain)
+
+    def report(self, nonce: str) -> tuple[Link, Branch]:
+        before = self.chain
+        counter = before[-1][0] + 1 if before else 1
+        self.chain = (*before, (counter, nonce))[-20:]
+        return (counter, nonce), before
+
+
+def seen(*reports: tuple[Link, Branch]) -> list[Continuity]:
+    branches: tuple[Branch, ...] = ()
+    found = []
+    for link, chain in reports:
+        branches, how = follow(branches, link, chain)
+        found.append(how)
+        assert len(branches) <= MOST_BRANCHES
+    return found
+
+
+def test_reports_that_continue_also_where_some_were_missed() -> None:
+    disk = Disk()
+    every = [disk.report(f"n{number}") for number in range(60)]
+    assert seen(*every)[1:] == [Continuity.NEXT] * 59
+    assert seen(every[0], every[10], every[20]) == [Continuity.FIRST, Continuity.NEXT, Continuity.NEXT]
+    assert seen(every[0], every[50], every[51]) == [Continuity.FIRST, Continuity.GAP, Continuity.NEXT]
+    assert seen(every[5], every[5], every[6], every[2]) == [
+        Continuity.FIRST, Continuity.OLD, Continuity.NEXT, Continuity.OLD,
+    ]  # fmt: skip
+
+
+@pytest.mark.fault("R4")
+def test_a_restored_disk_branches_off_and_a_clone_goes_on_beside_it() -> None:
+    first = Disk()
+    start = [first.report(f"n{number}") for number in range(5)]
+    backup = first.copy()
+    more = [first.report(f"m{number}") for number in range(3)]
+    again = [backup.report(f"r{number}") for number in range(3)]
+    assert seen(*start, *more, *again)[8:] == [Continuity.RESTORED, Continuity.NEXT, Continuity.NEXT]
+    clone = [first.report("late"), backup.report("later")]
+    assert seen(*start, *more, *again, *clone)[11:] == [Continuity.CLONED, Continuity.CLONED]
+
+
+@pytest.mark.fault("R4")
+def test_a_state_that_was_lost_goes_back_to_one() -> None:
+    disk, fresh = Disk(), Disk()
+    before = [disk.report(f"n{number}") for number in range(30)]
+    assert seen(*before, fresh.report("x"))[-1] is Continuity.RESTORED
+
+
+def test_a_disk_that_is_put_back_again_and_again_costs_no_memory() -> None:
+    first = Disk(((7, "n"),))
+    reports = [first.copy().report(f"r{number}") for number in range(50)]
+    assert set(seen(*reports)[1:]) == {Continuity.RESTORED}

@@ -1,0 +1,159 @@
+"""A rollout in steps that reports allow: 5, 25, 100 % of a thousand devices, with real signatures throughout."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ota.publish.fleet import Fleet, Simulated
+from tests.ota.publish.publisher import PASSPHRASE, Publisher
+
+GATE = ("--success", "95%", "--errors", "5%", "--soak", "24h")
+DEVICES = 1000
+
+
+def unlucky(name: str, release: int) -> bool:
+    """Two of a hundred devices fail each release."""
+    return int(name[-2:]) in (13, 64)
+
+
+@pytest.fixture(scope="module")
+def prepared() -> Iterator[Callable[[int], Fleet]]:
+    """Publishers with det 1 and det 2, and so many devices that run 1."""
+    memory = Path("/dev/shm")
+    base = Path(tempfile.mkdtemp(prefix="edge-ota-", dir=memory if memory.is_dir() else None))
+
+    @functools.cache
+    def fleet(count: int) -> Fleet:
+        publisher = Publisher(base / str(count))
+        publisher.base.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("EDGE_OTA_PUBLISH_PASSPHRASE", PASSPHRASE)
+            patch.chdir(publisher.base)
+            publisher.init("--family", "det")
+            publisher.release(1)
+            publisher.release(2)
+            found = Fleet(publisher)
+            found.add(count)
+            publisher.do("rollout start", "plant", "det", 2, "prod=5")
+        return found
+
+    yield fleet
+    shutil.rmtree(base)
+
+
+def copied(prepared: Fleet, publisher: Publisher) -> Fleet:
+    shutil.copytree(prepared.publisher.dir, publisher.dir)
+    return Fleet(publisher, [Simulated(one.document, one.key, 1) for one in prepared.devices])
+
+
+@pytest.fixture
+def fleet(prepared: Callable[[int], Fleet], publisher: Publisher) -> Fleet:
+    """A hundred devices."""
+    return copied(prepared(100), publisher)
+
+
+@pytest.fixture
+def thousand(prepared: Callable[[int], Fleet], publisher: Publisher) -> Fleet:
+    """A thousand devices."""
+    return copied(prepared(DEVICES), publisher)
+
+
+def share(names: set[str]) -> float:
+    return 100 * len(names) / DEVICES
+
+
+@pytest.mark.fault("R3")
+def test_a_thousand_devices_through_5_25_and_100_percent(thousand: Fleet) -> None:
+    before: set[str] = set()
+    for percent, following in ((5, 25), (25, 100), (100, 0)):
+        names = thousand.update(unlucky)
+        assert abs(share(names) - percent) <= 1
+        assert before <= names
+        before = names
+        if following:
+            step = ("rollout step", "plant", "det", f"prod={following}", "--reports", thousand.place)
+            assert "allowed: " in thousand.publisher.do(*step, *GATE)
+    found = thousand.report()
+    assert found["releases"] == {"det": {"1": 20, "2": 980}}
+    assert len(found["failures"][0]["devices"]) == 20
+
+
+def test_a_rollout_with_too_many_failures_halts_by_itself(thousand: Fleet) -> None:
+    status, following = 0, 5
+    while not status:
+        percent, following = following, 100 if following == 25 else 25
+        thousand.update(unlucky)
+        step = ("rollout step", "plant", "det", f"prod={following}", "--reports", thousand.place, "--errors", "1%")
+        status = thousand.publisher.status(*step)
+    assert status == 11
+    assert "the rollout is halted: " in thousand.publisher.err
+    assert "at most 1 % may" in thousand.publisher.err
+    assert thousand.wish().paused
+    assert [one.percent for one in thousand.wish().steps] == [percent]
+    runs = {one.name: one.release for one in thousand.devices}
+    thousand.update(unlucky)
+    assert runs == {one.name: one.release for one in thousand.devices}
+    assert "is halted: 'edge-ota publish rollout resume' comes first" in thousand.publisher.refused(*step)
+    assert "the rollout is halted" in thousand.publisher.do("rollout watch", "plant", "det", "--reports", ".")
+
+
+def test_a_step_that_comes_too_early_says_why(fleet: Fleet) -> None:
+    step = ("rollout step", "plant", "det", "prod=25", "--reports", fleet.place)
+    fleet.update(age=60)
+    said = fleet.publisher.refused(*step, status=10)
+    assert "det: the next step is not allowed yet: 0 of " in said
+    assert "(0 %) have been good for 24 h, expected 95 %" in said
+    for one in list(fleet.place.iterdir())[:50]:
+        one.unlink()
+    said = fleet.publisher.refused(*step, "--soak", "0", status=10)
+    assert " silent" in said
+    assert not fleet.wish().paused
+    fleet.publisher.refused("rollout watch", "plant", "det", "--reports", fleet.place, status=10)
+    fleet.update()
+    fleet.publisher.do("rollout watch", "plant", "det", "--reports", fleet.place, "--soak", "1m")
+    fleet.publisher.do("rollout step", "plant", "det", "prod=25", "--reports", fleet.place, "--soak", "1m")
+    assert [one.percent for one in fleet.wish().steps] == [25]
+
+
+def test_simulate_names_the_devices_that_a_step_adds(fleet: Fleet) -> None:
+    before = fleet.update()
+    said = fleet.publisher.do("rollout simulate", "plant", "det", "prod=20")
+    assert said.startswith(f"prod: {len(before)} of 100 devices, then ")
+    added = said.split("new: ")[1].split()[0].rstrip(",\n")
+    fleet.publisher.do("rollout step", "plant", "det", "prod=20")
+    assert added in fleet.update() - before
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--success", "95%"), "--success needs --reports DIR|URL or --prometheus URL"),
+        (("--errors", "x", "--reports", "."), "--errors: found 'x', expected a percentage such as 95%"),
+        (("--errors", "101", "--reports", "."), "--errors: found '101'"),
+        (("--soak", "1 day", "--reports", "."), "--soak: found '1 day', expected a time such as 30m, 24h, or 2d"),
+        (("--reports", "nowhere"), "nowhere is no directory of reports"),
+        (("--prometheus", "ftp://x"), "found 'ftp://x"),
+    ],
+)
+def test_wrong_flags_of_the_gate(fleet: Fleet, flags: tuple[str, ...], message: str) -> None:
+    assert message in fleet.publisher.refused("rollout step", "plant", "det", "prod=25", *flags)
+    assert not fleet.wish().paused
+
+
+def test_without_a_gate_a_step_is_taken_as_before(fleet: Fleet) -> None:
+    fleet.publisher.do("rollout step", "plant", "det", "prod=25")
+    assert "needs --reports" in fleet.publisher.refused("rollout watch", "plant", "det")
+
+
+def test_what_is_kept_beside_the_keys_is_small(fleet: Fleet) -> None:
+    fleet.update()
+    fleet.report()
+    path: Path = fleet.publisher.dir / "reports.json"
+    assert path.stat().st_mode & 0o77 == 0
+    assert path.stat().st_size < 100 * 2000

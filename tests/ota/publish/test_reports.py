@@ -1,0 +1,159 @@
+"""The reports of a fleet, summed up: who runs what, what failed, and which devices are not who they say."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from ota.documents.device import DeviceDocument
+from tests.ota.faulty_server import FaultyServer
+from tests.ota.publish.fleet import Fleet, Simulated, fingerprint
+from tests.ota.publish.publisher import PASSPHRASE, Publisher
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A publisher's directory with det 1, det 2, and six devices that have updated to it."""
+    base = tmp_path_factory.mktemp("prepared")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGE_OTA_PUBLISH_PASSPHRASE", PASSPHRASE)
+        patch.chdir(base)
+        publisher = Publisher(base)
+        publisher.init("--family", "det")
+        publisher.release(1)
+        publisher.release(2)
+        Fleet(publisher).add(6)
+        publisher.do("rollout start", "plant", "det", 2, "prod=100")
+    return base
+
+
+@pytest.fixture
+def fleet(prepared: Path, publisher: Publisher) -> Fleet:
+    """The fleet, with keys of its own."""
+    shutil.copytree(prepared / "publisher", publisher.dir)
+    found = Fleet(publisher)
+    found.devices = [Simulated(document(number), Ed25519PrivateKey.generate(), 1) for number in range(6)]
+    rows = [f"{one.name},plant,prod,{fingerprint(one.key)}" for one in found.devices]
+    (publisher.base / "d.csv").write_text("\n".join(["device,fleet,ring,fingerprint", *rows]))
+    publisher.do("device import", "d.csv", "--change")
+    return found
+
+
+def document(number: int) -> DeviceDocument:
+    return DeviceDocument(f"dev-{number:04}", "plant", "prod")
+
+
+def put(fleet: Fleet, name: str, data: bytes) -> None:
+    (fleet.place / name).write_bytes(data)
+
+
+def test_who_runs_what_and_what_failed(fleet: Fleet) -> None:
+    fleet.update(lambda name, release: name == "dev-0002")
+    said = fleet.publisher.do("report", fleet.place)
+    assert said.splitlines() == [
+        "6 devices, 6 reported in the last 48 h",
+        "det: 1 run 1, 5 run 2",
+        "det 2 failed (trial) on 1: dev-0002",
+    ]
+    (fleet.place / next(one.name for one in fleet.place.iterdir())).unlink()
+    found = fleet.report()
+    assert found["failures"] == [{"bundle": "det", "release": 2, "reason": "trial", "devices": ["dev-0002"]}]
+    assert len(json.dumps(found["silent"])) == len('["dev-0000"]')
+    assert fleet.report("--silent", "0")["silent"] == [one.name for one in fleet.devices]
+
+
+@pytest.mark.fault("R4")
+def test_two_devices_with_one_name_show(fleet: Fleet) -> None:
+    fleet.update()
+    double = replace(fleet.devices[3], key=Ed25519PrivateKey.generate(), chain=())
+    double.bad, double.release = (), 1
+    put(fleet, f"{double.name}.{fingerprint(double.key)[:8]}.json", double.sealed(double.report(time.time() + 60)))
+    found = fleet.report()
+    (doubt,) = found["doubts"]
+    assert f"dev-0003: two keys for one device: {fingerprint(fleet.devices[3].key)[:8]} was added" in doubt
+    assert fingerprint(double.key)[:8] in doubt
+    assert found["releases"] == {"det": {"2": 6}}, "the other key counts for nothing"
+
+
+@pytest.mark.fault("R4")
+@pytest.mark.fault("T8")
+def test_a_restored_disk_and_a_cloned_one_show(fleet: Fleet) -> None:
+    for _ in range(3):
+        fleet.update()
+    assert fleet.report()["doubts"] == []
+    backup = copy.copy(fleet.devices[1])
+    fleet.update()
+    fleet.report()
+    name = f"{backup.name}.{fingerprint(backup.key)[:8]}.json"
+    put(fleet, name, backup.sealed(backup.report(time.time() + 1, "another")))
+    (doubt,) = fleet.report()["doubts"]
+    assert "dev-0001: its reports went back to an earlier counter" in doubt
+    put(fleet, name, fleet.devices[1].sealed(fleet.devices[1].report(time.time() + 2)))
+    (doubt,) = fleet.report()["doubts"]
+    assert "dev-0001: two disks report with one key" in doubt
+    assert "a disk was cloned" in doubt
+
+
+def test_a_copy_of_an_old_report_changes_nothing(fleet: Fleet) -> None:
+    fleet.update(lambda name, release: True)
+    old = {one.name: one.read_bytes() for one in fleet.place.iterdir()}
+    fleet.publisher.do("report", fleet.place)
+    for one in fleet.devices:
+        one.bad = ()
+    fleet.update()
+    fleet.publisher.do("report", fleet.place)
+    for name, data in old.items():
+        put(fleet, f"old-{name}", data)
+    found = fleet.report()
+    assert (found["doubts"], found["failures"], found["releases"]) == ([], [], {"det": {"2": 6}})
+
+
+@pytest.mark.fault("T9")
+def test_forged_and_foreign_reports_count_for_nothing(fleet: Fleet) -> None:
+    fleet.update()
+    one = fleet.devices[0]
+    good = one.sealed(one.report(time.time()))
+    put(fleet, "changed.json", good.replace(b'"success"', b'"failure"'))
+    put(fleet, "signed.json", one.sealed(one.report(time.time()), Ed25519PrivateKey.generate()))
+    put(fleet, "empty.json", b"")
+    put(fleet, "long.json", b"x" * 600_000)
+    put(fleet, "key.json", good.replace(b"BEGIN PUBLIC KEY-----\\nM", b"BEGIN PUBLIC KEY-----\\nX"))
+    (fleet.place / "link.json").symlink_to("/etc/passwd")
+    stranger = Simulated(document(77), Ed25519PrivateKey.generate(), 1)
+    put(fleet, "stranger.json", stranger.sealed(stranger.report(time.time())))
+    found = fleet.report()
+    assert found["releases"] == {"det": {"2": 6}}
+    assert len(found["problems"]) == 5
+    assert sum("the signature does not fit" in one for one in found["problems"]) == 2
+    assert found["doubts"] == ["reports under names that are no devices here: dev-0077"]
+    fleet.publisher.do("device add", "dev-0077", "--fleet", "other", "--ring", "lab")
+    (doubt,) = fleet.report()["doubts"]
+    assert doubt == "reports that do not count, because the device was added without --key: dev-0077"
+    assert "warning: " in fleet.publisher.run("report", fleet.place, "--dir", fleet.publisher.dir) + fleet.publisher.err
+
+
+def test_reports_of_a_web_server(fleet: Fleet) -> None:
+    fleet.update()
+    held = {f"in/{one.name}": one.read_bytes() for one in fleet.place.iterdir()}
+    with FaultyServer(held) as server:
+        said = fleet.publisher.do("report", f"{server.url}in")
+        assert "6 devices, 6 reported" in said
+        said = fleet.publisher.do("report", f"{server.url}elsewhere")
+        assert "6 devices, 0 reported" in said
+        server.fault(status=500)
+        assert "HTTP 500" in fleet.publisher.refused("report", f"{server.url}in", status=3)
+
+
+def test_what_is_no_place_is_said(fleet: Fleet) -> None:
+    assert "is no directory of reports" in fleet.publisher.refused("report", "nowhere")
+    assert "no device" in fleet.publisher.refused("report", ".", "--fleet", "none")
+    assert "--silent: found '2 days'" in fleet.publisher.refused("report", ".", "--silent", "2 days")
+    (fleet.publisher.dir / "reports.json").write_bytes(b"{")
+    assert "reports.json" in fleet.publisher.refused("report", ".", status=4)
