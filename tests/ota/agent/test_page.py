@@ -1,0 +1,35 @@
+"""docs/ota_device.md has the messages of the agent and its store, and only those."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ota.store.journal import Stage
+from tests.docs.pages import ROOT
+from tests.docs.test_troubleshooting import END, pattern, quoted, texts
+from tests.ota.fetch.test_messages import raised
+
+PAGE = (ROOT / "docs/ota_device.md").read_text()
+#: identity and trust have a page of their own; records and journals that are not whole are rebuilt without a word
+NAMES = ("bookkeeping", "by_hand", "desired", "gates", "line", "switch", "building", "links", "lock", "releases")
+
+
+def sources() -> list[Path]:
+    return sorted(path for room in ("agent", "store") for path in (ROOT / "ota" / room).rglob("*.py"))
+
+
+def test_the_page_quotes_messages_of_the_program() -> None:
+    every = END.join(text for path in [*sources(), ROOT / "ota/files.py"] for text in texts(path.read_text()))
+    assert len(quoted(PAGE)) > 20
+    assert [text for text in quoted(PAGE) if not pattern(text).search(every)] == []
+
+
+def test_each_message_is_on_the_page() -> None:
+    known = [pattern(text) for text in quoted(PAGE)]
+    messages = [text for path in sources() if path.stem in NAMES for text in raised(path.read_text())]
+    assert len(messages) > 20
+    assert [text for text in messages if not any(one.search(text) for one in known)] == []
+
+
+def test_each_stage_is_on_the_page() -> None:
+    assert [stage for stage in Stage if f"| {stage.value} |" not in PAGE] == []
