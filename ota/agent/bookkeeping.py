@@ -7,13 +7,17 @@ from dataclasses import replace
 from ota.agent import switch
 from ota.agent.parts import Parts
 from ota.agent.status_file import StatusFile
-from ota.errors import OtaError, TrialFailed
+from ota.errors import NoSpace, OtaError, TrialFailed, Untrusted
 from ota.store import journal
 from ota.store.history import Event
 from ota.store.journal import Journal, Next, Stage
 
 #: stages before the switch, in their order; a run of the same release goes on from the one that was reached
 _ORDER = (Stage.PLANNED, Stage.INSTALLED, Stage.READY, Stage.TESTED)
+#: stages whose repetition costs a download or a trial, so that a failure waits longer each time
+_COSTLY = _ORDER[:3]
+#: errors that the next run finds again without a transfer, and that may be mended any time
+_CHEAP = (NoSpace, Untrusted)
 
 
 class Books:
@@ -85,7 +89,8 @@ class Books:
         following = entry.next
         self.status.count(f"{following.stage.value.lower()}/{error.reason}")
         if not error.permanent:
-            switch.remember(self._parts, bundle, following.release, variant, error)
+            if following.stage in _COSTLY and not isinstance(error, _CHEAP):
+                switch.remember(self._parts, bundle, following.release, variant, error)
             if following.stage is not Stage.SWITCHING:
                 self.step(entry, replace(following, reason=error.reason))
             return

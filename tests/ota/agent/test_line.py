@@ -395,3 +395,24 @@ def test_a_release_that_was_damaged_before_its_switch_is_installed_and_tried_aga
     device.want("det", 17)
     assert device.run()["det"].release == 17
     assert device.trial.tried == [("det", 16), ("det", 17), ("det", 17)]
+
+
+def test_a_full_disk_is_looked_at_again_by_each_run(device: Device) -> None:
+    """It costs nothing, and the operator may have freed space a minute ago."""
+    device.publish(release=17)
+    device.fetcher.failures = [NoSpace("the disk is full")] * 3
+    for _ in range(3):
+        with pytest.raises(NoSpace):
+            device.run(by_hand=False)
+    assert device.run(by_hand=False)["det"].release == 17
+
+
+def test_a_server_that_was_stopped_gets_the_release_with_the_next_run(device: Device) -> None:
+    device.publish(release=17)
+    device.server.up = False
+    for _ in range(5):
+        with pytest.raises(ServerError):
+            device.run(by_hand=False)
+    device.server.up = True
+    assert device.run(by_hand=False)["det"].release == 17
+    assert device.trial.tried == [("det", 16), ("det", 17)]
