@@ -108,6 +108,7 @@ class ModelStatistics:
         failures: reason -> requests.
         pending: requests accepted and not yet executing.
         client_errors: requests answered with an error of the client: HTTP status 4xx, or its gRPC code.
+        model_errors: responses in which the model itself put an error; Triton counts their requests as successes.
         recent, first_response: None unless `--metrics-config` asks for summaries, for histograms.
         recent_hits, recent_misses: look-ups of the response cache, as `recent`, of which end and whole time are set.
     """
@@ -128,6 +129,7 @@ class ModelStatistics:
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAILURE_REASONS, 0))
     pending: int = 0
     client_errors: int = 0
+    model_errors: int = 0
     request_seconds: Histogram = field(default_factory=Histogram)
     queue_seconds: Histogram = field(default_factory=Histogram)
     compute_seconds: Histogram = field(default_factory=Histogram)

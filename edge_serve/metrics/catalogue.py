@@ -146,6 +146,8 @@ CATALOGUE: tuple[Metric, ...] = (
            "Age of the oldest batch that the model is executing, 0 when it executes none"),
     Metric("edge_serve_client_errors_total", "counter", _MODEL, each(lambda m: m.stats.client_errors),
            "Requests answered with an error of the client: HTTP status 4xx, or its gRPC code"),
+    Metric("edge_serve_model_errors_total", "counter", _MODEL, each(lambda m: m.stats.model_errors),
+           "Responses in which the model itself put an error; Triton counts their requests as successes"),
     Metric("edge_serve_worker_restarts_total", "counter", _MODEL, each(lambda m: m.series.worker_restarts),
            "Restarts of the model's worker processes after a crash or a hang"),
     Metric("edge_serve_self_inference_failures_total", "counter", _MODEL, each(lambda m: m.series.failed_questions),

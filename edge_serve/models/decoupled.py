@@ -138,6 +138,8 @@ class DecoupledDriver(Driver):
             self._close(batch_id, index)
         response = self._response(stream.job, Reply() if reply is None else reply, final, lease, reply is None)
         now = self._clock.now_ns()
+        if reply is not None and reply.error is not None:
+            self.statistics.model_errors += 1
         if reply is not None and not stream.count:
             record.record_first_response(self.statistics, now - stream.job.arrival_ns)
         self._send(stream.job, response)

@@ -401,6 +401,8 @@ class Driver:
             if result.error is None or result.answered:
                 rows += job.rows
                 arrivals_ns.append(job.arrival_ns)
+                if result.error is not None:
+                    stats.model_errors += 1
             else:
                 reason = record.failure_reason(result.error, executed=True)
                 record.record_failure(stats, reason, now - job.arrival_ns)

@@ -51,6 +51,7 @@ def add_up(parts: list[ModelStatistics]) -> ModelStatistics:
         total.execution_count += part.execution_count
         total.pending += part.pending
         total.client_errors += part.client_errors
+        total.model_errors += part.model_errors
         for name in _DURATIONS:
             _add_duration(getattr(total, name), getattr(part, name))
         for reason, count in part.failures.items():

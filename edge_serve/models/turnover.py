@@ -109,6 +109,7 @@ class Turnover:
         failures = {v: r for v, r in zip(wanted, opened, strict=True) if isinstance(r, EdgeServeError)}
         if failures:
             await self._abandon(record, opened, failures)
+            await self._bring_back(record, plan, wanted)
             self._close_rooms(record, failures)
             if plan.kept is None:
                 for known in record.failed():
@@ -162,6 +163,28 @@ class Turnover:
             tasks.append(self._retire_quietly(old, replaced=False))
         self._refresh(record)
         await asyncio.wait(tasks)
+
+    async def _bring_back(self, record: ModelRecord, plan: Plan, wanted: list[int]) -> None:
+        """Load again what left first for versions that then failed, so that the requests that wait are answered.
+
+        A version of which `plan` has other files under the same name is gone.
+        """
+        old = record.plan
+        for known in record.ready():
+            room = known.served.runner if known.served is not None else None
+            if old is None or known.served is None or not isinstance(room, WaitingRoom):
+                continue
+            if old.directory == plan.directory and known.version in wanted:
+                continue
+            back = await self._try(old, known.version, own_worker=True)
+            if isinstance(back, Served):
+                room.open(back)
+                back.replace(known.served)
+                self._retire_quietly(known.served, replaced=True)
+                known.served = back
+                text = "model %s version %s serves again, because its successor failed to load"
+                log.warning(text, record.name, known.version, extra=about(record.name, known.version))
+        self._refresh(record)
 
     def _close_rooms(self, record: ModelRecord, failures: dict[int, EdgeServeError]) -> None:
         """The new versions do not load and the old ones have gone: whoever waits for them is told."""

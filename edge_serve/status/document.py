@@ -199,6 +199,7 @@ def _model(entry: IndexEntry, model: ModelFacts | None) -> Document:
             "in_flight": model.in_flight,
             "oldest_batch_seconds": _rounded(model.oldest_batch_seconds),
             "client_errors": model.statistics.client_errors,
+            "model_errors": model.statistics.model_errors,
             "last_inference_ms": model.statistics.last_inference_ms,
             "totals": _totals(model.statistics),
         }

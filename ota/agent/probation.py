@@ -109,9 +109,10 @@ def figures_of(document: Mapping[str, Any], model: str, version: str) -> Figures
         return Figures(ready=False, reason=f"version {version} is not there")
     totals = row.get("totals") or {}
     failures = totals.get("failures") or {}
+    errors = int(row.get("model_errors") or 0)  # Triton counts these requests as answered
     return Figures(
-        requests=int(totals.get("requests") or 0),
-        failures=sum(int(failures.get(reason) or 0) for reason in _OWN_FAILURES),
+        requests=max(0, int(totals.get("requests") or 0) - errors),
+        failures=errors + sum(int(failures.get(reason) or 0) for reason in _OWN_FAILURES),
         counts=tuple(int(count) for count in totals.get("duration_counts") or ()),
         restarts=_restarts(document, f"{model}:{version}"),
         memory_bytes=int(row.get("memory_bytes") or 0),

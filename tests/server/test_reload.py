@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.server.load import Load, busy
-from tests.server.running import ADD_SUB, Running, python_model, running
+from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, Running, python_model, running
 
 ROUTE = "/edge-serve/reload"
 #: takes long to come up, so that requests have to wait for it
@@ -47,6 +47,13 @@ def replace(root: Path, name: str, code: str, version: int) -> None:
     directory = python_model(root.parent / "fresh", name, code, version=version)
     os.rename(root / name, root.parent / f"old-{name}-{version}")
     os.rename(directory, root / name)
+
+
+def point(link: Path, target: Path) -> None:
+    """Point a link elsewhere at once."""
+    fresh = link.with_name(".fresh")
+    fresh.symlink_to(target)
+    os.rename(fresh, link)
 
 
 def test_a_named_model_is_loaded_and_its_version_served_when_the_reply_comes(server: Running, root: Path) -> None:
@@ -126,6 +133,29 @@ def test_unload_first_tells_waiting_requests_why_when_the_new_version_fails(serv
     assert "no weights" in answers[0][1]["error"]
     replace(root, "one", ADD_SUB, version=4)
     assert reload(server, {"models": ["one"], "unload_first": True})["one"]["versions"] == ["4"]
+
+
+def test_unload_first_brings_the_old_release_back_when_the_new_one_fails(server: Running, root: Path) -> None:
+    releases = root.parent / "releases"
+    config = f'name: "linked"\n{ADD_SUB_CONFIG}'
+    for release, code in ((16, ADD_SUB), (17, "import time\ntime.sleep(0.7)\nraise ValueError('no weights')")):
+        python_model(releases, str(release), code, config, version=release)
+    point(root / "linked", releases / "16")
+    assert reload(server, {"models": ["linked"]})["linked"]["versions"] == ["16"]
+
+    point(root / "linked", releases / "17")
+    load = Load()
+    results: list[dict[str, Any]] = []
+
+    def swap() -> None:
+        time.sleep(0.2)
+        results.append(reload(server, {"models": ["linked"], "unload_first": True})["linked"])
+
+    busy(load, [lambda: load.add_sub(server.http, "linked")] * 4, swap)
+    assert (results[0]["versions"], "no weights" in results[0]["reason"]) == (["16"], True)
+    assert (load.failures, load.answered > 0) == ([], True)
+    point(root / "linked", releases / "16")
+    assert reload(server, {"models": ["linked"]})["linked"]["versions"] == ["16"]
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,8 @@ def test_it_is_good_with_its_requests_and_its_time() -> None:
 def test_failures_of_the_model_count_and_refusals_and_mistakes_of_clients_do_not() -> None:
     assert verdict(FakeServer(row(requests=100)), 1) is Verdict.WAIT
     assert verdict(FakeServer(row(requests=100, failed=20)), 1) is Verdict.BAD
+    own_errors = row(requests=120, model_errors=20)
+    assert verdict(FakeServer(own_errors), 1) is Verdict.BAD
     before = {"det": {"requests": 100, "failures": 20, "counts": [100, 0, 0]}}
     assert verdict(FakeServer(row(requests=100, failed=20)), 61, entry(baseline=before)) is Verdict.GOOD
 
