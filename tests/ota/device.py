@@ -54,6 +54,7 @@ class FakeTrust:
     floors: dict[str, int] = field(default_factory=dict)
     code: set[str] = field(default_factory=set)
     failure: OtaError | None = None
+    unset: bool = False
 
     def refresh(self) -> None:
         if self.failure is not None:
@@ -73,7 +74,7 @@ class FakeTrust:
         self.floors[name] = max(value, self.floors.get(name, 0))
 
     def clock_unset(self) -> bool:
-        return False
+        return self.unset
 
     def expires(self) -> dict[str, float]:
         return {"timestamp": 3600.0}

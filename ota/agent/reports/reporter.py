@@ -137,7 +137,6 @@ class Reporter:
         return dict(kept[:MOST_FACTS])
 
     def _content(self, state: ReportState, rollout: Rollout | None, error: str) -> Report:
-        clock_unset, floors_lost = self._doubts()
         known, events = bad.load(self._layout), history.read(self._layout)
         bundles = {}
         for bundle in {*journal.bundles(self._layout), *(rollout.models if rollout else ())}:
@@ -156,24 +155,20 @@ class Reporter:
             facts=state.facts,
             bundles=bundles,
             bad=failed_releases(known),
-            clock_unset=clock_unset,
-            floors_lost=int(floors_lost),
+            clock_unset=self._parts.trust.clock_unset(),
+            floors_lost=int(self._floors_lost()),
             paused=pause.read(self._layout) is not None,
             error=error,
             disk_free_bytes=free_bytes(self._layout),
         )
 
-    def _doubts(self) -> tuple[bool, float]:
-        """Return whether the clock is unset, and when the floors were lost."""
-        from ota.trust import clock_floor
+    def _floors_lost(self) -> float:
+        """Return when the version floors were lost; 0 = never, or that cannot be read."""
         from ota.trust.floors import Floors
 
-        try:
-            floors = Floors([self._layout.floors, self._parts.settings.floor_copy])
-        except OtaError:
-            return False, 0.0
-        reading = clock_floor.read(self._parts.clock.now(), floors, synchronized=True)
-        return reading.unset, floors.lost
+        with contextlib.suppress(OtaError):
+            return Floors([self._layout.floors, self._parts.settings.floor_copy]).lost
+        return 0.0
 
     def _address(self, url: str, counter: int) -> str:
         """Return the URL of a report: the placeholders filled in, or the file's name appended to the path."""

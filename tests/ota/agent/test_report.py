@@ -151,6 +151,9 @@ def test_a_run_that_ends_with_an_error_reports_it(device: Device, server: Report
     device.trust.failure = None
     run(device)
     assert newest(server).paused
+    device.trust.unset = True
+    run(device)
+    assert newest(server).clock_unset
 
 
 def test_nothing_leaves_without_a_place_or_where_the_operator_forbids_it(tmp_path: Path, server: ReportServer) -> None:

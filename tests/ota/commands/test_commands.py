@@ -12,6 +12,7 @@ import pytest
 
 from ota.layout import Layout
 from ota.store.lock import locked
+from tests.ota.report_server import ReportServer
 from tests.ota.site import ENVIRONMENT, Site, site
 
 
@@ -142,3 +143,22 @@ def test_a_server_that_is_not_there_is_said_and_nothing_is_switched(device: Site
     assert "9 is TESTED: server" in device.run("status")
     device.run("apply")
     assert device.serving() == "9"
+
+
+def test_reports_reach_the_publisher(device: Site, tmp_path: Path) -> None:
+    with ReportServer() as server:
+        device.run("apply", report_url=server.url)
+        (name,) = {path.rpartition("/")[2] for path in server.puts}
+        (tmp_path / name).write_bytes(server.files[server.puts[-1]])
+    serves = device.serving()
+    report = ("report", tmp_path, "--fleet", "plant")
+    assert "was added without --key: dev-1" in device.publisher.do(*report)
+    key = device.state / "identity" / "device.pub"
+    device.publisher.do("device add", "dev-1", "--fleet", "plant", "--ring", "prod", "--key", key, "--change")
+    assert device.publisher.do(*report).splitlines()[:2] == [
+        "1 devices, 1 reported in the last 48 h",
+        f"det: 1 run {serves}",
+    ]
+    step = ("rollout step", "plant", "det", "prod=100", "--reports", tmp_path)
+    assert "have been good for 24 h, expected 95 %" in device.publisher.refused(*step, status=10)
+    device.publisher.do(*step, "--soak", "0")
