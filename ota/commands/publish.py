@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from pathlib import Path
 
 from ota.errors import UsageError
+from ota.files import told
 from ota.publish.commands import MODULES
 from ota.settings import Settings
 
@@ -24,6 +26,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Run a subcommand."""
     try:
         status: int = arguments.publish(arguments)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise told(error, Path()) from None
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] in ("tuf", "securesystemslib", "cryptography"):
             raise UsageError(f"{error.name} is not installed: pip install 'edge-serve[ota]'") from None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from securesystemslib.exceptions import UnverifiedSignatureError
-from securesystemslib.signer import Signature, Signer
+from securesystemslib.signer import Key, Signature, Signer
 from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, Root, Targets
 
@@ -21,6 +21,7 @@ from ota import files
 from ota.documents.names import name as checked_name
 from ota.errors import OtaError, Untrusted, UsageError
 from ota.publish.change import Pending, Waiting, keep, keyids_of, read_pending, settle, waiting_for
+from ota.publish.keys import has_natural_id
 from ota.publish.repository import State
 from ota.publish.roles import ROOT, TARGETS
 from ota.publish.words import describe
@@ -140,6 +141,52 @@ def _check(request: Request, what: str) -> None:
             raise Untrusted(f"{what}: {role} goes from version {known} to {metadata.signed.version}; do not sign")
         if not isinstance(metadata.signed, Root if role == ROOT else Targets):
             raise Untrusted(f"{what}: the metadata of {role} is of another kind ({metadata.signed.type}); do not sign")
+        for key in _keys_in(metadata.signed):
+            if not has_natural_id(key):
+                raise Untrusted(f"{what}: {role} gives the ID {key.keyid[:16]} to another key; do not sign")
+
+
+def _keys_in(payload: Root | Targets) -> list[Key]:
+    if isinstance(payload, Root):
+        return list(payload.keys.values())
+    return list(payload.delegations.keys.values()) if payload.delegations is not None else []
+
+
+def read_memory(path: Path) -> dict[str, str]:
+    """Return what a key has signed before: role and version -> SHA-256.
+
+    Raises:
+        Untrusted: the file is damaged.
+    """
+    data = files.read(path)
+    if data is None:
+        return {}
+    return {name: str(value) for name, value in parse(data, str(path), MOST_BYTES).items()}
+
+
+def reminders(request: Request, memory: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each role of which the key has signed this version with other content, or a later one."""
+    found = []
+    for role, metadata in request.change.items():
+        version, digest = metadata.signed.version, hashlib.sha256(metadata.signed_bytes).hexdigest()
+        if memory.get(f"{role} {version}", digest) != digest:
+            found.append(
+                f"NOTE: this key has signed another version {version} of {role} before; that is right only if the "
+                "publisher dropped that change: ask"
+            )
+        later = [one for one in memory if one.rpartition(" ")[0] == role and int(one.rpartition(" ")[2]) > version]
+        if later:
+            found.append(f"NOTE: this key has signed {later[-1]} before, which is later: ask why {role} goes back")
+    return found
+
+
+def remember(path: Path, request: Request, memory: Mapping[str, str], roles: Sequence[str]) -> None:
+    """Keep what a key has signed."""
+    new = {
+        f"{role} {request.change[role].signed.version}": hashlib.sha256(request.change[role].signed_bytes).hexdigest()
+        for role in roles
+    }
+    files.write_durably(path, canonical({**memory, **new}), 0o600)
 
 
 def sign(request: Request, signers: Sequence[Signer]) -> tuple[bytes, list[str]]:

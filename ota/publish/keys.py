@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import hashlib
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from urllib.parse import urlencode
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from securesystemslib.formats import encode_canonical
 from securesystemslib.signer import CryptoSigner, HSMSigner, Key, Signer, SSlibKey
 
 from ota import files
@@ -263,6 +265,12 @@ def _told(error: Exception) -> str:
     return words.get(type(cause).__name__) or str(cause) or type(cause).__name__
 
 
+def has_natural_id(key: Key) -> bool:
+    """Return whether a key's ID is the hash of the key, as all IDs are here: no other key can have it."""
+    text = encode_canonical({"keytype": key.keytype, "scheme": key.scheme, "keyval": key.keyval}) or ""
+    return hashlib.sha256(text.encode()).hexdigest() == key.keyid
+
+
 def public_dict(key: Key) -> dict[str, Any]:
     """Return a public key as TUF writes it, with its ID."""
     return {"keyid": key.keyid, **key.to_dict()}
@@ -279,6 +287,8 @@ def public_from(found: object, what: str) -> SSlibKey:
         key = Key.from_dict(fields.pop("keyid"), fields)
         if not isinstance(key, SSlibKey):
             raise TypeError(type(key).__name__)
+        if not has_natural_id(key):
+            raise ValueError("its ID is that of another key")
     except (KeyError, TypeError, ValueError) as error:
         raise Untrusted(f"{what} is no public key: {error}") from None
     return key

@@ -16,11 +16,11 @@ from ota import files
 from ota.documents.device import read_device
 from ota.documents.floor import read_floor
 from ota.documents.manifest import Manifest, read_manifest
-from ota.documents.names import blob_path, floor_target, manifest_target, rollout_target
+from ota.documents.names import blob_path, code_target, floor_target, manifest_target, rollout_target
 from ota.documents.rollout import Rollout, Wish, read_rollout
 from ota.errors import OtaError, StoreError, Untrusted, UsageError
 from ota.publish.change import waiting_for
-from ota.publish.release import blobs_of_file, hash_chunks
+from ota.publish.release import Bundle, blobs_of_file, code_of, hash_chunks
 from ota.publish.repository import (
     State,
     put_metadata,
@@ -30,7 +30,7 @@ from ota.publish.repository import (
     stored_target,
     write_state,
 )
-from ota.publish.roles import ROLLOUT, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, family_role, paths_of
+from ota.publish.roles import ENGINES, ROLLOUT, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, family_role, paths_of
 from ota.publish.workspace import Workspace
 
 MOST_METADATA = 64 * 1024 * 1024
@@ -122,6 +122,9 @@ def check(repository: Path, state: State, now: float, fleet: str = "") -> Findin
                 with _noted(found):
                     _check_document(repository, state, role, target, found)
     _check_blobs(repository, found)
+    for manifest in found.manifests.values():
+        with _noted(found):
+            _check_code(repository, state, manifest)
     for rollout in found.rollouts.values():
         found.facts += _check_rollout(rollout, found)
     return found
@@ -200,6 +203,14 @@ def _check_blobs(repository: Path, found: Findings) -> None:
                 if entry.chunks and entry.sha256 not in good and hash_chunks(repository, entry) != entry.sha256:
                     raise Untrusted(f"the chunks of {model}/{entry.path} do not make the file: withdraw the release")
                 good.add(entry.sha256)
+
+
+def _check_code(repository: Path, state: State, manifest: Manifest) -> None:
+    for sha256, told in sorted(code_of(Bundle(repository, manifest, b"")).items()):
+        if code_target(manifest.family, sha256) not in state.listed(ENGINES):
+            raise Untrusted(
+                f"{manifest.bundle} {manifest.release}: {told} runs as code, and engines does not approve it"
+            )
 
 
 def _check_blob(repository: Path, sha256: str, size: int, what: str) -> None:
@@ -299,4 +310,5 @@ def copy_documents(source: Path, target: Path) -> None:
         there = target / path.relative_to(source)
         if path.is_file() and not there.exists():
             files.make_directory(there.parent)
-            shutil.copyfile(path, there)
+            with files.wrapped(there):
+                shutil.copyfile(path, there)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from tuf.api.metadata import Role, Root, Signed, Targets
-
-from ota.publish.roles import TOP
 
 MOST_TARGETS = 40
 
@@ -25,9 +25,21 @@ def describe(role: str, before: Signed | None, after: Signed, names: Mapping[str
     if isinstance(after, Targets):
         found += _delegations(before if isinstance(before, Targets) else None, after, names)
         found += _targets(before if isinstance(before, Targets) else None, after)
+    found += _others(before, after)
     if len(found) == 1:
         found.append("  nothing else changes")
     return found
+
+
+def _others(before: Signed | None, after: Signed) -> Iterator[str]:
+    """Yield the members of which no other line tells, where they differ or are unusual."""
+    told = ("version", "expires", "roles", "keys", "targets", "delegations")
+    usual = {"_type": after.type, "spec_version": after.spec_version, "consistent_snapshot": True}
+    old = before.to_dict() if before is not None else {}
+    new = after.to_dict()
+    for name in sorted({*old, *new} - {*told}):
+        if new.get(name) != old.get(name, usual.get(name)):
+            yield f"  {_shown(name)} becomes {_shown(json.dumps(new.get(name)))}"
 
 
 def _keys(before: Mapping[str, Role], after: Mapping[str, Role], names: Mapping[str, str]) -> Iterator[str]:
@@ -51,10 +63,17 @@ def _delegations(before: Targets | None, after: Targets, names: Mapping[str, str
     old, new = _roles(before), _roles(after)
     yield from _keys(old, new, names)
     for role in sorted(new):
-        paths = list(getattr(new[role], "paths", None) or [])
-        known = list(getattr(old.get(role), "paths", None) or [])
-        if role in TOP or paths != known:
-            yield f"  {_shown(role)} may sign {', '.join(map(_shown, paths)) or 'nothing'}"
+        rights, known = _rights(new[role]), _rights(old[role]) if role in old else {}
+        if rights.get("paths") != known.get("paths"):
+            yield f"  {_shown(role)} may sign {', '.join(map(_shown, rights.get('paths') or [])) or 'nothing'}"
+        for name in sorted({*rights, *known} - {"paths"}):
+            if rights.get(name) != known.get(name, True if name == "terminating" else None):
+                yield f"  {_shown(role)}: {_shown(name)} becomes {_shown(json.dumps(rights.get(name)))}"
+
+
+def _rights(role: Role) -> dict[str, Any]:
+    """Return what a delegation says beside its keys and their threshold."""
+    return {name: value for name, value in role.to_dict().items() if name not in ("name", "keyids", "threshold")}
 
 
 def _roles(targets: Targets | None) -> Mapping[str, Role]:

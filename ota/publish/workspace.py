@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ota import files
-from ota.errors import Busy, UsageError
+from ota.errors import Busy, Untrusted, UsageError
 from ota.publish.keys import (
     KeyPlace,
     KeyProblem,
@@ -148,14 +148,18 @@ def read(path: Path, secrets: Secrets) -> Workspace:
     data = files.read(path / "publish.json", MOST_BYTES)
     if data is None:
         raise UsageError(f"{path} is no publisher's directory: make one with 'edge-ota publish init {path}'")
-    found = parse(data, f"{path}/publish.json", MOST_BYTES)
+    what = f"{path}/publish.json"
+    found = parse(data, what, MOST_BYTES)
     if found.get("schema") != SCHEMA:
-        raise UsageError(f"{path}/publish.json has schema {found.get('schema')!r}, and this edge-ota reads {SCHEMA}")
-    keys = {}
-    for one in found["keys"]:
-        place = KeyPlace(one["name"], public_from(one["public"], f"{path}/publish.json"), one["uri"], one["module"])
-        keys[place.public.keyid] = place
-    return Workspace(path, secrets, keys, {str(kind): float(days) for kind, days in found["days"].items()})
+        raise UsageError(f"{what} has schema {found.get('schema')!r}, and this edge-ota reads {SCHEMA}")
+    try:
+        places = [
+            KeyPlace(one["name"], public_from(one["public"], what), one["uri"], one["module"]) for one in found["keys"]
+        ]
+        days = {str(kind): float(days) for kind, days in found["days"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Untrusted(f"{what} is damaged ({type(error).__name__} {error}): restore it from a backup") from None
+    return Workspace(path, secrets, {place.public.keyid: place for place in places}, days)
 
 
 @contextlib.contextmanager

@@ -157,7 +157,7 @@ def walk(directory: Path, version: int, release: int) -> dict[str, Path]:
         UsageError: a file cannot be in a release.
     """
     found = {}
-    for folder, folders, names in os.walk(directory):
+    for folder, folders, names in os.walk(directory, onerror=_raise):
         at_top = Path(folder) == directory
         for name in list(folders):
             path = Path(folder, name)
@@ -174,6 +174,10 @@ def walk(directory: Path, version: int, release: int) -> dict[str, Path]:
                 raise UsageError(f"{path} is no regular file, or a link to nothing: remove it")
             found[_released(path.relative_to(directory), version, release)] = path
     return found
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _is_other_version(name: str, version: int) -> bool:

@@ -55,16 +55,21 @@ def _request(arguments: argparse.Namespace) -> int:
 
 def _sign(arguments: argparse.Namespace) -> int:
     from ota import files
-    from ota.publish.ceremony import read_request, sign
+    from ota.publish import ceremony
 
     data = files.read(arguments.request, MOST_BYTES)
     if data is None:
         raise UsageError(f"{arguments.request} is not there: expected a file that 'edge-ota publish request' wrote")
-    request = read_request(data, str(arguments.request))
-    print("\n".join(request.words()), flush=True)
+    request = ceremony.read_request(data, str(arguments.request))
+    memories = [path.with_name(f"{path.stem}.signed.json") for path in arguments.key]
+    known = [ceremony.read_memory(path) for path in memories]
+    print("\n".join(request.words()))
+    print("".join(f"{one}\n" for memory in known for one in ceremony.reminders(request, memory)), end="", flush=True)
     if not confirm("Sign this?", arguments.yes):
         raise OtaError("nothing was signed")
-    signed, roles = sign(request, _signers(arguments))
+    signed, roles = ceremony.sign(request, _signers(arguments))
+    for path, memory in zip(memories, known, strict=True):
+        ceremony.remember(path, request, memory, roles)
     first = arguments.key[0].stem if arguments.key else f"{arguments.token}-{arguments.token_id}"
     out = arguments.out or arguments.request.with_name(f"{arguments.request.stem}.{first}.sig.json")
     files.write_durably(out, signed)

@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,19 +88,86 @@ def test_the_words_come_from_the_metadata_and_not_from_the_publisher(team: Publi
     assert "\x1b" not in team.out
 
 
+def changed(text: str, path: tuple[str | int, ...], value: object) -> str:
+    """Return a request with one member replaced."""
+    request = json.loads(text)
+    place: Any = request
+    for part in path[:-1]:
+        place = place[part]
+    place[path[-1]] = value
+    return json.dumps(request)
+
+
+HIDDEN: list[tuple[tuple[str | int, ...], object, str]] = [
+    (("consistent_snapshot",), False, "consistent_snapshot becomes false"),
+    (("x-note",), "hello", 'x-note becomes "hello"'),
+    (("delegations", "roles", 0, "terminating"), False, "terminating becomes false"),
+    (("delegations", "roles", 0, "paths"), ["*/*"], "may sign */*"),
+    (("delegations", "roles", 0, "threshold"), 9, "needs 9 of"),
+    (("delegations", "roles", 0, "keyids"), [], "LOSES the key"),
+    (("targets", "bundles/det/x.json"), {"length": 7, "hashes": {"sha256": "ab" * 32}}, "bundles/det/x.json is listed"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "words"), HIDDEN)
+def test_nothing_that_changes_is_hidden_from_the_signer(
+    team: Publisher, path: tuple[str | int, ...], value: object, words: str
+) -> None:
+    ceremony(team, "alice", "bob", "carol")
+    team.do("renew", "root", "targets")
+    team.do("request", "--out", "request.json")
+    assert team.out.count("  nothing else changes\n") == 2
+    role = "root" if path[0] in ("consistent_snapshot", "x-note") else "targets"
+    text = (team.base / "request.json").read_text()
+    (team.base / "request.json").write_text(changed(text, ("change", role, "signed", *path), value))
+    sign(team, "alice")
+    assert words in team.out
+
+
+def test_a_key_that_hides_behind_the_id_of_another(team: Publisher) -> None:
+    ceremony(team, "alice", "bob", "carol")
+    team.do("renew", "root")
+    team.do("request", "--out", "request.json")
+    text = (team.base / "request.json").read_text()
+    keyid = next(iter(json.loads(text)["change"]["root"]["signed"]["keys"]))
+    evil = changed(text, ("change", "root", "signed", "keys", keyid, "keyval"), {"public": "ab" * 32})
+    (team.base / "request.json").write_text(evil)
+    sign(team, "alice", status=4)
+    assert "to another key; do not sign" in one_sentence(team.err)
+
+
+def test_the_signer_is_reminded_of_other_signatures(team: Publisher) -> None:
+    ceremony(team, "alice", "bob", "carol")
+    team.do("family", "seg")
+    team.do("request", "--out", "request.json")
+    sign(team, "alice")
+    assert "NOTE" not in team.out
+    sign(team, "alice")
+    assert "NOTE" not in team.out
+    old = (team.base / "request.json").read_text()
+    team.do("request", "--discard")
+    team.do("family", "pose")
+    ceremony(team, "alice", "bob")
+    team.do("request", status=2)
+    sign(team, "carol", "request.json")
+    (team.base / "request.json").write_text(old)
+    sign(team, "alice", status=0)
+    assert "NOTE: this key has signed another version 2 of targets before" in team.out
+    team.do("family", "face")
+    ceremony(team, "alice", "bob")
+    (team.base / "request.json").write_text(old)
+    sign(team, "alice")
+    assert "NOTE: this key has signed targets 3 before, which is later" in team.out
+
+
 def test_a_request_that_nobody_published_is_not_signed(team: Publisher) -> None:
     ceremony(team, "alice", "bob", "carol")
     team.do("family", "seg")
     team.do("request", "--out", "request.json")
     text = (team.base / "request.json").read_text()
 
-    def refused(path: tuple[str, ...], value: object) -> str:
-        request = json.loads(text)
-        place = request
-        for part in path[:-1]:
-            place = place[part]
-        place[path[-1]] = value
-        (team.base / "request.json").write_text(json.dumps(request))
+    def refused(path: tuple[str | int, ...], value: object) -> str:
+        (team.base / "request.json").write_text(changed(text, path, value))
         sign(team, "alice", status=4)
         return one_sentence(team.err)
 

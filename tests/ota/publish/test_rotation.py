@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ota.documents.names import manifest_target
 from ota.errors import Untrusted
-from tests.ota.publish.publisher import Publisher, device
+from tests.ota.publish.publisher import Publisher, device, one_sentence
 
 ROLES = ("timestamp", "snapshot", "targets", "root", "models-det", "engines", "rollout")
 LIBRARIES = ("/usr/lib/softhsm/libsofthsm2.so", "/usr/lib/x86_64-linux-gnu/softhsm/libsofthsm2.so")
@@ -90,24 +90,25 @@ def test_a_new_family_has_keys_of_its_own(published: Publisher) -> None:
     assert device(published, "dev", time.time()).target(manifest_target("seg", "seg", 1)) is not None
 
 
-@pytest.fixture
-def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The library of a software token with the label `edge`."""
+@pytest.fixture(scope="module")
+def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The library of a software token with the label `edge`: one for all tests, because a process opens it once."""
     pytest.importorskip("pkcs11", reason="needs python-pkcs11: pip install 'edge-serve[ota-hsm]'")
     library = next((one for one in LIBRARIES if Path(one).exists()), "")
     if not library or shutil.which("softhsm2-util") is None:
         pytest.skip("needs SoftHSM2: apt-get install softhsm2")
-    (tmp_path / "tokens").mkdir()
-    config = tmp_path / "softhsm2.conf"
-    config.write_text(f"directories.tokendir = {tmp_path}/tokens\nobjectstore.backend = file\n")
-    monkeypatch.setenv("SOFTHSM2_CONF", str(config))
-    monkeypatch.setenv("EDGE_OTA_PUBLISH_PIN", PIN)
-    command = ["softhsm2-util", "--init-token", "--free", "--label", "edge", "--pin", PIN, "--so-pin", PIN]
-    subprocess.run(command, check=True, capture_output=True, timeout=30, env=os.environ)
-    return library
+    place = tmp_path_factory.mktemp("tokens")
+    config = place / "softhsm2.conf"
+    config.write_text(f"directories.tokendir = {place}\nobjectstore.backend = file\n")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SOFTHSM2_CONF", str(config))
+        patched.setenv("EDGE_OTA_PUBLISH_PIN", PIN)
+        command = ["softhsm2-util", "--init-token", "--free", "--label", "edge", "--pin", PIN, "--so-pin", PIN]
+        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        yield library
 
 
-def test_every_role_moves_to_a_token(published: Publisher, token: str) -> None:
+def test_every_role_moves_to_a_token(published: Publisher, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     factory = (published.dir / "root.json").read_bytes()
     sees(published, "sleeper", 1)
     for number, role in enumerate(ROLES, 10):
@@ -120,10 +121,28 @@ def test_every_role_moves_to_a_token(published: Publisher, token: str) -> None:
     sees(published, "sleeper", 2, factory)
     again = ("rotate", "timestamp", "--pkcs11", token, "--token", "edge", "--token-id")
     assert "has a key with ID 10 already" in published.refused(*again, 10, status=1)
-    os.environ["EDGE_OTA_PUBLISH_PIN"] = "9999"
-    assert "the PIN is wrong" in published.refused("refresh", status=1)
+    with monkeypatch.context() as patched:
+        patched.setenv("EDGE_OTA_PUBLISH_PIN", "9999")
+        assert "the PIN is wrong" in published.refused("refresh", status=1)
     assert "no such token" in published.refused(*again[:3], token, "--token", "other", status=1).lower()
     assert "is not there" in published.refused(*again[:3], "/nowhere.so", "--token", "edge", status=1)
+
+
+def test_a_person_signs_with_a_token(publisher: Publisher, token: str) -> None:
+    where = ("--pkcs11", token, "--token", "edge", "--token-id", 7)
+    publisher.run("key", "alice", *where)
+    publisher.run("key", "again", *where, "--existing")
+    assert (publisher.base / "alice.pub.json").read_text().partition("public")[2] == (
+        publisher.base / "again.pub.json"
+    ).read_text().partition("public")[2]
+    publisher.init("--family", "det", "--public-key", "root=alice.pub.json")
+    publisher.do("request", "--out", "request.json")
+    publisher.run("sign", "request.json", *where, "--yes")
+    publisher.do("collect", "request.edge-7.sig.json")
+    publisher.release(1)
+    sees(publisher, "dev", 1)
+    publisher.run("sign", "request.json", *where[:-1], 8, "--yes", status=1)
+    assert "has no key that can be used with ID 8" in one_sentence(publisher.err)
 
 
 def test_a_device_refuses_a_root_that_strangers_signed(published: Publisher, tmp_path: Path) -> None:

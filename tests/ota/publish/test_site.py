@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import io
 import shutil
 import socket
 import threading
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ota.cli import main
 from ota.documents.names import blob_path, manifest_target, rollout_target
 from ota.errors import Expired
 from ota.publish.serve import RepositoryServer
@@ -117,6 +120,38 @@ def test_verify_finds_what_is_missing_or_rolled_back(fleet: Publisher, tmp_path:
     fleet.do("verify")
     fleet.do("rollout deny", "a", "det", 2)
     assert "det 2 is wanted, and denied" in fleet.refused("verify", status=4)
+
+
+def test_verify_finds_code_that_nothing_approves(fleet: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet.model("py", {"config.pbtxt": b'backend: "python"', "1/model.py": b"import os"})
+    fleet.run("bundle", "py", "--release", 1, "--model", "py", "--family", "det")
+    with monkeypatch.context() as patched:
+        patched.setattr("ota.publish.release.code_files", lambda *arguments: [])
+        fleet.do("release", "py.1")
+    said = fleet.refused("verify", status=4)
+    assert "runs as code, and engines does not approve it" in said
+
+
+@pytest.mark.parametrize("name", ["publish.json", "state.json", "pending.json", "keys/rollout-1.pem"])
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"schema": 1, "keys": [{}], "days": {}}', b"\xff\0", b"[" * 100])
+def test_damaged_files_of_the_publisher(published: Publisher, name: str, data: bytes) -> None:
+    (published.dir / name).write_bytes(data)
+    for command in (("rollout start", "a", "det", 1, "x=1"), ("collect",)):
+        status = main_status(published, *command)
+        assert status or name in ("pending.json", "keys/rollout-1.pem")
+        if status:
+            one_sentence(published.err)
+
+
+def main_status(publisher: Publisher, *arguments: object) -> int:
+    """Run a command that may fail; its exit status."""
+    first, *rest = arguments
+    command = ["publish", *str(first).split(), *map(str, rest), "--dir", str(publisher.dir)]
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
+        status = main(command)
+    publisher.err = err.getvalue()
+    return status
 
 
 def test_what_a_stranger_changed_on_the_web_server_is_not_signed(fleet: Publisher) -> None:
