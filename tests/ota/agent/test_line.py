@@ -19,6 +19,7 @@ from ota.errors import (
     Unsuitable,
     Untrusted,
 )
+from ota.server.trial import UnitTrial
 from ota.store import bad, history, pause
 from ota.store.journal import Stage
 from tests.ota.bundles import files_of, sha256
@@ -416,3 +417,34 @@ def test_a_server_that_was_stopped_gets_the_release_with_the_next_run(device: De
     device.server.up = True
     assert device.run(by_hand=False)["det"].release == 17
     assert device.trial.tried == [("det", 16), ("det", 17)]
+
+
+def test_a_way_back_that_was_cut_off_is_finished_by_the_next_run(device: Device) -> None:
+    """Without a start of the device in between."""
+    device.publish(release=17)
+    device.probation.verdicts = [(Verdict.WAIT, "")] * 4000
+    device.run()
+    device.probation.verdicts = [(Verdict.BAD, "slow")]
+    device.server.failures = [ServerError("the connection was closed")] * 2
+    for _ in range(2):
+        with pytest.raises(ServerError):
+            device.run()
+        assert device.journal().next.stage is Stage.UNDOING  # type: ignore[union-attr]  # it is on its way back
+        assert device.server.serving == {"det": 17}
+    assert device.run()["det"].release == 16
+    assert device.server.serving == {"det": 16}
+
+
+@pytest.mark.fault("C3")
+def test_a_candidate_that_is_killed_is_no_verdict(device: Device) -> None:
+    program = device.root / "edge-serve"
+    program.write_text("#!/bin/sh\nkill -9 $$\n")
+    program.chmod(0o755)
+    fake, device.trial = device.trial, UnitTrial("", str(program))  # type: ignore[assignment]  # the real one
+    device.publish(release=17)
+    with pytest.raises(ServerError, match="ended with -9 and no result"):
+        device.run()
+    assert device.server.serving == {"det": 16}
+    assert not any(one.permanent for one in bad.load(device.layout).entries)
+    device.trial = fake
+    assert device.run()["det"].release == 17
