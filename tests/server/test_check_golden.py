@@ -166,7 +166,13 @@ def test_a_release_that_hangs_or_dies_in_its_trial(tmp_path: Path) -> None:
     assert (status, [told["by_name"][name]["failed"] for name in ("dies", "hangs")]) == (1, ["golden", "golden"])
     (dies,), (hangs,) = (told["by_name"][name]["golden"] for name in ("dies", "hangs"))
     assert "Its worker ended with exit status 7" in dies["problems"][0]
-    assert "hangs in its golden test, nothing has come from it for 5 s (--load-timeout)" in hangs["problems"][0]
+    said = "hangs in its golden test, nothing has come from it for 5 s (--load-timeout)"
+    assert said in hangs["problems"][0]
+
+    ensemble(tmp_path / "models", "chain", "hangs")  # whose golden test is a part of its load, as in the server
+    status, told = check(tmp_path / "models", "--load-timeout=5", "--model=chain")
+    assert (status, told["by_name"]["chain"]["failed"]) == (1, "load")
+    assert said in told["by_name"]["chain"]["error"]
 
 
 def test_the_95th_percentile() -> None:

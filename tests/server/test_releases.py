@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.load import Load, busy
+from tests.golden.golden_files import add_sub
+from tests.server.load import ADDS_UP, ADDS_UP_CONFIG, Load, busy
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, PATIENCE, Running, python_model, running
 
 #: tells what it was told about itself
@@ -49,8 +50,9 @@ def wait_for_version(server: Running, name: str, version: str) -> None:
 
 
 def load(server: Running) -> None:
-    status, answer = server.post("/v2/repository/models/det/load")
-    assert status == 200, answer
+    for name in ("det", "sums"):
+        status, answer = server.post(f"/v2/repository/models/{name}/load")
+        assert status == 200, answer
 
 
 def notice(server: Running) -> None:
@@ -61,31 +63,67 @@ def notice(server: Running) -> None:
 def test_a_link_that_is_turned_under_load_loses_nothing(tmp_path: Path, mode: str, tell: object) -> None:
     for number in (16, 17):
         release(tmp_path, "det", number)
-    point(tmp_path, "det", "det/16")
-    only = ("--load-model=det",) if mode == "explicit" else ()
+        python_model(tmp_path / "releases/sums", str(number), ADDS_UP, f'{ADDS_UP_CONFIG}\nname: "sums"', number)
+    for name in ("det", "sums"):
+        point(tmp_path, name, f"{name}/16")
+    only = ("--load-model=*",) if mode == "explicit" else ()
     with running(f"--model-repository={tmp_path}/models", f"--model-control-mode={mode}", *only) as server:
         assert versions(server, "det") == ["16"]
         clients = Load()
 
         def turn() -> None:
-            point(tmp_path, "det", "det/17")
+            time.sleep(0.2)
+            for name in ("det", "sums"):
+                point(tmp_path, name, f"{name}/17")
             (load if tell is load else notice)(server)
-            wait_for_version(server, "det", "17")
+            for name in ("det", "sums"):
+                wait_for_version(server, name, "17")
             time.sleep(0.2)
 
-        busy(clients, [partial(clients.add_sub, server.http, "det")] * 8, turn)
+        work = [partial(clients.add_sub, server.http, "det")] * 4
+        work += [partial(clients.adds_up, server.http, "sums", number, 50) for number in range(1, 5)]
+        busy(clients, work, turn)
         assert clients.failures[:3] == []
         assert clients.answered > 50
+        assert clients.sequences >= 4
         for number in (16, 17):
             server.wait_for_log(f"told det {number} {tmp_path}/releases/det/{number}$")
         server.wait_for_log("model det version 16 unloaded")
         assert 'nv_inference_request_success{model="det",version="17"}' in _metrics(server)
         assert json.loads(server.get("/v2/models/det/config")[1])["name"] == "det"
         index = json.loads(server.post("/v2/repository/index")[1])
-        assert [(one["name"], one["version"], one["state"]) for one in index if one["state"] == "READY"] == [
-            ("det", "17", "READY")
-        ]
-        assert server.log().count("changed in the repository: det") == (mode == "none")
+        ready = [(one["name"], one["version"]) for one in index if one["state"] == "READY"]
+        assert ready == [("det", "17"), ("sums", "17")]
+        assert server.log().count("changed in the repository: det, sums") == (mode == "none")
+
+
+def test_a_release_that_fails_its_golden_test_is_seen_by_no_client(tmp_path: Path) -> None:
+    """And the server is ready again once the link leads to the release that serves."""
+    add_sub(release(tmp_path, "det", 17))
+    bad = release(tmp_path, "det", 18)
+    (bad / "18/model.py").write_text(TELLS.replace("a - b", "a - b - 1"))
+    add_sub(bad)
+    point(tmp_path, "det", "det/17")
+    with running(f"--model-repository={tmp_path}/models") as server:
+        clients = Load()
+
+        def turn() -> None:
+            point(tmp_path, "det", "det/18")
+            notice(server)
+            server.wait_for_log(
+                "model 'det' version 18 fails its golden test: sample 'first': output 'OUTPUT1': 16 of 16"
+            )
+            assert server.get("/v2/health/ready")[0] == 400
+            point(tmp_path, "det", "det/17")
+            notice(server)
+            server.wait_for_log("model det is unchanged, nothing to load")
+
+        busy(clients, [partial(clients.add_sub, server.http, "det")] * 8, turn)
+        assert clients.failures[:3] == []
+        assert clients.answered > 50
+        assert versions(server, "det") == ["17"]
+        assert server.get("/v2/health/ready")[0] == 200
+        assert server.log().count("told det 17") == 1, "release 17 was loaded once"
 
 
 def _metrics(server: Running) -> str:
