@@ -9,5 +9,5 @@ by the hashes of a verified manifest.
 - `clock_floor`: the time that expiry is judged by, on devices whose clock may be wrong.
 - `dated`: metadata that is judged by that clock, as the agent uses it.
 - `roles`: which role must list a target path.
-- `roots`: the factory root, and the dates of stored metadata, read without tuf.
+- `roots`: the factory root, and times as TUF writes them.
 """

@@ -1,4 +1,4 @@
-"""The factory root, and the dates of stored metadata: read without tuf, so that `status` starts at once."""
+"""The factory root, the number of stored roots, and times as TUF writes them. Needs no tuf."""
 
 from __future__ import annotations
 
@@ -45,20 +45,6 @@ def stored_roots(metadata_dir: Path, version: int) -> int:
     while (metadata_dir / "root_history" / f"{version + count + 1}.root.json").exists():
         count += 1
     return count
-
-
-def stored_expiry(metadata_dir: Path) -> dict[str, float]:
-    """Return when each role's local metadata expires (epoch). For status; nothing is verified here."""
-    found = {}
-    for path in sorted(metadata_dir.glob("*.json")):
-        try:
-            signed = parse(files.read(path, MOST_METADATA) or b"", path.name, MOST_METADATA).get("signed")
-            expires = seconds_of(signed.get("expires")) if isinstance(signed, dict) else None
-        except (StoreError, Untrusted):
-            continue
-        if expires is not None:
-            found[path.stem] = expires
-    return found
 
 
 def seconds_of(text: Any) -> float | None:

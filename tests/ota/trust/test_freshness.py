@@ -11,7 +11,7 @@ from ota.trust import clock_floor
 from ota.trust.client import Trust
 from ota.trust.clock_floor import BUILT, DAY, HOUR, FlooredClock
 from ota.trust.floors import Floors
-from ota.trust.roots import seconds_of, stored_expiry
+from ota.trust.roots import seconds_of
 from tests.ota.simulator import NOW, ROLES, Repository
 from tests.ota.trust.device import MANIFEST, Device, refused
 
@@ -181,24 +181,12 @@ def test_forty_days_offline_then_fresh_metadata(repository: Repository, device: 
     repository.before_get = offline
     for day in range(0, 41, 10):
         refused(device, repository, FetchError, "the network is down", NOW + day * DAY)
-    assert stored_expiry(device.metadata)["timestamp"] == NOW + 3 * DAY
 
     repository.before_get = None
     refused(device, repository, Expired, "timestamp.json is expired", NOW + 40 * DAY)
     repository.advance(40 * DAY)
     repository.publish()
     assert device.run(repository, NOW + 40 * DAY).document(MANIFEST, 1000) == b'{"release": 1}'
-
-
-def test_the_dates_of_stored_metadata_need_no_library(repository: Repository, device: Device) -> None:
-    assert stored_expiry(device.metadata) == {}
-    device.run(repository)
-    (device.metadata / "targets.json").write_bytes(b"{")
-    (device.metadata / "models-det.json").write_bytes(b'{"signed": {"expires": "2026-13-01T00:00:00Z"}}')
-
-    assert stored_expiry(device.metadata) == {
-        role: NOW + ROLES[role][2] * DAY for role in ("root", "snapshot", "timestamp")
-    }
 
 
 @pytest.mark.parametrize("text", ["", "2026-11-01", "2026-11-01T00:00:00+00:00", None, 5, "2026-02-30T00:00:00Z"])

@@ -56,27 +56,29 @@ def _deep(levels: int) -> bytes:
     return b'{"signed": {"version": 1, "x": ' + b"[" * levels + b"]" * levels + b'}, "signatures": []}'
 
 
+NONSENSE = [
+    b"",
+    b"<html>Please log in</html>",
+    b"\xff\xfe\x00",
+    b"null",
+    b"[]",
+    b"{}",
+    b'{"signed": 5, "signatures": []}',
+    b'{"signed": {"_type": "root"}, "signatures": []}',
+    b'{"signed": {"version": NaN}, "signatures": []}',
+    b'{"signed": {"version": 1e999}, "signatures": []}',
+    b'{"signed": {"version": ' + b"9" * 5000 + b'}, "signatures": []}',
+    b'{"signatures": [], "signatures": [], "signed": {}}',
+    _deep(17),
+    _deep(7000),
+]
+
+
 @pytest.mark.fault("T14", "N5")
-@pytest.mark.parametrize("role", list(FILES))
 @pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"<html>Please log in</html>",
-        b"\xff\xfe\x00",
-        b"null",
-        b"[]",
-        b"{}",
-        b'{"signed": 5, "signatures": []}',
-        b'{"signed": {"_type": "root"}, "signatures": []}',
-        b'{"signed": {"version": NaN}, "signatures": []}',
-        b'{"signed": {"version": 1e999}, "signatures": []}',
-        b'{"signed": {"version": ' + b"9" * 5000 + b'}, "signatures": []}',
-        b'{"signatures": [], "signatures": [], "signed": {}}',
-        _deep(17),
-        _deep(7000),
-    ],
-    ids=lambda data: repr(data[:34]),
+    ("role", "data"),
+    [("timestamp", data) for data in NONSENSE] + [(role, data) for role in FILES for data in NONSENSE[1::5]],
+    ids=lambda value: repr(value[:34]),
 )
 def test_what_is_no_metadata(repository: Repository, device: Device, role: str, data: bytes) -> None:
     device.run(repository).document(MANIFEST, 1000)
