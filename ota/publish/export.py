@@ -12,7 +12,7 @@ from ota.documents.manifest import MOST_BYTES, read_manifest
 from ota.documents.names import blob_path
 from ota.errors import NoSpace, UsageError
 from ota.publish.release import blobs_of
-from ota.publish.repository import State, put, put_blob, put_metadata, read_target, stored_target
+from ota.publish.repository import State, put_blob, put_metadata, put_targets, read_target
 from ota.publish.roles import FAMILY_PREFIX
 from ota.publish.verify import needed
 from ota.publish.workspace import Workspace
@@ -39,14 +39,14 @@ def export(workspace: Workspace, state: State, fleet: str, out: Path) -> Exporte
         raise UsageError(f"{out} has other files: name an empty directory, or one with an older copy")
     targets = needed(workspace.repository, state, fleet)
     documents = {
-        target: (entry, read_target(workspace.repository, target, entry))
+        target: read_target(workspace.repository, target, entry)
         for role in state.delegated()
         for target, entry in state.listed(role).items()
         if target in targets
     }
     blobs: dict[str, int] = {}
     releases = []
-    for target, (_, data) in documents.items():
+    for target, data in documents.items():
         for bundle, release in _release_of(target):
             blobs.update(blobs_of(read_manifest(data, bundle, release)))
             releases.append(f"{bundle} {release}")
@@ -54,8 +54,7 @@ def export(workspace: Workspace, state: State, fleet: str, out: Path) -> Exporte
     _check_space(out, sum(missing.values()))
     for sha256 in missing:
         put_blob(out, sha256, workspace.repository / blob_path(sha256))
-    for target, (entry, data) in documents.items():
-        put(out / stored_target(target, entry.hashes["sha256"]), data)
+    put_targets(out, documents)
     families = {target.split("/")[1] for target in targets if target.startswith("bundles/")}
     left_out = {
         role

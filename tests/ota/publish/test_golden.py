@@ -139,6 +139,8 @@ def test_what_gives_no_golden_test(publisher: Publisher, server: Running) -> Non
     assert "add --golden-from" in refused("--golden-inputs", "in.json")
     other = ("--golden-from", f"127.0.0.1:{server.metrics}", "--golden-inputs", "in.json")
     assert "(HTTP 405)" in refused(*other, status=3)
+    np.savez(publisher.base / "pickled.npz", A=np.array([{}], dtype=object))
+    assert "pickled.npz has no inputs" in refused(*ask, "--golden-inputs", "pickled.npz")
     assert "no golden test for a budget" in refused("--budget", "p95_ms=2")
     assert "with one of p95_ms, memory_bytes, requests" in refused("--budget", "speed=2")
     assert "is not there" in refused(*ask, "--golden-inputs", "nothing.npz")

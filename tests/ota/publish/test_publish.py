@@ -50,10 +50,11 @@ def test_the_secrets_are_only_in_keys_and_only_for_their_owner(published: Publis
 
 @pytest.mark.fault("U6")
 def test_code_needs_the_keys_of_engines(published: Publisher) -> None:
-    published.model("py", {"config.pbtxt": b'backend: "python"', "1/model.py": b"import os"})
+    code = f"open({str(published.base / 'ran')!r}, 'w')".encode()
+    published.model("py", {"config.pbtxt": b'backend: "python"', "1/model.py": code, "conftest.py": code})
     published.run("bundle", "py", "--release", 1, "--model", "py", "--family", "det")
     said = published.refused("release", "py.1")
-    assert "py/1/model.py" in said
+    assert "py/conftest.py" in said
     assert "--engines" in said
     published.do("release", "py.1", "--engines")
     trust = device(published, "dev", time.time())
@@ -61,6 +62,7 @@ def test_code_needs_the_keys_of_engines(published: Publisher) -> None:
     assert manifest.variants[0].kind == "code"
     for _, entry in manifest.every_file():
         assert trust.target(code_target("det", entry.sha256)) == (entry.sha256, entry.size)
+    assert not (published.base / "ran").exists()
 
 
 def test_a_release_number_and_a_counter_are_used_once(published: Publisher) -> None:
