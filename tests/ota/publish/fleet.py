@@ -26,6 +26,18 @@ from tests.ota.publish.publisher import Publisher, device
 FLEET = "plant"
 BUNDLE = "det"
 Fails = Callable[[str, int], bool]
+#: of a large fleet
+DEVICES = 1000
+
+
+def unlucky(name: str, release: int) -> bool:
+    """Two of a hundred devices fail each release."""
+    return int(name[-2:]) in (13, 64)
+
+
+def share(names: set[str]) -> float:
+    """Return the percentage of a large fleet."""
+    return 100 * len(names) / DEVICES
 
 
 @dataclass

@@ -2,70 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.ota.publish.fleet import Fleet, Simulated
-from tests.ota.publish.publisher import PASSPHRASE, Publisher
+from tests.ota.publish.fleet import Fleet, share, unlucky
 
 GATE = ("--success", "95%", "--errors", "5%", "--soak", "24h")
-DEVICES = 1000
-
-
-def unlucky(name: str, release: int) -> bool:
-    """Two of a hundred devices fail each release."""
-    return int(name[-2:]) in (13, 64)
-
-
-@pytest.fixture(scope="module")
-def prepared() -> Iterator[Callable[[int], Fleet]]:
-    """Publishers with det 1 and det 2, and so many devices that run 1."""
-    memory = Path("/dev/shm")
-    base = Path(tempfile.mkdtemp(prefix="edge-ota-", dir=memory if memory.is_dir() else None))
-
-    @functools.cache
-    def fleet(count: int) -> Fleet:
-        publisher = Publisher(base / str(count))
-        publisher.base.mkdir()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("EDGE_OTA_PUBLISH_PASSPHRASE", PASSPHRASE)
-            patch.chdir(publisher.base)
-            publisher.init("--family", "det")
-            publisher.release(1)
-            publisher.release(2)
-            found = Fleet(publisher)
-            found.add(count)
-            publisher.do("rollout start", "plant", "det", 2, "prod=5")
-        return found
-
-    yield fleet
-    shutil.rmtree(base)
-
-
-def copied(prepared: Fleet, publisher: Publisher) -> Fleet:
-    shutil.copytree(prepared.publisher.dir, publisher.dir)
-    return Fleet(publisher, [Simulated(one.document, one.key, 1) for one in prepared.devices])
-
-
-@pytest.fixture
-def fleet(prepared: Callable[[int], Fleet], publisher: Publisher) -> Fleet:
-    """A hundred devices."""
-    return copied(prepared(100), publisher)
-
-
-@pytest.fixture
-def thousand(prepared: Callable[[int], Fleet], publisher: Publisher) -> Fleet:
-    """A thousand devices."""
-    return copied(prepared(DEVICES), publisher)
-
-
-def share(names: set[str]) -> float:
-    return 100 * len(names) / DEVICES
 
 
 @pytest.mark.fault("R3")
