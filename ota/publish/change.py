@@ -120,20 +120,25 @@ def _publish(workspace: Workspace, state: State, pending: Pending, now: float) -
 def publish_freshness(workspace: Workspace, before: State, after: State, now: float, *, snapshot: bool) -> None:
     """Make timestamp anew, and snapshot where it is asked for, and publish."""
     if snapshot:
-        meta = {f"{role}.json": MetaFile(after.version(role)) for role in (TARGETS, *after.delegated())}
+        meta = {f"{role}.json": _meta(after, role) for role in (TARGETS, *after.delegated())}
         payload: Signed = Snapshot(before.version(SNAPSHOT) + 1, expires=_expiry(workspace, SNAPSHOT, now), meta=meta)
         after.roles[SNAPSHOT] = Metadata(payload)
         _sign_here(workspace, before, after, SNAPSHOT)
     stamp = Timestamp(
         before.version(TIMESTAMP) + 1,
         expires=_expiry(workspace, TIMESTAMP, now),
-        snapshot_meta=MetaFile(after.version(SNAPSHOT)),
+        snapshot_meta=_meta(after, SNAPSHOT),
         unrecognized_fields={"x-issued": _time(now).strftime("%Y-%m-%dT%H:%M:%SZ")},
     )
     after.roles[TIMESTAMP] = Metadata(stamp)
     _sign_here(workspace, before, after, TIMESTAMP)
     write_state(workspace.path, after)
     put_metadata(workspace.repository, after)
+
+
+def _meta(state: State, role: str) -> MetaFile:
+    """Return version, length, and hash of a role's file: no other file under its name is ever looked at."""
+    return MetaFile.from_data(state.version(role), state.roles[role].to_bytes(), ["sha256"])
 
 
 def _after(state: State, roles: Mapping[str, Metadata[Any]]) -> State:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import time
 from collections.abc import Callable
@@ -130,3 +132,20 @@ def test_a_publication_that_is_cut_anywhere_is_completed_by_the_next(
             break
     assert cuts > 5
     published.do("verify")
+
+
+@pytest.mark.fault("T7", "T12")
+def test_each_file_of_metadata_is_named_by_its_hash(published: Publisher) -> None:
+    """So that a stolen key cannot put another file under the name of a role, nor a server mix two publications."""
+    published.do("rotate", "rollout")
+    folder = published.repository / "metadata"
+    timestamp = json.loads((folder / "timestamp.json").read_bytes())["signed"]
+    (name, meta), *rest = timestamp["meta"].items()
+    assert rest == []
+    snapshot = (folder / f"{meta['version']}.{name}").read_bytes()
+    found = {name: meta, **json.loads(snapshot)["signed"]["meta"]}
+
+    assert sorted(found) == ["engines.json", "models-det.json", "rollout.json", "snapshot.json", "targets.json"]
+    for name, meta in found.items():
+        data = (folder / f"{meta['version']}.{name}").read_bytes()
+        assert (meta["length"], meta["hashes"]) == (len(data), {"sha256": hashlib.sha256(data).hexdigest()})
