@@ -19,13 +19,12 @@ from ota import files
 from ota.decide.rollout import fair_salt
 from ota.documents.device import DeviceDocument, read_device
 from ota.documents.names import device_target, rollout_target
-from ota.documents.names import name as checked_name
 from ota.documents.rollout import Rollout, Step, Wish, read_rollout
 from ota.errors import Untrusted, UsageError
 from ota.publish.change import Change, Waiting, apply, edit, refuse_second
 from ota.publish.release import manifests_of, read_floors
 from ota.publish.repository import State, read_target
-from ota.publish.roles import ROLLOUT
+from ota.publish.roles import ROLLOUT, as_usage, checked_name
 from ota.publish.workspace import Workspace
 from ota.strict_json import canonical
 
@@ -42,7 +41,8 @@ def read_fleet(workspace: Workspace, state: State, fleet: str) -> Rollout:
 def write_fleet(workspace: Workspace, state: State, rollout: Rollout, now: float) -> list[Waiting]:
     """Publish a rollout document with the next serial."""
     data = canonical(rollout_dict(replace(rollout, serial=rollout.serial + 1)))
-    read_rollout(data, rollout.fleet)
+    with as_usage():
+        read_rollout(data, rollout.fleet)
     return _publish(workspace, state, {rollout_target(rollout.fleet): data}, now)
 
 
@@ -225,7 +225,8 @@ def device_data(document: DeviceDocument) -> bytes:
     if document.fingerprint:
         value["fingerprint"] = document.fingerprint
     data = canonical(value)
-    read_device(data, document.device)
+    with as_usage():
+        read_device(data, document.device)
     return data
 
 

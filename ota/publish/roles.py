@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ota.errors import UsageError
+from ota.documents.names import name
+from ota.errors import Untrusted, UsageError
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
 ENGINES, ROLLOUT = "engines", "rollout"
@@ -38,6 +40,25 @@ TEAM: Mapping[str, Plan] = {
 #: for one person, and for tests: one key for each role. One stolen key is enough to take over its role
 SMALL: Mapping[str, Plan] = {role: Plan(1, 1, plan.days) for role, plan in TEAM.items()}
 PRESETS: Mapping[str, Mapping[str, Plan]] = {"team": TEAM, "small": SMALL}
+
+
+@contextlib.contextmanager
+def as_usage() -> Iterator[None]:
+    """Turn what a document's reader refuses into wrong use: the publisher typed it."""
+    try:
+        yield
+    except Untrusted as error:
+        raise UsageError(error.message) from None
+
+
+def checked_name(found: object, what: str) -> str:
+    """Return a name that documents may contain.
+
+    Raises:
+        UsageError: it has other characters, or is too long.
+    """
+    with as_usage():
+        return name(found, what)
 
 
 def kind_of(role: str) -> str:

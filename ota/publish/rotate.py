@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from tuf.api.metadata import DelegatedRole, Delegations, Root, Signed, Targets
 
-from ota.documents.names import name as checked_name
 from ota.errors import UsageError
 from ota.publish.change import (
     Change,
@@ -33,6 +32,7 @@ from ota.publish.roles import (
     TIMESTAMP,
     TOP,
     Plan,
+    checked_name,
     family_role,
     kind_of,
     paths_of,

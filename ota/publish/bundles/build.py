@@ -12,12 +12,12 @@ from ota import files
 from ota.decide.code import code_files
 from ota.documents.manifest import CHUNKED_BYTES, MOST_CHUNKS, FileEntry, Manifest, read_manifest
 from ota.documents.names import blob_path
-from ota.documents.names import name as checked_name
 from ota.errors import OtaError, Untrusted, UsageError
 from ota.publish.bundles.golden import Wanted, add_golden
 from ota.publish.bundles.source import Source, check_members, read_source
 from ota.publish.bundles.variants import Described, read_variants, renamed_builds, variant_files
 from ota.publish.repository import pieces
+from ota.publish.roles import checked_name
 from ota.strict_json import canonical
 
 #: bytes of a chunk; files of more than MOST_CHUNKS such chunks get larger ones

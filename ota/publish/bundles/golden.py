@@ -301,9 +301,15 @@ def infer(server: str, model: str, sample: Sample) -> list[Tensor]:
     Raises:
         UsageError: the address is wrong. FetchError: the server does not answer, or refuses.
     """
-    url = urlsplit(server if "://" in server else f"http://{server}")
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise UsageError(f"--golden-from {server!r} is no address: expected one such as http://127.0.0.1:8000")
+    try:
+        url = urlsplit(server if "://" in server else f"http://{server}")
+        port = url.port
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ValueError
+    except ValueError:
+        raise UsageError(
+            f"--golden-from {server!r} is no address: expected one such as http://127.0.0.1:8000"
+        ) from None
     head = {
         "inputs": [
             {
@@ -319,7 +325,7 @@ def infer(server: str, model: str, sample: Sample) -> list[Tensor]:
     text = json.dumps(head).encode()
     headers = {"Inference-Header-Content-Length": str(len(text)), "Content-Type": "application/octet-stream"}
     kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    connection = kind(url.hostname, url.port, timeout=TIMEOUT_SECONDS)
+    connection = kind(url.hostname, port, timeout=TIMEOUT_SECONDS)
     path = f"{url.path.rstrip('/')}/v2/models/{quote(model, safe='')}/infer"
     try:
         connection.request("POST", path, text + b"".join(one.data for one in sample.inputs), headers)

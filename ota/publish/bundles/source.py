@@ -9,8 +9,8 @@ from pathlib import Path
 from ota import files
 from ota.decide.config_text import Field, fields_of
 from ota.documents.names import file_path
-from ota.documents.names import name as checked_name
 from ota.errors import Untrusted, UsageError
+from ota.publish.roles import checked_name
 
 CONFIG = "config.pbtxt"
 #: left out wherever they lie: hidden files, what editors, Python and version control leave behind

@@ -105,8 +105,8 @@ def _days(found: list[str]) -> dict[str, float]:
 
 
 def _key(arguments: argparse.Namespace) -> int:
-    from ota.documents.names import name as checked_name
     from ota.publish import keys
+    from ota.publish.roles import checked_name
 
     name, secrets = checked_name(arguments.name, "the key"), secrets_of(arguments)
     if arguments.pkcs11:

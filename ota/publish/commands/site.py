@@ -118,8 +118,9 @@ def _serve(arguments: argparse.Namespace) -> int:
         server = RepositoryServer(
             (arguments.bind, arguments.port), repository, ranges=not arguments.no_range, log=arguments.log
         )
-    except OSError as error:
-        raise UsageError(f"{arguments.bind} port {arguments.port}: {error.strerror}; name another --port") from None
+    except (OSError, OverflowError) as error:
+        told = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{arguments.bind} port {arguments.port}: {told}; name another --bind or --port") from None
     print(f"serving {repository} at {server.url}", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with server, contextlib.suppress(KeyboardInterrupt):

@@ -137,6 +137,7 @@ def test_what_gives_no_golden_test(publisher: Publisher, server: Running) -> Non
     assert "unknown model" in refused(*ask, "--golden-inputs", "in.json", status=3)
     assert "did not answer for det" in refused("--golden-from", "127.0.0.1:1", "--golden-inputs", "in.json", status=3)
     assert "add --golden-from" in refused("--golden-inputs", "in.json")
+    assert "is no address" in refused("--golden-from", "http://x:y", "--golden-inputs", "in.json")
     other = ("--golden-from", f"127.0.0.1:{server.metrics}", "--golden-inputs", "in.json")
     assert "(HTTP 405)" in refused(*other, status=3)
     np.savez(publisher.base / "pickled.npz", A=np.array([{}], dtype=object))

@@ -131,7 +131,11 @@ def test_each_device_has_its_own_name_and_key(published: Publisher) -> None:
     assert published.do("device list") == ""
     (published.base / "device.pub").write_text("nonsense")
     assert "no public key" in published.refused("device add", "dev-3", *add, status=4)
-    assert "expected a name" in published.refused("device add", "../x", "--fleet", "a", "--ring", "lab", status=4)
+    assert "expected a name" in published.refused("device add", "../x", "--fleet", "a", "--ring", "lab")
+    assert "expected local times such as" in published.refused(
+        "rollout start", "a", "det", 1, "lab=1", "--window", "25:00-26:00"
+    )
+    assert "expected a name" in published.refused("rollout start", "a b", "det", 1, "lab=1")
 
 
 def test_many_devices_at_once(published: Publisher) -> None:
@@ -144,7 +148,7 @@ def test_many_devices_at_once(published: Publisher) -> None:
     table.write_text("device,fleet\na-3,a\n")
     assert "line 2: there is no column 'ring'" in published.refused("device import", table)
     table.write_text("device,fleet,ring\na 3,a,x\n")
-    assert "expected a name" in published.refused("device import", table, status=4)
+    assert "expected a name" in published.refused("device import", table)
     assert "is not there" in published.refused("device import", "nothing.csv")
 
 

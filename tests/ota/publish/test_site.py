@@ -285,3 +285,6 @@ def test_a_device_that_disconnects_is_no_error(
 def test_serve_refuses_a_directory_that_is_none(publisher: Publisher) -> None:
     publisher.run("serve", "--dir", publisher.base, status=2)
     assert "is no repository" in one_sentence(publisher.err)
+    publisher.init()
+    assert "name another --bind or --port" in publisher.refused("serve", "--port", 99999)
+    assert "name another --bind or --port" in publisher.refused("serve", "--bind", "192.0.2.1")
