@@ -308,7 +308,8 @@ def _title(text: str) -> None:
 
 def main() -> int:
     """Run the demo; 0, 1 when a step failed, 130 after Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts background jobs with SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     begun = time.monotonic()
     base = Path(tempfile.mkdtemp(prefix="ota-demo-"))
     try:

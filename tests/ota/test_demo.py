@@ -93,11 +93,12 @@ def test_a_step_that_fails_fails_the_demo_with_its_reason(
 ) -> None:
     monkeypatch.setattr(module, "run", lambda demo: demo.ota("publish verify"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         assert module.main() == 1
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     shown = capfd.readouterr()
     assert "ota-demo failed: 'edge-ota publish verify' ended with status" in shown.err
     assert not list(tmp_path.iterdir())

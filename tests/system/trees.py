@@ -13,8 +13,8 @@ from deploy.debian.releases import RELEASES
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edge-serve" / "system-tests"
 
-#: what the package depends on, and what the tests look with
-_BASE = ("systemd", "systemd-sysv", "dbus", "libstdc++6", "iproute2", "procps", "curl")
+#: what the package depends on, what the tests look with, and a web server for the repository of edge-ota
+_BASE = ("systemd", "systemd-sysv", "dbus", "libstdc++6", "iproute2", "procps", "curl", "nginx-light")
 #: and what makes a machine boot by itself
 _KERNEL = ("linux-image-cloud-amd64", "initramfs-tools", "udev", "e2fsprogs")
 
@@ -94,6 +94,7 @@ def _equip(root: Path) -> None:
     wanted = units / "multi-user.target.wants"
     wanted.mkdir(exist_ok=True)
     (wanted / "agent.service").symlink_to("/etc/systemd/system/agent.service")
+    (units / "nginx.service").symlink_to("/dev/null")  # a test starts it with a configuration of its own
     (root / "etc/hostname").write_text("edge\n")
     (root / "etc/hosts").write_text("127.0.0.1 localhost edge\n")
     (root / "etc/systemd/network").mkdir(parents=True, exist_ok=True)
