@@ -72,6 +72,7 @@ def told(root: Path) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.fault("L1")
 def test_each_model_says_which_part_failed(told: dict[str, Any]) -> None:
     assert {name: (model["ok"], model["failed"]) for name, model in told["by_name"].items()} == {
         "a_calls": (True, ""), "broken": (False, "read"), "chain": (True, ""), "costly": (False, "budget"),
@@ -100,6 +101,7 @@ def test_a_good_release_has_figures(told: dict[str, Any]) -> None:
     assert chain["memory_bytes"] > trial["memory_bytes"], "an ensemble has the memory of its members"
 
 
+@pytest.mark.fault("L2", "L3")
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -158,6 +160,7 @@ def test_a_member_that_fails_its_golden_test_fails_the_ensemble(tmp_path: Path) 
     assert "fails its golden test: sample 'ones'" in told["by_name"]["chain"]["error"]
 
 
+@pytest.mark.fault("L1")
 @pytest.mark.slow
 def test_a_release_that_hangs_or_dies_in_its_trial(tmp_path: Path) -> None:
     release(tmp_path, "dies", "import os; os._exit(7)")

@@ -44,6 +44,7 @@ def test_a_unit_tries_models_below_its_directory_only(tmp_path: Path) -> None:
             UnitTrial(str(path), "").run(state / "trial" / "det", [], 60)
 
 
+@pytest.mark.fault("L1")
 def test_a_program_that_hangs_or_is_not_there_is_no_verdict(tmp_path: Path) -> None:
     slow = tmp_path / "slow"
     slow.write_text("#!/bin/sh\nsleep 60\n")
