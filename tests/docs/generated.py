@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     "docs/metrics.md": "edge_serve.metrics.document",
     "docs/settings.md": "edge_serve.config.server_docs",
+    "docs/ota_settings.md": "deploy.ota_settings",
+    "docs/ota_faults.md": "tests.ota.faults",
     "deploy/share/edge-serve.1": "deploy.man_page",
     "deploy/share/edge-serve.bash": "deploy.completion",
 }

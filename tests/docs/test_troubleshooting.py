@@ -41,7 +41,7 @@ def pattern(text: str) -> re.Pattern[str]:
 
 @pytest.fixture(scope="module")
 def every() -> str:
-    sources = (path.read_text() for path in sorted((ROOT / "edge_serve").rglob("*.py")))
+    sources = (path.read_text() for room in ("edge_serve", "ota") for path in sorted((ROOT / room).rglob("*.py")))
     return END.join(text for source in sources for text in texts(source))
 
 
