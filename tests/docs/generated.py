@@ -18,10 +18,12 @@ PAGES = {
     "docs/metrics.md": "edge_serve.metrics.document",
     "docs/settings.md": "edge_serve.config.server_docs",
     "docs/ota_settings.md": "deploy.ota_settings",
-    "docs/ota_faults.md": "tests.ota.faults",
     "deploy/share/edge-serve.1": "deploy.man_page",
     "deploy/share/edge-serve.bash": "deploy.completion",
 }
+
+#: pages that list tests; a test beside those checks that they are up to date
+OF_TESTS = {"docs/ota_faults.md": "tests.ota.faults"}
 
 #: pages with tables between `<!-- figures: NAME -->` and `<!-- end of figures -->` (benchmarks/tables.py)
 WITH_FIGURES = ("README.md", "benchmarks/README.md", "docs/devices.md", "docs/onnxruntime.md")
@@ -31,11 +33,11 @@ def generate(page: str) -> str:
     """Return the content that the page should have."""
     if page in WITH_FIGURES:
         return tables.fill((ROOT / page).read_text())
-    return str(importlib.import_module(PAGES[page]).page())
+    return str(importlib.import_module({**PAGES, **OF_TESTS}[page]).page())
 
 
 if __name__ == "__main__":
-    for page in (*PAGES, *WITH_FIGURES):
+    for page in (*PAGES, *OF_TESTS, *WITH_FIGURES):
         stale = not (ROOT / page).exists() or (ROOT / page).read_text() != generate(page)
         if stale and sys.argv[1:] == ["--write"]:
             (ROOT / page).write_text(generate(page))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.ota.faults import NOT_HERE, ROWS, _of_module, marked, page
+from tests.ota.faults import NOT_HERE, ROOT, ROWS, _of_module, marked, page
 
 
 def test_every_row_has_a_test_or_a_reason() -> None:
@@ -13,6 +13,10 @@ def test_every_row_has_a_test_or_a_reason() -> None:
     assert set(found) <= rows, "a mark names no row"
     assert rows - set(found) == set(NOT_HERE), "rows without a test, and without a reason"
     assert page().count("no test: ") == len(NOT_HERE)
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert (ROOT / "docs/ota_faults.md").read_text() == page(), "run `make docs`"
 
 
 def test_marks_are_found_wherever_pytest_finds_them() -> None:
