@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ota.agent import status_file
+from ota.agent.reports import outbox
 from ota.layout import Layout
 from ota.settings import Settings
 from ota.store import bad, history, journal, pause, places
@@ -50,6 +51,7 @@ def _document(layout: Layout, settings: Settings) -> dict[str, Any]:
     document = {**status_file.read(layout), "bad": rows}
     document["paused"] = {"since": found.since, "why": found.why} if found else None
     floors = Floors([layout.floors, settings.floor_copy])
+    document["reports_waiting"] = len(outbox.waiting(layout))
     document["floors_lost"], document["floors_warnings"] = floors.lost or None, floors.warnings
     return document
 
@@ -71,6 +73,8 @@ def _lines(layout: Layout, settings: Settings) -> Iterator[str]:
             verb = "expired" if when < now else "expires"
             yield f"metadata: {role} {verb} {_ago(when, now)}: a refresh needs the repository"
     yield from _floors(layout, settings, now)
+    if waiting := len(outbox.waiting(layout)):
+        yield f"reports: {waiting} wait to be sent; each run of 'edge-ota apply' tries, and says why it cannot"
     bundles = journal.bundles(layout)
     for bundle in bundles:
         entry = journal.read(layout, bundle)

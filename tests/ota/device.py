@@ -123,6 +123,7 @@ class FakeDevice:
 
     identity: Identity = field(default_factory=lambda: Identity(b"", "", NoSigner()))
     name: str = "dev-1"
+    known: Mapping[str, str] = field(default_factory=dict)
     room: bool = True
     print: str = "facts-1"
 
@@ -133,7 +134,7 @@ class FakeDevice:
         return {"arch": "x86_64", "edge_serve": "0.1.0"}
 
     def known_facts(self) -> Mapping[str, str]:
-        return {}
+        return self.known
 
     def fingerprint(self) -> str:
         return self.print

@@ -60,8 +60,8 @@ class Reporter:
                 is_wanted = self._make(error)
         except Busy:
             return  # the run that is at work reports
-        except OtaError as problem:
-            self._parts.tell(f"no report was made: {problem.message}")
+        except Exception as problem:  # a report is never worth an update, whatever is wrong with it
+            self._parts.tell(f"no report was made: {_text(problem)}")
             return
         if is_wanted:
             self.deliver(LAST_SECONDS)
@@ -84,8 +84,8 @@ class Reporter:
 
         try:
             outbox.deliver(self._layout, send, every="{counter}" in url)
-        except OtaError as problem:
-            self._parts.tell(f"the report waits for the next run: {problem.message}")
+        except Exception as problem:  # as above
+            self._parts.tell(f"the report waits for the next run: {_text(problem)}")
 
     def _make(self, error: str) -> bool:
         """Put a report into the outbox; whether there is a place for it."""
@@ -133,8 +133,8 @@ class Reporter:
         if not found:
             with contextlib.suppress(OtaError):
                 found = self._parts.device.facts()
-        kept = [(fact[:128], value[:256]) for fact, value in sorted(found.items()) if not fact.startswith("label.")]
-        return dict(kept[:MOST_FACTS])
+        own = [(fact, value) for fact, value in sorted(found.items()) if not fact.startswith("label.")]
+        return {_printable(fact[:128]): _printable(value[:256]) for fact, value in own[:MOST_FACTS]}
 
     def _content(self, state: ReportState, rollout: Rollout | None, error: str) -> Report:
         known, events = bad.load(self._layout), history.read(self._layout)
@@ -219,6 +219,15 @@ def reported(parts: Parts) -> Iterator[Reporter]:
         reporter.report(error.reason)
         raise
     reporter.report()
+
+
+def _text(problem: Exception) -> str:
+    return problem.message if isinstance(problem, OtaError) else f"{type(problem).__name__}: {problem}"
+
+
+def _printable(text: str) -> str:
+    """Return a text that `documents.report` accepts."""
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _host(url: str) -> tuple[str, str | None, int | None]:

@@ -266,6 +266,19 @@ def test_a_torn_state_and_a_disk_that_takes_nothing_end_no_run(
     assert device.tell.lines[-1] == "no report was made: read-only file system"
 
 
+def test_facts_that_are_no_plain_text_and_a_history_that_is_nonsense(device: Device, server: ReportServer) -> None:
+    device.facts.known = {"gpu": "Tegra\n\x00", "label.site": "hall-3", "long": "x" * 1000}
+    run(device)
+    assert newest(server).facts == {"gpu": "Tegra??", "long": "x" * 256}
+    device.layout.history.write_text('{"event":"good","bundle":"det","release":16,"time":1e999}\n')
+    run(device)
+    assert device.tell.lines[-1].startswith("no report was made: OverflowError")
+    device.publish(release=17)
+    run(device)
+    assert device.server.serving == {"det": 17}
+    assert det(server).release == 17
+
+
 def test_the_address_of_a_report() -> None:
     assert address("https://r.example/x", "dev", "ab") == "https://r.example/x/dev.ab.json"
     assert address("https://r.example/x?sig=1", "dev", "ab") == "https://r.example/x/dev.ab.json?sig=1"

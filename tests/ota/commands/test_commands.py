@@ -146,8 +146,14 @@ def test_a_server_that_is_not_there_is_said_and_nothing_is_switched(device: Site
 
 
 def test_reports_reach_the_publisher(device: Site, tmp_path: Path) -> None:
-    with ReportServer() as server:
+    with ReportServer(status=503) as server:
         device.run("apply", report_url=server.url)
+        assert "the report waits for the next run" in device.err
+        assert "HTTP 503" in device.err
+        assert "reports: 1 wait to be sent" in device.run("status")
+        server.status = 204
+        device.run("apply", report_url=server.url)
+        assert device.json("status")["reports_waiting"] == 0
         (name,) = {path.rpartition("/")[2] for path in server.puts}
         (tmp_path / name).write_bytes(server.files[server.puts[-1]])
     serves = device.serving()

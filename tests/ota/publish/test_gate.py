@@ -25,25 +25,29 @@ def test_a_thousand_devices_through_5_25_and_100_percent(thousand: Fleet) -> Non
     found = thousand.report()
     assert found["releases"] == {"det": {"1": 20, "2": 980}}
     assert len(found["failures"][0]["devices"]) == 20
+    watch = ("rollout watch", "plant", "det", "--reports", thousand.place)
+    said = thousand.publisher.refused(*watch, "--errors", "1%", status=11)
+    assert "20 of 1000 devices that tried it failed (2 %), at most 1 % may" in said
+    assert thousand.wish().paused
 
 
-def test_a_rollout_with_too_many_failures_halts_by_itself(thousand: Fleet) -> None:
+def test_a_rollout_with_too_many_failures_halts_by_itself(fleet: Fleet) -> None:
     status, following = 0, 5
     while not status:
-        percent, following = following, 100 if following == 25 else 25
-        thousand.update(unlucky)
-        step = ("rollout step", "plant", "det", f"prod={following}", "--reports", thousand.place, "--errors", "1%")
-        status = thousand.publisher.status(*step)
+        percent, following = following, 25 if following == 5 else 100
+        fleet.update(unlucky)
+        step = ("rollout step", "plant", "det", f"prod={following}", "--reports", fleet.place, "--errors", "1%")
+        status = fleet.publisher.status(*step)
     assert status == 11
-    assert "the rollout is halted: " in thousand.publisher.err
-    assert "at most 1 % may" in thousand.publisher.err
-    assert thousand.wish().paused
-    assert [one.percent for one in thousand.wish().steps] == [percent]
-    runs = {one.name: one.release for one in thousand.devices}
-    thousand.update(unlucky)
-    assert runs == {one.name: one.release for one in thousand.devices}
-    assert "is halted: 'edge-ota publish rollout resume' comes first" in thousand.publisher.refused(*step)
-    assert "the rollout is halted" in thousand.publisher.do("rollout watch", "plant", "det", "--reports", ".")
+    assert "the rollout is halted: " in fleet.publisher.err
+    assert "at most 1 % may" in fleet.publisher.err
+    assert fleet.wish().paused
+    assert [one.percent for one in fleet.wish().steps] == [percent]
+    runs = {one.name: one.release for one in fleet.devices}
+    fleet.update(unlucky)
+    assert runs == {one.name: one.release for one in fleet.devices}
+    assert "is halted: 'edge-ota publish rollout resume' comes first" in fleet.publisher.refused(*step)
+    assert "the rollout is halted" in fleet.publisher.do("rollout watch", "plant", "det", "--reports", ".")
 
 
 def test_a_step_that_comes_too_early_says_why(fleet: Fleet) -> None:
