@@ -136,7 +136,7 @@ def _check(request: Request, what: str) -> None:
     if published.roots and waiting_for(State(), published, ROOT, published.roots[-1]) is not None:
         raise Untrusted(f"{what}: its published root is not signed by its own keys; do not sign")
     for role, metadata in request.change.items():
-        known = published.root.version if role == ROOT and published.roots else published.version(role)
+        known = published.version(role)
         if metadata.signed.version != known + 1:
             raise Untrusted(f"{what}: {role} goes from version {known} to {metadata.signed.version}; do not sign")
         if not isinstance(metadata.signed, Root if role == ROOT else Targets):

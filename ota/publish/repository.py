@@ -55,7 +55,7 @@ class State:
     def version(self, role: str) -> int:
         """Return the version of a role; 0 = it has not been published."""
         if role == ROOT:
-            return len(self.roots)
+            return int(self.root.version) if self.roots else 0
         return int(self.roles[role].signed.version) if role in self.roles else 0
 
     def delegated(self) -> list[str]:

@@ -288,7 +288,12 @@ def recover(workspace: Workspace, repository: Path, root: bytes) -> State:
     Raises:
         UsageError: the copy is older than the publisher's own state. Untrusted, StoreError: as `load`.
     """
-    state = load(repository, root)
+    first = files.read(repository / "metadata" / "1.root.json", MOST_METADATA)
+    if first is None:
+        raise StoreError(f"{repository / 'metadata'} has no 1.root.json: copy all of metadata/")
+    state = load(repository, first)
+    if _parsed(root, "the root that is trusted").to_bytes() not in [one.to_bytes() for one in state.roots]:
+        raise Untrusted(f"the root that is trusted is none of those in {repository}: it is another repository")
     missing = sorted(set(state.delegated()) - set(state.roles))
     if missing:
         raise UsageError(f"{repository} lacks the metadata of {', '.join(missing)}: copy all of metadata/")

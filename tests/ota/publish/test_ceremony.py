@@ -238,6 +238,20 @@ def test_every_offline_role_rotates_through_files(team: Publisher) -> None:
     team.do("verify")
 
 
+def test_the_keys_of_a_family_may_be_elsewhere_too(publisher: Publisher) -> None:
+    publisher.run("key", "alice", "--out", "at-alice")
+    publisher.init("--family", "det", "--public-key", "models-det=at-alice/alice.pub.json")
+    ceremony(publisher, "alice")
+    publisher.release(1)
+    assert "models-det: 1 more of alice" in publisher.out
+    assert "no release of det is published" in publisher.refused("rollout start", "a", "det", 1, "lab=1")
+    publisher.do("request", "--out", "request.json")
+    assert "bundles/det/det.1.json is listed" in publisher.out
+    publisher.do("collect", sign(publisher, "alice"))
+    assert device(publisher, "dev", time.time()).document(manifest_target("det", "det", 1), 10**6)
+    publisher.do("rollout start", "a", "det", 1, "lab=1")
+
+
 def test_the_keys_of_engines_may_be_elsewhere_too(publisher: Publisher) -> None:
     publisher.run("key", "alice", "--out", "at-alice")
     publisher.init("--family", "det", "--public-key", "engines=at-alice/alice.pub.json")

@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
+import re
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -203,9 +207,15 @@ def test_a_restored_backup_goes_on_from_the_web_server(fleet: Publisher, tmp_pat
     shutil.copytree(fleet.repository, tmp_path / "web")
     recover = ("recover", "--repository", tmp_path / "web", "--root", tmp_path / "backup/root.json")
     shutil.copytree(fleet.dir / "keys", tmp_path / "backup/keys", dirs_exist_ok=True)
+    shutil.copy(fleet.dir / "root.json", tmp_path / "newest.json")
     shutil.rmtree(fleet.dir)
     shutil.copytree(tmp_path / "backup", fleet.dir)
-    assert fleet.do(*recover).startswith("recovered: root 2, timestamp 12;")
+    stranger = Publisher(tmp_path / "stranger")
+    stranger.base.mkdir()
+    stranger.init()
+    other = ("--root", stranger.dir / "root.json")
+    assert "it is another repository" in fleet.refused(*recover[:3], *other, status=4)
+    assert fleet.do(*recover[:4], tmp_path / "newest.json").startswith("recovered: root 2, timestamp 12;")
     fleet.do("verify")
     fleet.do("rollout resume", "a", "det")
     assert device(fleet, "dev", now).target(manifest_target("det", "det", 3)) is not None
@@ -280,6 +290,21 @@ def test_a_device_that_disconnects_is_no_error(
         device.recv(1000)
     assert ended.wait(10)
     assert capfd.readouterr().err == ""
+
+
+def test_serve_runs_until_it_is_stopped(published: Publisher) -> None:
+    command = [sys.executable, "-m", "ota", "publish", "serve", "--dir", str(published.dir), "--port", "0"]
+    root = Path(__file__).parents[3]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
+        assert process.stdout is not None
+        found = re.fullmatch(r"serving .+ at http://127\.0\.0\.1:(\d+)\n", process.stdout.readline())
+        assert found
+        connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=10)
+        connection.request("GET", "/metadata/1.root.json")
+        assert connection.getresponse().read() == (published.dir / "root.json").read_bytes()
+        connection.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
 
 
 def test_serve_refuses_a_directory_that_is_none(publisher: Publisher) -> None:
