@@ -95,7 +95,6 @@ class Books:
                 self.step(entry, replace(following, reason=error.reason))
             return
         was_switched = following.stage in journal.SWITCHED
-        self.status.count("bad_releases")
         self.status.count("rollbacks", int(was_switched))
         self.show(switch.undo(self._parts, entry, error, variant), error.reason)
 

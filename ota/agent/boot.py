@@ -33,7 +33,7 @@ class Boot:
 
     def __init__(self, settings: Settings, now: float, say: Say) -> None:
         self._layout, self._repository = Layout(settings.state_dir), settings.model_repository
-        self._now, self._say = now, say
+        self._now, self._say, self._status = now, say, StatusFile(self._layout)
 
     def run(self) -> None:
         """Make all links name releases that may serve. Errors are said, never raised."""
@@ -44,10 +44,10 @@ class Boot:
 
     def _check_all(self) -> None:
         with locked(self._layout, "boot", _PATIENCE):
-            status = StatusFile(self._layout)
+            self._status = StatusFile(self._layout)  # the agent may have written it until now
             for bundle in journal.bundles(self._layout):
                 with self._said(f"{bundle} is left as it is: edge-serve's safe mode decides"):
-                    status.bundle(self._now, self._check(bundle))
+                    self._status.bundle(self._now, self._check(bundle))
 
     def _check(self, bundle: str) -> Journal:
         """Make one bundle right; its journal."""
@@ -84,6 +84,8 @@ class Boot:
         with self._said("the bad list lacks it"):
             bad.save(self._layout, bad.load(self._layout).add(found))
         self._note(Event(self._now, "rolled_back", entry.bundle, following.release, reason="crash_loop", message=text))
+        self._status.count("probation/crash_loop")
+        self._status.count("rollbacks")
         return self._turn_back(entry, None)
 
     def _turn_back(self, entry: Journal, following: Next | None) -> Journal:

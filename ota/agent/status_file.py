@@ -49,7 +49,9 @@ class StatusFile:
         following = entry.next
         known = models.get(entry.bundle)
         if "progress" not in members or not isinstance(known, dict):  # progress is told often, and changes no list
-            known = {"failed": sorted(bad.load(self._layout).releases(entry.bundle))}
+            found = bad.load(self._layout)
+            known = {"failed": sorted(found.releases(entry.bundle))}
+            self.set_total("bad_releases", len({(one.bundle, one.release) for one in found.entries if one.permanent}))
         models[entry.bundle] = {
             "release": entry.serving(),
             "previous": entry.previous,

@@ -142,3 +142,7 @@ def test_starts_use_up_the_tries_of_a_release_in_probation(site: Service, fleet:
     assert "simple: release 2 serves" in shown
     assert "crash_loop" in shown
     assert "rolled_back" in site.machine.run("edge-ota history")
+    metrics = site.metrics()
+    assert "edge_ota_rollbacks_total 1" in metrics
+    assert "edge_ota_bad_releases 2" in metrics
+    assert 'edge_ota_release{model="simple",release="2"} 1' in metrics

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ota.agent import status_file
 from ota.agent.boot import Boot
 from ota.agent.parts import Verdict
 from ota.errors import ServerError, TrialFailed
@@ -51,6 +52,9 @@ def test_a_release_in_probation_has_three_starts(device: Device) -> None:
     assert device.server.serving == {"det": 16}
     assert (device.journal().active, device.journal().next) == (16, None)
     assert bad.load(device.layout).find("det", 17, "onnx", "any", NOW + 1) is not None
+    counters = status_file.read(device.layout)["counters"]
+    assert (counters["rollbacks"], counters["bad_releases"]) == (1, 1)
+    assert counters["failures"]["probation/crash_loop"] == 1
     assert boot(device) == []
     waiting = device.run()["det"].waiting_for
     assert "it failed on this device: crash_loop: edge-serve started again and again while it was new" in waiting
