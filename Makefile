@@ -109,9 +109,11 @@ install-system:
 	$(PYTHON) -m deploy.pages '$(DESTDIR)/usr/share/doc/edge-serve'
 	for name in edge-serve tritonserver; do ln -sf /opt/edge-serve/bin/edge-serve "$(DESTDIR)/usr/bin/$$name"; done
 	ln -sf /opt/edge-serve/bin/edge-ota '$(DESTDIR)/usr/bin/edge-ota'
-	for name in edge-serve tritonserver; do \
-	  install -D -m 644 deploy/share/edge-serve.1 "$(DESTDIR)/usr/share/man/man1/$$name.1"; \
-	  install -D -m 644 deploy/share/edge-serve.bash "$(DESTDIR)/usr/share/bash-completion/completions/$$name"; done
+	for name in edge-ota edge-serve; do \
+	  install -D -m 644 deploy/share/$$name.1 "$(DESTDIR)/usr/share/man/man1/$$name.1"; \
+	  install -D -m 644 deploy/share/$$name.bash "$(DESTDIR)/usr/share/bash-completion/completions/$$name"; done
+	install -m 644 deploy/share/edge-serve.1 '$(DESTDIR)/usr/share/man/man1/tritonserver.1'
+	install -m 644 deploy/share/edge-serve.bash '$(DESTDIR)/usr/share/bash-completion/completions/tritonserver'
 
 deb: .venv/serve  ## edge-serve_*.deb for this release of Debian or Ubuntu, into dist/ (DEB='--release trixie' for another)
 	$(BIN)/python -m deploy.debian $(DEB)

@@ -56,7 +56,7 @@ has statuses of its own.
 def page() -> str:
     """Return the text of the page."""
     lines = [_HEAD]
-    lines += [_entry(name, text) for name, text in COMMANDS.items()]
+    lines += [entry(name, text) for name, text in COMMANDS.items()]
     values = defaults()
     lines.append(".SH OPTIONS\nOptions are written \\-\\-name=value or \\-\\-name value.\n")
     for group, names in by_group(SETTINGS).items():
@@ -64,13 +64,14 @@ def page() -> str:
         for name in names:
             metavar = SETTINGS[name].kind.metavar
             head = flag_of(name) + (f" <{metavar}>" if metavar else "")
-            lines.append(_entry(head, describe(SETTINGS[name], values[name])))
+            lines.append(entry(head, describe(SETTINGS[name], values[name])))
     lines.append(".SS Other spellings\n")
-    lines += [_entry(flag, f"stands for {flag_of(alias.name)}.") for flag, alias in ALIASES.items()]
+    lines += [entry(flag, f"stands for {flag_of(alias.name)}.") for flag, alias in ALIASES.items()]
     return "".join([*lines, _TAIL])
 
 
-def _entry(head: str, text: str) -> str:
+def entry(head: str, text: str) -> str:
+    """Return a paragraph with a head in bold."""
     return f".TP\n.B {_escaped(head)}\n{_escaped(text)}\n"
 
 

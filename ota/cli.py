@@ -19,8 +19,8 @@ from ota.settings import Settings, read_settings
 from ota.store.places import become_owner
 
 INTERRUPTED = 130
-_EPILOG = (
-    "exit status: 0 done, 1 failed, 2 wrong use, 3 the repository did not deliver, 4 not trusted, 5 disk, "
+EXIT_STATUS = (
+    "0 done, 1 failed, 2 wrong use, 3 the repository did not deliver, 4 not trusted, 5 disk, "
     "6 this device cannot run the release, 7 the release failed its trial, 8 edge-serve did not do its part, "
     "9 another edge-ota is at work, 10 the gate does not allow the step yet, 11 the gate has halted the rollout"
 )
@@ -29,7 +29,7 @@ _EPILOG = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit status."""
     try:
-        arguments = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
+        arguments = build_parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
         return _run(arguments)
     except OtaError as error:
         print(f"edge-ota: {error.message}", file=sys.stderr)
@@ -63,7 +63,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see '{self.prog} --help')")
 
 
-def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser. Only the module of the command that `argv` names is imported, if it names one."""
     named = argv[0] if argv and argv[0] in COMMANDS else ""
     shared = _Parser(add_help=False)
@@ -72,7 +72,9 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     for one in fields(Settings):
         group.add_argument(f"--{one.name.replace('_', '-')}", dest=f"set_{one.name}", help=argparse.SUPPRESS)
     parser = _Parser(
-        prog="edge-ota", description="Pull signed releases of models, try them, and serve them.", epilog=_EPILOG
+        prog="edge-ota",
+        description="Pull signed releases of models, try them, and serve them.",
+        epilog=f"exit status: {EXIT_STATUS}",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     for name in (named,) if named else COMMANDS:

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from edge_serve.commands.help import COMMANDS
+from ota.commands import COMMANDS as OTA
 
 SHARE = Path(__file__).parents[2] / "deploy" / "share"
 
 
-def completed(*words: str) -> list[str]:
+def completed(*words: str, of: str = "edge-serve") -> list[str]:
     """Return what bash offers for the last word."""
     line = " ".join(f"'{word}'" for word in words)
-    script = f"source {SHARE}/edge-serve.bash; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; "
-    script += f'_edge_serve {words[0]}; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    script = f"source {SHARE}/{of}.bash; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; "
+    script += f'_{of.replace("-", "_")} {words[0]}; printf "%s\\n" "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30, check=True)
     assert done.stderr == ""
     return done.stdout.split()
@@ -36,9 +37,20 @@ def test_commands_options_and_values_are_completed() -> None:
     assert completed("edge-serve", "check", f"{SHARE}/edge-serve.b") == [f"{SHARE}/edge-serve.bash"]
 
 
+def test_the_tree_of_commands_of_edge_ota_is_completed() -> None:
+    assert set(completed("edge-ota", "", of="edge-ota")) == {name for name in OTA if not name.startswith("run-")}
+    assert completed("edge-ota", "r", of="edge-ota") == ["rollback", "resume", "retry"]
+    assert completed("edge-ota", "apply", "--no", of="edge-ota") == ["--now"]
+    assert completed("edge-ota", "publish", "rollout", "st", of="edge-ota") == ["start", "step"]
+    assert "--passphrase-file" in completed("edge-ota", "publish", "release", "--", of="edge-ota")
+    assert completed("edge-ota", "publish", "device", "add", "x", "--fl", of="edge-ota") == ["--fleet"]
+    assert completed("edge-ota", "import", f"{SHARE}/edge-ota.b", of="edge-ota") == [f"{SHARE}/edge-ota.bash"]
+
+
 @pytest.mark.skipif(shutil.which("groff") is None, reason="no groff here")
-def test_the_manual_page_is_sound() -> None:
-    command = ["groff", "-man", "-Tutf8", "-ww", "-z", f"{SHARE}/edge-serve.1"]
+@pytest.mark.parametrize("name", ["edge-serve", "edge-ota"])
+def test_the_manual_page_is_sound(name: str) -> None:
+    command = ["groff", "-man", "-Tutf8", "-ww", "-z", f"{SHARE}/{name}.1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
 
     assert done.stderr == ""

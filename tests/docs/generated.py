@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     "docs/metrics.md": "edge_serve.metrics.document",
     "docs/settings.md": "edge_serve.config.server_docs",
-    "docs/ota_settings.md": "deploy.ota_settings",
+    "docs/ota_settings.md": "deploy.ota.settings",
+    "deploy/share/edge-ota.1": "deploy.ota.man_page",
+    "deploy/share/edge-ota.bash": "deploy.ota.completion",
     "deploy/share/edge-serve.1": "deploy.man_page",
     "deploy/share/edge-serve.bash": "deploy.completion",
 }

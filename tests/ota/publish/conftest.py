@@ -15,14 +15,14 @@ from tests.ota.publish.fleet import DEVICES, Fleet, Simulated
 from tests.ota.publish.publisher import PASSPHRASE, Publisher
 
 #: made once: it is most of the time of a command
-PARSER = cli._parser(["publish"])
+PARSER = cli.build_parser(["publish"])
 
 
 @pytest.fixture
 def publisher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publisher:
     """A publisher that has made nothing yet; its keys' passphrase is in the environment."""
     monkeypatch.setenv("EDGE_OTA_PUBLISH_PASSPHRASE", PASSPHRASE)
-    monkeypatch.setattr("ota.cli._parser", lambda argv: PARSER)
+    monkeypatch.setattr("ota.cli.build_parser", lambda argv: PARSER)
     monkeypatch.chdir(tmp_path)
     return Publisher(tmp_path)
 

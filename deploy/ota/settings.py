@@ -22,14 +22,18 @@ of every command of a device: `RATE_LIMIT` is `--rate-limit`. A flag wins over t
 
 def page() -> str:
     """Return the page."""
-    hints = get_type_hints(Settings, include_extras=True)
     rows = []
     for one in fields(Settings):
-        doc = next(value for value in hints[one.name].__metadata__ if isinstance(value, Doc))
-        rows.append(
-            f"| `{one.name.upper()}` | {doc.unit.lower() or _kind(one.default)} | {_shown(one.default)} | {doc.text} |"
-        )
+        doc = doc_of(one.name)
+        value = doc.unit.lower() or _kind(one.default)
+        rows.append(f"| `{one.name.upper()}` | {value} | {_shown(one.default)} | {doc.text} |")
     return _HEAD + "\n".join(rows) + "\n"
+
+
+def doc_of(name: str) -> Doc:
+    """Return the help text of a setting."""
+    hint = get_type_hints(Settings, include_extras=True)[name]
+    return next(value for value in hint.__metadata__ if isinstance(value, Doc))
 
 
 def _kind(default: object) -> str:

@@ -1,0 +1,1 @@
+"""Generated pages of edge-ota: its settings, its manual page, and its completion for bash. `make docs` writes them."""
