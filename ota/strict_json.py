@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -33,8 +34,7 @@ def parse(data: bytes, what: str, most_bytes: int) -> dict[str, Any]:
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(found)
         if len(result) != len(found):
-            names = [name for name, _ in found]
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = next(name for name, count in Counter(name for name, _ in found).items() if count > 1)
             raise Untrusted(f"{what} has the member {twice!r} twice")
         return result
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -65,7 +66,11 @@ class UnitBuild:
             if found.get("reason") is not None:  # of the unit itself
                 raise ServerError(text)
             raise TrialFailed(text)
-        return Path(found["plan"]), float(found.get("seconds") or 0.0)
+        plan = Path(found["plan"])
+        if plan.name != f"{request.key}.plan":  # the agent may read more than a unit that read a foreign ONNX file
+            text = f"the build of {Path(request.onnx).name} answered with the plan {found['plan']!r}"
+            raise ServerError(f"{text}, expected {request.key}.plan: see the journal of edge-ota-build@.service")
+        return plan, float(found.get("seconds") or 0.0)
 
 
 def build(program: str, request: BuildRequest, place: Path) -> dict[str, Any]:
@@ -135,7 +140,7 @@ def check_options(options: object) -> tuple[str, ...]:
     given: Sequence[object] = options if isinstance(options, (list, tuple)) else [options]
     for one in given:
         flag = one if isinstance(one, str) else ""
-        if "/" in flag or not any(
+        if not re.fullmatch(r"[a-zA-Z0-9=:,._x*-]+", flag) or not any(
             flag == known or (known.endswith("=") and flag.startswith(known)) for known in allowed
         ):
             raise UsageError(f"the option {one!r} of a build is not known: use a newer edge-ota, or another variant")

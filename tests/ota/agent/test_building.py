@@ -176,6 +176,8 @@ def test_the_unit_builds_what_lies_in_releases_and_with_known_options_only(tmp_p
             ({"key": "../x"}, "64 hexadecimal digits"),
             ({"options": ["--plugins=/tmp/x.so"]}, "is not known"),
             ({"options": None}, "is not known"),
+            ({"options": ["--min-shapes=\0"]}, "is not known"),
+            ({"options": ["--min-shapes=\ud800"]}, "is not known"),
             ({"limit": 0}, "lacks"),
         ):
             found = ask_unit(str(path), {**good, "options": [], **wrong}, 9)
@@ -183,3 +185,18 @@ def test_the_unit_builds_what_lies_in_releases_and_with_known_options_only(tmp_p
     scene.variant = replace(scene.variant, build=(replace(BUILD, options=("--output=/x",)),))
     with pytest.raises(UsageError, match="is not known"):
         scene.build()
+
+
+@pytest.mark.fault("T9")
+def test_the_unit_names_no_other_file_of_the_agent_as_its_plan(tmp_path: Path) -> None:
+    answer = f'{{"ok": true, "plan": "{tmp_path}/state/identity/device.key", "seconds": 1}}'
+    scene = Scene(tmp_path, "")
+    scene.layout.identity.mkdir()
+    (scene.layout.identity / "device.key").write_bytes(b"secret")
+    scene.builds = UnitBuild(str(tmp_path / "build.sock"), "", tmp_path)
+    with (
+        accepting(tmp_path / "build.sock", ["sh", "-c", 'cat > /dev/null; printf %s "$1"', "-", answer]),
+        pytest.raises(ServerError, match=r"answered with the plan '.*device.key', expected .*\.plan"),
+    ):
+        scene.build()
+    assert not list(scene.layout.state_dir.rglob("*.plan"))

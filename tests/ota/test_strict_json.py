@@ -1,0 +1,21 @@
+"""JSON of others: what it costs to read it."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from ota.errors import Untrusted
+from ota.strict_json import parse
+
+
+@pytest.mark.fault("T14")
+def test_a_member_that_is_there_twice_is_found_at_once_among_many() -> None:
+    """A megabyte took minutes."""
+    text = json.dumps({str(number): 1 for number in range(60_000)})[:-1] + ', "59999": 1}'
+    started = time.process_time()
+    with pytest.raises(Untrusted, match="has the member '59999' twice"):
+        parse(text.encode(), "it", 1024 * 1024)
+    assert time.process_time() - started < 5
