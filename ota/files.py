@@ -69,6 +69,21 @@ def read(path: Path, most: int = MOST_DOCUMENT) -> bytes | None:
     return data
 
 
+def contains(path: Path, wanted: bytes) -> bool:
+    """Return whether a file has these bytes.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    with wrapped(path), open(path, "rb") as file:
+        tail = b""
+        while block := file.read(1024 * 1024):
+            if wanted in tail + block:
+                return True
+            tail = block[-len(wanted) :]
+    return False
+
+
 def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Replace a file by one with `data`, so that after a power cut the old one or the new one is there, whole.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ota import files
 from ota.agent.parts import Parts
-from ota.decide.code import code_files
-from ota.documents.manifest import Manifest, Variant
+from ota.decide.code import COMPILED_NODE, code_files, runs_engines
+from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import code_target
 from ota.errors import Occupied, Untrusted
 from ota.layout import Layout
@@ -34,7 +34,10 @@ def check_code(parts: Parts, manifest: Manifest, variant: Variant) -> None:
             for one in entries
             if one.path.lower().endswith(".pbtxt")
         }
-        for one, reason in code_files(entries, configs, what):
+        found = code_files(entries, configs, what)
+        if any(runs_engines(data, f"{what}: {path}") for path, data in configs.items()):
+            found += [(one, "it has a compiled engine") for one in _with_engines(parts.layout, entries)]
+        for one, reason in found:
             approved = parts.trust.target(code_target(manifest.family, one.sha256))
             if approved is None or tuple(approved) != (one.sha256, one.size):
                 raise Untrusted(
@@ -43,21 +46,31 @@ def check_code(parts: Parts, manifest: Manifest, variant: Variant) -> None:
                 )
 
 
+def _with_engines(layout: Layout, entries: Sequence[FileEntry]) -> Iterator[FileEntry]:
+    """Yield the files that may be models with compiled engines in them."""
+    for one in entries:
+        if files.contains(layout.blob(one.sha256), COMPILED_NODE):
+            yield one
+
+
 def check_names(parts: Parts, manifest: Manifest, entry: Journal) -> None:
     """Refuse models whose names are taken in the model repository.
 
     Raises:
-        Occupied: by a model that was copied in by hand, or by another bundle.
+        Occupied: by a model that was copied in by hand, or by a release of another bundle that serves, served before,
+            or is on its way: both would have one directory and one link.
     """
     links.check_free(parts.layout, parts.settings.model_repository, manifest.models, entry.wanted_links())
     for bundle in journal.bundles(parts.layout):
         other = journal.read(parts.layout, bundle) if bundle != entry.bundle else None
-        taken = set(manifest.models) & set(other.models.get(other.serving(), ())) if other else set()
-        if taken:
-            raise Occupied(
-                f"{manifest.bundle} {manifest.release} has the model {min(taken)}, which the bundle {bundle} serves: "
-                f"release {bundle} without it first, or give the model another name"
-            )
+        for release in other.releases() if other else ():
+            taken = set(manifest.models) & set(other.models.get(release, ())) if other else set()
+            if taken:
+                raise Occupied(
+                    f"{manifest.bundle} {manifest.release} has the model {min(taken)}, which the bundle {bundle} has "
+                    f"in release {release}: give the model another name, or release {bundle} without it, twice, because a "
+                    "device keeps the release before"
+                )
 
 
 @contextlib.contextmanager

@@ -101,7 +101,7 @@ class Line:
         variant = desired.variant(self._parts, manifest, patient=not self._options.by_hand)
         entry = self._planned(entry, manifest, variant)
         try:
-            self._fetch(entry, manifest, variant)
+            self._fetch(entry, manifest, variant, sha256)
             gates.check_code(self._parts, manifest, variant)
             entry = self._install(entry, manifest, variant, sha256)
             entry = self._build(entry, manifest, variant)
@@ -169,8 +169,8 @@ class Line:
         entry = replace(entry, models=models)
         return self._books.step(entry, replace(following, reason=""))
 
-    def _fetch(self, entry: Journal, manifest: Manifest, variant: Variant) -> None:
-        if self._books.reached(entry, Stage.INSTALLED) and journal.has_whole(self._layout, entry, manifest.release):
+    def _fetch(self, entry: Journal, manifest: Manifest, variant: Variant, sha256: str) -> None:
+        if self._books.reached(entry, Stage.INSTALLED) and releases.are_of(self._layout, manifest, sha256):
             return
         files = desired.files(manifest, variant)
         missing = self._room(files)

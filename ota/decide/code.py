@@ -6,7 +6,7 @@ The rule is a list of what is data, so that what is unknown counts as code.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ota.decide.config_text import Field, fields_of
 from ota.documents.manifest import FileEntry
@@ -17,6 +17,7 @@ CONFIG = "config.pbtxt"
 _DATA = (".onnx", ".data", ".bin", ".weights", ".txt", ".json", ".csv", ".md", ".pbtxt")
 #: directories whose files are bytes of tensors
 _TENSORS = ("golden/", "warmup/")
+_ONNX = "model.onnx"
 _BACKENDS = frozenset(("", "onnxruntime"))
 _PLATFORMS = frozenset(("", "onnxruntime_onnx", "onnxruntime", "ensemble"))
 #: keys of `parameters` that set a number of the session (docs/onnxruntime.md)
@@ -25,6 +26,23 @@ _PARAMETERS = re.compile(
     r"|memory\.enable_memory_arena_shrinkage|(?:session|optimization)\.(?!.*(?:path|file|library|custom)).*"
     r"|EDGE_SERVE_(?:HANG_TIMEOUT_SECS|MEMORY_MAX)"
 )
+#: settings of an execution provider that are a number or a mode. The others are names of files (plans, plug-ins), and
+#: addresses in memory, which the provider calls
+_PROVIDER_PARAMETERS = re.compile(
+    r"precision_mode|max_workspace_size_bytes|int8_use_native_calibration_table"
+    r"|trt_(?:fp16_enable|bf16_enable|int8_enable|max_workspace_size|builder_optimization_level|min_subgraph_size"
+    r"|max_partition_iterations|layer_norm_fp32_fallback|cuda_graph_enable|sparsity_enable|build_heuristics_enable"
+    r"|context_memory_sharing_enable|auxiliary_streams|force_sequential_engine_build"
+    r"|profile_(?:min|max|opt)_shapes)"
+    r"|gpu_mem_limit|arena_extend_strategy|cudnn_conv_algo_search|cudnn_conv_use_max_workspace|cudnn_conv1d_pad_to_nc1d"
+    r"|do_copy_in_default_stream|use_tf32|enable_cuda_graph|prefer_nhwc|tunable_op_enable|tunable_op_tuning_enable"
+)
+_PROVIDER_FIELD = "optimization.execution_accelerators."
+#: of ONNX Runtime: a node with a compiled engine, which a provider other than these runs as it is
+COMPILED_NODE = b"EPContext"
+_PROVIDERS_WITHOUT_ENGINES = frozenset(("cuda",))
+#: fields that name a file of the model
+_FILE_FIELDS = re.compile(r"default_model_filename|(?:input|output)\.label_filename|model_warmup\..*input_data_file")
 #: fields that name a library or an agent, whatever their value is
 _CODE_FIELDS = re.compile(
     r"model_operations\..*|model_repository_agents\..*|runtime|cc_model_filenames\..*|.*library.*"
@@ -33,19 +51,50 @@ _CODE_FIELDS = re.compile(
 
 def is_data(path: str) -> bool:
     """Return whether a file is data by its place and its name."""
-    return path.startswith(_TENSORS) or path.lower().endswith(_DATA)
+    if path.startswith(_TENSORS):
+        return True
+    *folders, _ = path.lower().split("/")
+    # the server tells the backend by the name of a directory, too, such as model.py/
+    return path.lower().endswith(_DATA) and all("." not in one or one.endswith(".onnx") for one in folders)
 
 
-def code_in_config(data: bytes, what: str) -> str:
+def code_in_config(data: bytes, what: str, paths: Collection[str] = (_ONNX,)) -> str:
     """Return the field of a config.pbtxt that makes the server run code; "" = there is none.
+
+    Args:
+        paths: the files of the model, by which the server finds a backend that the configuration does not name.
 
     Raises:
         Untrusted: it cannot be read.
     """
-    for field in fields_of(data, what):
+    fields = fields_of(data, what)
+    for field in fields:
         if _runs_code(field):
             return f"{field.path}: {field.value!r}"
+    if not any(field.path in ("backend", "platform") and field.value for field in fields):
+        named = [field.value for field in fields if field.path == "default_model_filename"]
+        if any(one != _ONNX for one in named) or not (named or any(_is_onnx(path) for path in paths)):
+            return "it names no backend, and the files do not say onnxruntime"
     return ""
+
+
+def runs_engines(data: bytes, what: str) -> bool:
+    """Return whether a configuration asks for an execution provider that runs engines out of ONNX files.
+
+    Raises:
+        Untrusted: it cannot be read.
+    """
+    return any(
+        field.path.startswith(_PROVIDER_FIELD)
+        and field.path.endswith("_execution_accelerator.name")
+        and field.value not in _PROVIDERS_WITHOUT_ENGINES
+        for field in fields_of(data, what)
+    )
+
+
+def _is_onnx(path: str) -> bool:
+    parts = path.split("/")
+    return _ONNX in parts[:2]
 
 
 def _runs_code(field: Field) -> bool:
@@ -55,6 +104,10 @@ def _runs_code(field: Field) -> bool:
         return field.value not in _PLATFORMS
     if field.path == "parameters.key":
         return not _PARAMETERS.fullmatch(field.value)
+    if field.path.startswith(_PROVIDER_FIELD) and field.path.endswith(".parameters.key"):
+        return not _PROVIDER_PARAMETERS.fullmatch(field.value)
+    if _FILE_FIELDS.fullmatch(field.path):
+        return field.value.startswith("/") or ".." in field.value.split("/")
     return bool(_CODE_FIELDS.fullmatch(field.path))
 
 
@@ -66,12 +119,13 @@ def code_files(files: Sequence[FileEntry], configs: Mapping[str, bytes], what: s
             another one than config.pbtxt.
     """
     found = []
+    paths = [one.path for one in files]
     for one in files:
         if not is_data(one.path):
             found.append((one, "it is no data that edge-ota knows"))
         elif one.path.lower().endswith(".pbtxt"):
             try:
-                reason = code_in_config(configs[one.path], f"{what}: {one.path}")
+                reason = code_in_config(configs[one.path], f"{what}: {one.path}", paths)
             except Untrusted as error:
                 reason = error.message
             if reason:

@@ -204,5 +204,7 @@ def is_possible(layout: Layout, journal: Journal) -> bool:
 
 def has_whole(layout: Layout, journal: Journal, release: int) -> bool:
     """Return whether all models of a release are on this disk, whole; true for none (0)."""
-    models = journal.models.get(release, ())
-    return not release or (bool(models) and all(releases.whole(layout, model, release) is not None for model in models))
+    if not release:
+        return True
+    found = [releases.whole(layout, model, release) for model in journal.models.get(release, ())]
+    return bool(found) and all(one is not None and one.bundle == journal.bundle for one in found)

@@ -232,6 +232,12 @@ def whole(layout: Layout, model: str, release: int) -> Installed | None:
     return record if is_complete(directory, record) else None
 
 
+def are_of(layout: Layout, manifest: Manifest, manifest_sha256: str) -> bool:
+    """Return whether all models of a release are in place, whole, and by this manifest."""
+    found = [whole(layout, model, manifest.release) for model in manifest.models]
+    return all(one is not None and one.manifest == manifest_sha256 for one in found)
+
+
 def every_release(layout: Layout) -> Iterator[Installed]:
     """Yield the releases of all models that are complete."""
     for model in _names(layout.releases):

@@ -382,8 +382,8 @@ def test_a_model_of_another_bundle_is_refused(device: Device) -> None:
     error = device.outcomes()["pair"].error
     assert isinstance(error, Occupied)
     assert error.message == (
-        "pair 3 has the model det, which the bundle det serves: release det without it first, or give the model "
-        "another name"
+        "pair 3 has the model det, which the bundle det has in release 16: give the model another name, or release det "
+        "without it, twice, because a device keeps the release before"
     )
     assert device.server.serving == {"det": 16}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ota.decide.code import code_files, code_in_config, is_data
+from ota.decide.code import code_files, code_in_config, is_data, runs_engines
 from ota.decide.config_text import fields_of
 from ota.documents.manifest import FileEntry
 from ota.errors import Untrusted
@@ -56,10 +56,54 @@ def test_every_configuration_of_the_demo_repository_is_read() -> None:
         'runtime: "model.py"',
         'backend:"python"',
         'backend :\n"python"',
+        'default_model_filename: "../golden/x"',
+        'output { label_filename: "/etc/edge-serve/tokens" }',
+        'model_warmup [ { inputs { key: "IN" value: { input_data_file: "../../x" } } } ]',
+        *(
+            "optimization { execution_accelerators { gpu_execution_accelerator : [ { "
+            f'name: "{name}" parameters {{ key: "{key}" value: "golden/x" }} }} ] }} }}'
+            for name, key in (
+                ("tensorrt", "trt_extra_plugin_lib_paths"),
+                ("tensorrt", "trt_engine_cache_path"),
+                ("tensorrt", "trt_onnx_model_folder_path"),
+                ("cuda", "gpu_external_alloc"),
+                ("cuda", "user_compute_stream"),
+            )
+        ),
     ],
 )
 def test_a_configuration_that_runs_code_is_found(line: str) -> None:
     assert code_in_config(HARMLESS.replace(b"platform: ", b"default_model_filename: ") + line.encode(), "det") != ""
+
+
+@pytest.mark.fault("U6")
+@pytest.mark.parametrize(
+    ("config", "paths", "is_code"),
+    [
+        (b"", ("17/model.onnx",), False),
+        (b"", ("17/model.onnx/model.onnx",), False),
+        (b"", ("17/other.onnx",), True),  # the model's name, such as x.python, tells the backend then
+        (b"", (), True),
+        (b"max_batch_size: 8", ("golden/model.onnx.txt",), True),
+        (b'default_model_filename: "model.onnx"', (), False),
+        (b'default_model_filename: "model.py"', ("17/model.onnx",), True),
+        (b'default_model_filename: "other.onnx"', ("17/other.onnx",), True),
+        (b'backend: ""', ("17/x.txt",), True),
+        (b'backend: "onnxruntime" default_model_filename: "other.onnx"', ("17/other.onnx",), False),
+        (b'platform: "ensemble"', (), False),
+    ],
+)
+def test_the_server_finds_no_backend_but_onnxruntime_by_itself(
+    config: bytes, paths: tuple[str, ...], is_code: bool
+) -> None:
+    assert bool(code_in_config(config, "det", paths)) is is_code
+
+
+@pytest.mark.parametrize(("name", "found"), [("tensorrt", True), ("openvino", True), ("cuda", False)])
+def test_a_provider_that_runs_engines_is_found(name: str, found: bool) -> None:
+    config = f'optimization {{ execution_accelerators {{ gpu_execution_accelerator [ {{ name: "{name}" }} ] }} }}'
+    assert runs_engines(config.encode(), "det") is found
+    assert not runs_engines(HARMLESS, "det")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +126,7 @@ def test_fields_have_the_names_of_the_messages_around_them() -> None:
         ("17/model.onnx", True), ("17/model.onnx.data", True), ("labels.txt", True), ("golden/first.INPUT0", True),
         ("17/model.py", False), ("17/model.plan", False), ("17/libx.so", False), ("env.tar.gz", False),
         ("17/weights.pkl", False), ("17/model", False), ("17/golden/x", False), ("17/model.pt", False),
+        ("17/model.py/x.txt", False), ("17/model.onnx/x.data", True), ("17/model.xml/a/w.bin", False),
     ],
 )  # fmt: skip
 def test_what_is_not_known_as_data_is_code(path: str, data: bool) -> None:

@@ -1,0 +1,77 @@
+"""Attacks on the whole line: a thief of a models key, and releases that are signed twice or share a model's name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ota.errors import Occupied, Untrusted
+from tests.ota.bundles import files_of, sha256
+from tests.ota.device import Device, check_whole
+
+TENSORRT = b"""platform: "onnxruntime_onnx"
+optimization { execution_accelerators { gpu_execution_accelerator: [ { name: "tensorrt" } ] } }
+"""
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    """A device that serves release 16."""
+    found = Device(tmp_path)
+    found.publish(release=16)
+    assert found.run()["det"].release == 16
+    return found
+
+
+@pytest.mark.fault("T9", "U6")
+def test_an_engine_inside_an_onnx_file_is_code(device: Device) -> None:
+    graph = b"." * (1024 * 1024 - 4) + b"EPContext"
+    models = {"det": {"config.pbtxt": TENSORRT, "17/model.onnx": graph, "17/w.bin": b"."}}
+    device.publish(release=17, models=models)
+    with pytest.raises(Untrusted, match=r"17/model.onnx runs as code \(it has a compiled engine\)"):
+        device.run()
+    device.trust.documents[f"engines/vision/{sha256(graph)}"] = graph
+    assert device.run()["det"].release == 17
+
+
+@pytest.mark.fault("U4", "T9")
+def test_a_bundle_takes_no_model_that_another_one_may_go_back_to(device: Device) -> None:
+    old = {"det": files_of("det", 17), "extra": files_of("extra", 17)}
+    device.publish(release=17, models=old)
+    device.run()
+    device.publish(release=18)
+    device.run()
+    device.publish("evil", 17, {"extra": {**files_of("extra", 17), "labels.txt": b"of a thief"}})
+    with pytest.raises(Occupied, match="evil 17 has the model extra, which the bundle det has in release 17"):
+        device.run()
+    assert not (device.layout.release("extra", 17) / "labels.txt").exists()
+    device.want("det", 17)
+    assert device.outcomes()["det"].release == 17
+    assert device.server.serving == {"det": 17, "extra": 17}
+
+
+@pytest.mark.fault("U4", "T9")
+def test_a_bundle_takes_no_model_of_a_release_that_waits_for_its_hours(device: Device) -> None:
+    device.publish(release=17, models={"det": files_of("det", 17), "extra": files_of("extra", 17)})
+    device.want("det", 17, window="03:00-03:01")
+    device.run()
+    device.publish("evil", 17, {"extra": {**files_of("extra", 17), "labels.txt": b"of a thief"}})
+    with pytest.raises(Occupied, match="which the bundle det has in release 17"):
+        device.run()
+    device.want("det", 17)
+    assert device.outcomes()["det"].release == 17
+    assert check_whole(device.repository / "extra") == 17
+    assert not (device.layout.release("extra", 17) / "labels.txt").exists()
+
+
+@pytest.mark.fault("R7")
+def test_a_release_that_is_signed_again_while_it_waits_is_fetched_again(device: Device) -> None:
+    device.publish(release=17)
+    device.want("det", 17, window="03:00-03:01")
+    assert device.run()["det"].release == 16
+    other = {"det": {**files_of("det", 17), "17/model.onnx": b"other weights"}}
+    device.publish(release=17, models=other)
+    assert device.run()["det"].release == 17
+    assert (device.repository / "det" / "17/model.onnx").read_bytes() == b"other weights"
+    assert device.trial.tried[-2:] == [("det", 17), ("det", 17)]
