@@ -137,12 +137,11 @@ def _parser() -> OptionParser:
     )  # fmt: skip
     parser.add_argument(
         "--load-timeout", metavar="S", type=seconds(0.1, 86_400.0), default=check.Options().load_seconds,
-        help=f"seconds that a model may take to load ({check.Options().load_seconds:g}, as in the server)",
+        help=f"seconds that a model may take to load ({check.Options().load_seconds:g})",
     )  # fmt: skip
     parser.add_argument(
         "--record-golden", action="store_true",
-        help="write what each --model answers as its golden test, in place of comparing: to the samples of the test "
-        "that is there, else to the request of --infer",
+        help="write what each --model answers as its golden test",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(

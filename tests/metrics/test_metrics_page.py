@@ -177,6 +177,7 @@ def test_promtool_complains_of_tritons_names_only(source: FakeSource, clock: Fak
     assert [line for line in complaints if not line.startswith("nv_")] == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("prometheus"), reason="needs prometheus: apt-get install prometheus")
 def test_a_real_prometheus_scrapes_it(source: FakeSource, clock: FakeClock, tmp_path: Path) -> None:
     with _serve(rendered(Page(source, ALL, OneGpu(), clock))) as target, _prometheus(tmp_path, target) as api:

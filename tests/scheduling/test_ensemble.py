@@ -242,7 +242,7 @@ def reachable(plan: EnsemblePlan, inputs: dict[str, bool], present: set[str]) ->
         ready |= more
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(graphs(), st.data())
 def test_any_graph_runs_what_it_must_and_no_more(
     graph: tuple[EnsemblePlan, dict[str, bool], list[str]], data: st.DataObject

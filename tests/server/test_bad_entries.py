@@ -148,6 +148,7 @@ def test_a_file_that_becomes_readable_is_a_change(small: Path) -> None:
         server.wait_for_log("model good version 1 ready")
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_model_that_cannot_be_read_for_a_while_goes_on_serving(small: Path) -> None:
     with running(f"--model-repository={small}", *ALL["poll"], prefix=WITHOUT_OVERRIDE) as server:

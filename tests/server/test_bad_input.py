@@ -78,6 +78,7 @@ def test_no_bad_request_holds_the_server_up(server: Running) -> None:
             assert time.monotonic() - started < 1, sent[:300]
 
 
+@pytest.mark.slow
 def test_ten_thousand_bad_requests_leave_nothing_behind(server: Running) -> None:
     slow_kinds = (b"no_such_backend", b"H4sI")
     well_framed = [sent for sent in refused() if not any(kind in sent for kind in slow_kinds)]

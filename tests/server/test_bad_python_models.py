@@ -281,6 +281,7 @@ def test_a_process_that_a_model_forks_cannot_call_models_and_is_told(server: Run
     all_is_well(server)
 
 
+@pytest.mark.slow
 def test_a_gigabyte_of_output_is_counted_not_kept(server: Running) -> None:
     front_end = psutil.Process(server.process.pid)
     infer(server, "print('x')")

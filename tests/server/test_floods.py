@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.server.running import python_model, running
 from tests.server.sequence_models import SUM, sequence_model, step
 
@@ -40,6 +42,7 @@ def test_traces_that_cannot_be_written_cost_one_line(tmp_path: Path) -> None:
         assert server.log().count("traces are lost") == 1
 
 
+@pytest.mark.slow
 def test_a_client_that_starts_its_sequence_again_does_not_flood_the_log(tmp_path: Path) -> None:
     sequence_model(tmp_path, "m", SUM, "oldest { max_candidate_sequences: 4 }")
     with running(f"--model-repository={tmp_path}") as server:

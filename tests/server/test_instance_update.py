@@ -205,6 +205,7 @@ def test_sequences_go_on_in_the_instances_that_leave(server: Running, root: Path
     client.close()
 
 
+@pytest.mark.slow
 def test_sequences_that_do_not_end_are_cut_off_after_the_limit(tmp_path: Path) -> None:
     python_model(tmp_path, "m", ADDS_UP, of_count(1, ADDS_UP_CONFIG))
     with running(f"--model-repository={tmp_path}", *EXPLICIT, "--swap-drain-secs=1") as server:
@@ -284,6 +285,7 @@ def test_an_ensemble_goes_on_over_a_member_whose_instances_change(server: Runnin
     assert stats["inference_count"] == 2
 
 
+@pytest.mark.slow
 def test_a_model_with_a_response_cache_and_one_in_poll_mode_change_too(tmp_path: Path) -> None:
     base = ADD_SUB_CONFIG + "response_cache { enable: true }\n"
     python_model(tmp_path, "m", SAYS, of_count(1, base))

@@ -37,6 +37,7 @@ def test_small_models_of_one_worker_start_in_one_gigabyte(tmp_path: Path) -> Non
         starts(tmp_path, 25, prefix)
 
 
+@pytest.mark.slow
 @needs_control_groups
 def test_python_models_wait_for_memory_that_others_are_promised(tmp_path: Path) -> None:
     small_models(tmp_path, onnx=2, python=10)

@@ -39,6 +39,7 @@ def onnx_models(root: Path, count: int) -> str:
     return f"--model-repository={root}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_an_idle_model_costs_the_front_end_50_kilobytes_at_most(tmp_path: Path) -> None:
     found = []
@@ -71,6 +72,7 @@ def test_three_seconds_after_five_large_requests_the_memory_is_back(tmp_path: Pa
         assert resident(server) - before <= 20 * MIB
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_model_whose_is_ready_hangs_delays_no_other_housekeeping(tmp_path: Path) -> None:
     hangs = ECHO.replace("\n\nclass", "\nimport time\n\nCALLS = []\n\nclass") + IS_READY

@@ -9,6 +9,8 @@ import shutil
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.server.running import ADD_SUB, ADD_SUB_CONFIG, python_model, running
 
 TIMES_TEN = ADD_SUB.replace("a + b", "(a + b) * 10")
@@ -21,6 +23,7 @@ def first(answer: object) -> int:
     return int(document["outputs"][0]["data"][0])
 
 
+@pytest.mark.slow
 def test_polling_loads_replaces_and_unloads(tmp_path: Path) -> None:
     python_model(tmp_path, "first")
     flags = (f"--model-repository={tmp_path}", "--model-control-mode=poll", "--repository-poll-secs=1")

@@ -20,6 +20,9 @@ from tests.server import quiet_machine
 from tests.server.running import python_model
 from tests.workers.venvs import make_environment
 
+#: its programs run under strace, in namespaces of their own
+pytestmark = pytest.mark.slow
+
 #: a model with an environment and an onnxruntime of its own
 IMPORTS = """
 import sys

@@ -153,6 +153,7 @@ def test_stop_ends_everything(tmp_path: Path) -> None:
     run(work())
 
 
+@pytest.mark.slow
 def test_nothing_leaks_over_many_models(tmp_path: Path) -> None:
     """In the front end and in the worker, which stays because one model does."""
 

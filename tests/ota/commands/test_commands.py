@@ -30,6 +30,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield found
 
 
+@pytest.mark.slow
 def test_the_way_of_a_release(device: Site) -> None:
     assert device.serving() == "1"
     device.publish(2)
