@@ -80,7 +80,7 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     for name in (named,) if named else COMMANDS:
         module = _module(name)
         text = module.HELP if isinstance(module.HELP, str) else module.HELP[name]
-        command = commands.add_parser(name, parents=[shared], help=text, description=text)
+        command = commands.add_parser(name, parents=[shared], help=text, description=text, allow_abbrev=False)
         module.add_arguments(command)
     commands.required = True
     return parser

@@ -59,6 +59,8 @@ class Settings:
         "/run/edge-ota/build.sock"
     )
     pkcs11_module: Annotated[str, Doc("the library of a token that holds the device's key; empty = a file")] = ""
+    pkcs11_token: Annotated[str, Doc("the label of that token")] = "edge-ota"
+    pkcs11_pin_file: Annotated[Path, Doc("a file with the PIN of that token")] = Path("/etc/edge-ota/pin")
     ca_cert: Annotated[str, Doc("PEM file with the CA certificates of the repository; empty = the system's")] = ""
     client_cert: Annotated[str, Doc("PEM file with this device's certificate for TLS")] = ""
     client_key: Annotated[str, Doc("PEM file with the key of that certificate")] = ""

@@ -44,9 +44,9 @@ def opened(
 
 def _parts(settings: Settings, directory: Path | None, tell: Tell, *, by_hand: bool) -> Parts:
     from ota.agent.building import DeviceBuilder
-    from ota.agent.identity import load_identity
+    from ota.agent.device.identity import open_identity, public_identity
+    from ota.agent.device.this_device import ThisDevice
     from ota.agent.probation import StatusProbation
-    from ota.agent.this_device import ThisDevice
     from ota.fetch.directory import DirectorySource
     from ota.server.administration import Administration
     from ota.server.build import UnitBuild
@@ -69,7 +69,10 @@ def _parts(settings: Settings, directory: Path | None, tell: Tell, *, by_hand: b
         tell(f"metadata that expired up to {settings.allow_expired_days:g} days ago is accepted (ALLOW_EXPIRED_DAYS)")
     trust = Trust(layout.metadata, root, sources, floors, clock.now(), grace=grace)
     server = Administration(settings.admin_socket)
-    device = ThisDevice(settings, load_identity(layout.identity))
+    known, public_key = public_identity(layout.identity)
+    device = ThisDevice(settings, open_identity(settings, layout.identity))
+    if known != device.identity.fingerprint:
+        tell(f"this device is {device.name}, with the new key {device.identity.fingerprint} (public: {public_key})")
     builds = UnitBuild(settings.build_socket, settings.edge_serve, layout.plans / "made")
     return Parts(
         layout=layout,

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from ota.agent.identity import Identity
+from ota.agent.device.identity import Identity
 from ota.clock import Clock
 from ota.documents.device import DeviceDocument
 from ota.documents.manifest import FileEntry, Manifest, Variant

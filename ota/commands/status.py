@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ota.agent import status_file
+from ota.agent.device.identity import public_identity
+from ota.agent.device.this_device import device_name
 from ota.agent.reports import outbox
 from ota.layout import Layout
 from ota.settings import Settings
@@ -51,6 +53,7 @@ def _document(layout: Layout, settings: Settings) -> dict[str, Any]:
     document = {**status_file.read(layout), "bad": rows}
     document["paused"] = {"since": found.since, "why": found.why} if found else None
     floors = Floors([layout.floors, settings.floor_copy])
+    document["device"], document["fingerprint"] = _device(layout, settings)
     document["reports_waiting"] = len(outbox.waiting(layout))
     document["floors_lost"], document["floors_warnings"] = floors.lost or None, floors.warnings
     return document
@@ -62,6 +65,9 @@ def _lines(layout: Layout, settings: Settings) -> Iterator[str]:
         yield f"edge-ota never ran here: {layout.state_dir} is not there"
         return
     checked = _ago(document.get("last_success"), now)
+    name, fingerprint = _device(layout, settings)
+    key = f"key {fingerprint}" if fingerprint else "which has no key yet: 'edge-ota check' makes it"
+    yield f"device: {name}, {key}" if name else f"device: one without a name, {key}"
     yield f"agent: {document.get('state') or 'never ran'}, last successful check {checked}"
     if (paused := pause.read(layout)) is not None:
         yield f"paused: {paused.why or 'by an operator'}: 'edge-ota resume' lets updates go on"
@@ -93,6 +99,11 @@ def _lines(layout: Layout, settings: Settings) -> Iterator[str]:
             f"failed here: {one.bundle} {one.release} {one.variant}{until}: {one.reason}: {one.message}; "
             f"'edge-ota retry {one.bundle}' tries it again"
         )
+
+
+def _device(layout: Layout, settings: Settings) -> tuple[str, str]:
+    fingerprint, _ = public_identity(layout.identity)
+    return device_name(settings, fingerprint) if fingerprint else settings.device, fingerprint
 
 
 def _floors(layout: Layout, settings: Settings, now: float) -> Iterator[str]:

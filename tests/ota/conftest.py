@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,11 @@ from pathlib import Path
 import pytest
 
 from ota.layout import Layout
+
+LIBRARIES = ("/usr/lib/softhsm/libsofthsm2.so", "/usr/lib/x86_64-linux-gnu/softhsm/libsofthsm2.so")
+#: of the software tokens
+PIN = "1234"
+TOKENS = ("edge", "device")
 
 
 @pytest.fixture
@@ -33,3 +39,20 @@ def repository(tmp_path: Path) -> Path:
     path = tmp_path / "models"
     path.mkdir()
     return path
+
+
+@pytest.fixture(scope="session")
+def softhsm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The library of the software tokens TOKENS: one for all tests, because a process opens it once."""
+    pytest.importorskip("pkcs11", reason="needs python-pkcs11: pip install 'edge-serve[ota-hsm]'")
+    found = next((one for one in LIBRARIES if Path(one).exists()), "")
+    if not found or shutil.which("softhsm2-util") is None:
+        pytest.skip("needs SoftHSM2: apt-get install softhsm2")
+    place = tmp_path_factory.mktemp("tokens")
+    (place / "softhsm2.conf").write_text(f"directories.tokendir = {place}\nobjectstore.backend = file\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOFTHSM2_CONF", str(place / "softhsm2.conf"))
+        for label in TOKENS:
+            command = ["softhsm2-util", "--init-token", "--free", "--label", label, "--pin", PIN, "--so-pin", PIN]
+            subprocess.run(command, check=True, capture_output=True, timeout=30)
+        yield found

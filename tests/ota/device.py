@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ota import files
-from ota.agent.identity import Identity
+from ota.agent.device.identity import Identity
 from ota.agent.line import Line, Options, Outcome
 from ota.agent.parts import Parts, Progress, Trust, Verdict
 from ota.documents.device import DeviceDocument

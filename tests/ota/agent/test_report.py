@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ota.agent.identity import load_identity
+from ota.agent.device.identity import load_identity
 from ota.agent.line import Line, Options
 from ota.agent.parts import Verdict
 from ota.agent.reports import outbox

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from ota.agent.identity import load_identity
+from ota.agent.device.identity import default_name, load_identity, public_identity
+from ota.agent.device.this_device import ThisDevice
 from ota.agent.parts import Trust
-from ota.agent.this_device import ThisDevice
 from ota.errors import NotFound, ServerError, StoreError, Untrusted, UsageError
 from ota.settings import Settings
 from ota.strict_json import canonical
@@ -52,8 +52,10 @@ def test_the_key_is_made_once_and_is_private(tmp_path: Path) -> None:
     again = load_identity(tmp_path / "identity")
     assert (again.fingerprint, again.public_pem) == (one.fingerprint, one.public_pem)
     assert (tmp_path / "identity" / "device.pub").read_bytes() == one.public_pem
+    assert public_identity(tmp_path / "identity") == (one.fingerprint, tmp_path / "identity" / "device.pub")
+    assert public_identity(tmp_path)[0] == ""
     assert one.signer.sign(b"x") == again.signer.sign(b"x") != one.signer.sign(b"y")
-    assert one.default_name == f"dev-{one.fingerprint[:16]}"
+    assert default_name(one.fingerprint) == f"dev-{one.fingerprint[:16]}"
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
@@ -66,7 +68,7 @@ def test_a_broken_key_is_never_replaced(tmp_path: Path, content: bytes) -> None:
 
 def test_the_name_comes_from_the_settings_the_file_or_the_key(tmp_path: Path) -> None:
     identity = load_identity(tmp_path / "identity")
-    assert ThisDevice(settings(tmp_path), identity).name == identity.default_name
+    assert ThisDevice(settings(tmp_path), identity).name == default_name(identity.fingerprint)
     (tmp_path / "device.json").write_bytes(document("dev-0042"))
     assert ThisDevice(settings(tmp_path), identity).name == "dev-0042"
     assert ThisDevice(settings(tmp_path, device="cart-7"), identity).name == "cart-7"

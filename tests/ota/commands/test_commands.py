@@ -161,6 +161,7 @@ def test_reports_reach_the_publisher(device: Site, tmp_path: Path) -> None:
     report = ("report", tmp_path, "--fleet", "plant")
     assert "was added without --key: dev-1" in device.publisher.do(*report)
     key = device.state / "identity" / "device.pub"
+    assert f"device: dev-1, key {device.json('status')['fingerprint']}" in device.run("status")
     device.publisher.do("device add", "dev-1", "--fleet", "plant", "--ring", "prod", "--key", key, "--change")
     assert device.publisher.do(*report).splitlines()[:2] == [
         "1 devices, 1 reported in the last 48 h",

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ota.documents.names import manifest_target
 from ota.errors import Untrusted
+from tests.ota.conftest import PIN
 from tests.ota.publish.publisher import Publisher, device, one_sentence
 
 ROLES = ("timestamp", "snapshot", "targets", "root", "models-det", "engines", "rollout")
-LIBRARIES = ("/usr/lib/softhsm/libsofthsm2.so", "/usr/lib/x86_64-linux-gnu/softhsm/libsofthsm2.so")
-PIN = "1234"
 
 
 def sees(publisher: Publisher, name: str, release: int, root: bytes | None = None) -> None:
@@ -90,22 +87,11 @@ def test_a_new_family_has_keys_of_its_own(published: Publisher) -> None:
     assert device(published, "dev", time.time()).target(manifest_target("seg", "seg", 1)) is not None
 
 
-@pytest.fixture(scope="module")
-def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The library of a software token with the label `edge`: one for all tests, because a process opens it once."""
-    pytest.importorskip("pkcs11", reason="needs python-pkcs11: pip install 'edge-serve[ota-hsm]'")
-    library = next((one for one in LIBRARIES if Path(one).exists()), "")
-    if not library or shutil.which("softhsm2-util") is None:
-        pytest.skip("needs SoftHSM2: apt-get install softhsm2")
-    place = tmp_path_factory.mktemp("tokens")
-    config = place / "softhsm2.conf"
-    config.write_text(f"directories.tokendir = {place}\nobjectstore.backend = file\n")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SOFTHSM2_CONF", str(config))
-        patched.setenv("EDGE_OTA_PUBLISH_PIN", PIN)
-        command = ["softhsm2-util", "--init-token", "--free", "--label", "edge", "--pin", PIN, "--so-pin", PIN]
-        subprocess.run(command, check=True, capture_output=True, timeout=30)
-        yield library
+@pytest.fixture
+def token(softhsm: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The library of a software token with the label `edge`."""
+    monkeypatch.setenv("EDGE_OTA_PUBLISH_PIN", PIN)
+    return softhsm
 
 
 def test_every_role_moves_to_a_token(published: Publisher, token: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ Its fingerprint is the SHA-256 of the public key (DER, SubjectPublicKeyInfo). Th
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ota import files
 from ota.errors import StoreError
+from ota.settings import Settings
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -41,11 +43,6 @@ class Identity:
     fingerprint: str
     signer: Signer
 
-    @property
-    def default_name(self) -> str:
-        """A name for a device to which nobody gave one."""
-        return f"dev-{self.fingerprint[:16]}"
-
 
 class _FileSigner:
     def __init__(self, key: Ed25519PrivateKey) -> None:
@@ -53,6 +50,38 @@ class _FileSigner:
 
     def sign(self, data: bytes) -> bytes:
         return self._key.sign(data)
+
+
+def default_name(fingerprint: str) -> str:
+    """Return the name of a device to which nobody gave one."""
+    return f"dev-{fingerprint[:16]}"
+
+
+def open_identity(settings: Settings, directory: Path) -> Identity:
+    """Return the identity of this device: on the token that the settings name, else in a file of `directory`.
+
+    Raises:
+        StoreError: the key, or the token, cannot be used. UsageError: a setting of the token is wrong.
+    """
+    if not settings.pkcs11_module:
+        return load_identity(directory)
+    from ota.agent.device.token import Token, load_token_identity
+
+    token = Token(settings.pkcs11_module, settings.pkcs11_token, settings.pkcs11_pin_file)
+    found = load_token_identity(token)
+    _write_public(directory, found.public_pem)
+    return found
+
+
+def public_identity(directory: Path) -> tuple[str, Path]:
+    """Return the fingerprint of this device, and the file of its public key; "" = it has no key yet."""
+    path = directory / _PUBLIC_FILE
+    lines = (files.read(path, 64 * 1024) or b"").split()
+    try:
+        der = base64.b64decode(b"".join(lines[3:-3]), validate=True)
+    except ValueError:
+        der = b""
+    return hashlib.sha256(der).hexdigest() if der else "", path
 
 
 def load_identity(directory: Path) -> Identity:
@@ -82,6 +111,12 @@ def load_identity(directory: Path) -> Identity:
     return _identity(directory, found)
 
 
+def _write_public(directory: Path, pem: bytes) -> None:
+    if files.read(directory / _PUBLIC_FILE) != pem:
+        files.make_directory(directory, 0o700)
+        files.write_durably(directory / _PUBLIC_FILE, pem, 0o644)
+
+
 def _identity(directory: Path, key: Ed25519PrivateKey) -> Identity:
     from cryptography.hazmat.primitives import serialization
 
@@ -91,6 +126,5 @@ def _identity(directory: Path, key: Ed25519PrivateKey) -> Identity:
         public.public_bytes(serialization.Encoding.DER, info),
         public.public_bytes(serialization.Encoding.PEM, info),
     )
-    if files.read(directory / _PUBLIC_FILE) != pem:
-        files.write_durably(directory / _PUBLIC_FILE, pem, 0o644)
+    _write_public(directory, pem)
     return Identity(pem, hashlib.sha256(der).hexdigest(), _FileSigner(key))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ota import files
-from ota.agent.identity import Identity
+from ota.agent.device.identity import Identity, default_name
 from ota.agent.parts import Trust
 from ota.documents import device as device_document
 from ota.documents.device import DeviceDocument
@@ -43,10 +43,7 @@ class ThisDevice:
     @property
     def name(self) -> str:
         """The name of this device: of the settings, of its document's file, or of its key."""
-        if self._settings.device:
-            return name(self._settings.device, "the setting DEVICE")
-        data = files.read(self._settings.device_file, device_document.MOST_BYTES)
-        return _name_in(data, self._settings.device_file) if data is not None else self.identity.default_name
+        return device_name(self._settings, self.identity.fingerprint)
 
     def document(self, trust: Trust) -> DeviceDocument:
         """Return the signed document of this device.
@@ -96,6 +93,14 @@ class ThisDevice:
         """Return whether so much memory is available beside what runs; an unknown need fits."""
         available = _available(self._root)
         return not memory_bytes or not available or memory_bytes <= available
+
+
+def device_name(settings: Settings, fingerprint: str) -> str:
+    """Return the name of this device: of the settings, of its document's file, or of its key."""
+    if settings.device:
+        return name(settings.device, "the setting DEVICE")
+    data = files.read(settings.device_file, device_document.MOST_BYTES)
+    return _name_in(data, settings.device_file) if data is not None else default_name(fingerprint)
 
 
 def agent_version() -> str:
