@@ -254,7 +254,7 @@ class Line:
         probation, clock = self._parts.probation, self._parts.clock
         until = clock.monotonic() + _LONGEST_WATCH * self._parts.settings.probation_seconds
         while True:
-            verdict, why = probation.judge(entry, clock.now())
+            verdict, why = probation.judge(entry, clock.monotonic())
             if verdict is Verdict.BAD:
                 error = TrialFailed(f"{entry.bundle} {entry.serving()} failed its probation: {why}")
                 self._books.failed(entry.bundle, ANY_VARIANT, error)

@@ -128,7 +128,7 @@ class Probation(Protocol):
         """Return figures of the serving release, for the journal; taken before the switch."""
 
     def judge(self, entry: Journal, now: float) -> tuple[Verdict, str]:
-        """Return the verdict, and its reason."""
+        """Return the verdict, and its reason. `now` is of the monotonic clock: the other one may jump meanwhile."""
 
     def interval(self) -> float:
         """Return how many seconds to wait between two judgements."""

@@ -63,7 +63,11 @@ class StatusProbation:
         return found
 
     def judge(self, entry: Journal, now: float) -> tuple[Verdict, str]:
-        """Return the verdict on the next release of a bundle: bad if one of its models is, good if all are."""
+        """Return the verdict on the next release of a bundle: bad if one of its models is, good if all are.
+
+        Args:
+            now: of the monotonic clock.
+        """
         following = entry.next
         assert following is not None, "only a release in probation is judged"
         try:
@@ -75,7 +79,7 @@ class StatusProbation:
             figures = self._watched(document, model, str(following.release), now)
             bounds = _floats(document.get("duration_bounds_seconds"))
             before = _stored(entry.baseline.get(model))
-            outcome, reason = judge(before, figures, bounds, now - following.since, self._limits(model))
+            outcome, reason = judge(before, figures, bounds, following.elapsed(now), self._limits(model))
             outcomes.append((outcome, f"{model}: {reason}"))
         for wanted in (Outcome.BAD, Outcome.WAIT):
             if reasons := [reason for outcome, reason in outcomes if outcome is wanted]:

@@ -31,7 +31,7 @@ def switch(parts: Parts, entry: Journal, following: Next, *, unload_first: bool 
 def step(parts: Parts, entry: Journal, following: Next | None) -> Journal:
     """Write a journal in which the next release is at another stage."""
     if following is not None:
-        following = replace(following, since=parts.clock.now())
+        following = replace(following, since=parts.clock.now(), mark=parts.clock.monotonic())
     entry = replace(entry, next=following)
     journal.write(parts.layout, entry)
     return entry

@@ -49,6 +49,7 @@ class Next:
         tries: what is left: of trials before the switch, of starts of the service after it.
         since: when this stage began, seconds since the epoch.
         reason: why it waits; "" = it does not.
+        mark: when this stage began by the monotonic clock, which no correction moves, and which a boot sets to 0.
     """
 
     release: int
@@ -57,6 +58,11 @@ class Next:
     tries: int
     since: float
     reason: str = ""
+    mark: float = 0.0
+
+    def elapsed(self, monotonic: float) -> float:
+        """Return for how many seconds this stage has lasted; after a boot, only those since then."""
+        return monotonic - self.mark if monotonic >= self.mark else monotonic
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +138,7 @@ def read(layout: Layout, bundle: str) -> Journal | None:
 def _next_document(found: Next | None) -> object:
     if found is None:
         return None
-    names = ("release", "variant", "tries", "since", "reason")
+    names = ("release", "variant", "tries", "since", "reason", "mark")
     return {"stage": found.stage.value, **{one: getattr(found, one) for one in names}}
 
 
@@ -164,6 +170,7 @@ def _next(members: Members) -> Next:
         tries=members.integer("tries"),
         since=members.number("since"),
         reason=members.text("reason", ""),
+        mark=members.number("mark", 0.0),
     )
     members.end()
     return found

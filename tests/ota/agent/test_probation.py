@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from ota.agent.probation import StatusProbation, figures_of
 from ota.errors import ServerError
 from ota.settings import Settings
 from ota.store.journal import Journal, Next, Stage
+from tests.ota.device import Device, FakeClock
 
 NOW = 1_800_000_000.0
 SETTINGS = Settings(probation_seconds=60, probation_requests=100)
@@ -39,7 +41,7 @@ class FakeServer:
 
 
 def entry(*models: str, **members: Any) -> Journal:
-    following = Next(17, "onnx", Stage.PROBATION, 3, NOW)
+    following = Next(17, "onnx", Stage.PROBATION, 3, NOW, mark=NOW)
     return Journal("det", {16: models or ("det",), 17: models or ("det",)}, 16, 15, following, **members)
 
 
@@ -118,3 +120,68 @@ def test_a_document_that_lacks_members_is_no_fault(document: dict[str, Any]) -> 
     assert not figures_of(document, "det", "17").ready
     replaced = replace(entry(), baseline={"det": "x"})
     assert verdict(FakeServer(), 1, replaced) is Verdict.WAIT
+
+
+class Jumping(FakeClock):
+    """A clock that is set to another time in the first sleep, which then ends the run where `dies` is set."""
+
+    offset = 0.0
+    jump = 0.0
+    dies = False
+
+    def now(self) -> float:
+        return self.seconds + self.offset
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.offset, self.jump = self.offset + self.jump, 0.0
+        if self.dies:
+            self.dies = False
+            raise InterruptedError
+
+
+def probing(folder: Path, clock: Jumping) -> Device:
+    """Return a device that serves 16 and wants 17, with real probations of 60 s or 100 requests."""
+    device = Device(folder, probation_seconds=60, probation_requests=100)
+    device.clock = clock
+    device.publish(release=16)
+    device.run()
+    device.probation = StatusProbation(FakeServer(row(requests=100)), device.settings)  # type: ignore[assignment]
+    device.publish(release=17)
+    return device
+
+
+@pytest.mark.fault("K1")
+@pytest.mark.parametrize("years", [10, -10])
+def test_a_clock_that_jumps_neither_ends_nor_prolongs_a_probation(tmp_path: Path, years: int) -> None:
+    clock = Jumping()
+    device = probing(tmp_path, clock)
+    clock.jump = years * 365 * 86400.0
+    began = clock.monotonic()
+    assert device.run()["det"].release == 17
+    assert 60 <= clock.monotonic() - began < 65
+
+
+@pytest.mark.fault("K1")
+@pytest.mark.parametrize("years", [10, -10])
+def test_a_clock_that_jumps_between_two_runs_neither_ends_nor_prolongs_a_probation(tmp_path: Path, years: int) -> None:
+    clock = Jumping()
+    device = probing(tmp_path, clock)
+    clock.jump, clock.dies = years * 365 * 86400.0, True
+    began = clock.monotonic()
+    with pytest.raises(InterruptedError):
+        device.run()
+    assert device.run()["det"].release == 17
+    assert 60 <= clock.monotonic() - began < 65
+
+
+@pytest.mark.fault("K1")
+def test_a_probation_begins_anew_with_a_boot(tmp_path: Path) -> None:
+    clock = Jumping()
+    device = probing(tmp_path, clock)
+    clock.dies = True
+    with pytest.raises(InterruptedError):
+        device.run()
+    clock.offset, clock.seconds = NOW, 5.0
+    assert device.run()["det"].release == 17
+    assert 60 <= clock.monotonic() < 65
