@@ -29,6 +29,8 @@ SCHEMA = 2
 
 Document = dict[str, Any]
 
+#: reason of the failures that Triton counts as answers: the model itself put an error into the response
+MODEL = "MODEL"
 #: conditions of a model that keep the server from being ready
 _TROUBLE = frozenset(("loading", "restarting", "unready", "failed"))
 _SERVING = frozenset(("ready", "busy"))
@@ -199,7 +201,6 @@ def _model(entry: IndexEntry, model: ModelFacts | None) -> Document:
             "in_flight": model.in_flight,
             "oldest_batch_seconds": _rounded(model.oldest_batch_seconds),
             "client_errors": model.statistics.client_errors,
-            "model_errors": model.statistics.model_errors,
             "last_inference_ms": model.statistics.last_inference_ms,
             "totals": _totals(model.statistics),
         }
@@ -234,7 +235,7 @@ def _totals(of: ModelStatistics) -> Document:
     """Counters since the version was loaded, durations in nanoseconds."""
     return {
         "requests": of.success.count,
-        "failures": dict(of.failures),
+        "failures": {**of.failures, MODEL: of.model_errors},
         "inferences": of.inference_count,
         "executions": of.execution_count,
         "request_ns": of.success.ns,

@@ -113,7 +113,7 @@ def figures_of(document: Mapping[str, Any], model: str, version: str) -> Figures
         return Figures(ready=False, reason=f"version {version} is not there")
     totals = row.get("totals") or {}
     failures = totals.get("failures") or {}
-    errors = int(row.get("model_errors") or 0)  # Triton counts these requests as answered
+    errors = int(failures.get("MODEL") or 0)  # Triton counts these requests as answered
     return Figures(
         requests=max(0, int(totals.get("requests") or 0) - errors),
         failures=errors + sum(int(failures.get(reason) or 0) for reason in _OWN_FAILURES),

@@ -137,7 +137,7 @@ def test_requests_that_are_wrong_are_counted_for_their_model(server: Running) ->
 
     assert [isinstance(answer, Exception) for answer in answers] == [True, False, True]
     assert row(status(server), name)["client_errors"] == before + 10
-    assert row(status(server), name)["totals"]["failures"] == {"REJECTED": 0, "CANCELED": 0, "BACKEND": 0, "OTHER": 0}
+    assert set(row(status(server), name)["totals"]["failures"].values()) == {0}
     page = metrics(server)
     assert page['edge_serve_client_errors_total{model="good",version="1"}'] == before + 10
     assert not any("nothere" in series for series in page)

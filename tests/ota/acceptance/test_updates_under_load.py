@@ -137,7 +137,7 @@ def test_a_release_that_fails_under_load_is_back_within_seconds(device: Site) ->
             status, body = device.server.get("/edge-serve/status")
             rows = {row["version"]: row for row in json.loads(body)["models"] if row["name"] == "det"}
             totals = rows.get("19", {}).get("totals")
-            states.append((time.monotonic(), rows["19"]["model_errors"] if totals and status == 200 else 0))
+            states.append((time.monotonic(), totals["failures"]["MODEL"] if totals and status == 200 else 0))
 
     watching = threading.Thread(target=watch)
     with busy(device.server.http) as seen:

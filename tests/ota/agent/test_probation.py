@@ -19,8 +19,10 @@ NOW = 1_800_000_000.0
 SETTINGS = Settings(probation_seconds=60, probation_requests=100)
 
 
-def row(name: str = "det", version: str = "17", requests: int = 0, failed: int = 0, **members: Any) -> dict[str, Any]:
-    failures = {"REJECTED": 50, "CANCELED": 50, "BACKEND": failed, "OTHER": 0}
+def row(
+    name: str = "det", version: str = "17", requests: int = 0, failed: int = 0, own: int = 0, **members: Any
+) -> dict[str, Any]:
+    failures = {"REJECTED": 50, "CANCELED": 50, "BACKEND": failed, "OTHER": 0, "MODEL": own}
     totals = {"requests": requests, "failures": failures, "duration_counts": [requests, 0, 0]}
     return {"name": name, "version": version, "condition": "ready", "reason": "", "memory_bytes": 1 << 20,
             "client_errors": 1_000, "totals": totals, **members}  # fmt: skip
@@ -57,7 +59,7 @@ def test_it_is_good_with_its_requests_and_its_time() -> None:
 def test_failures_of_the_model_count_and_refusals_and_mistakes_of_clients_do_not() -> None:
     assert verdict(FakeServer(row(requests=100)), 1) is Verdict.WAIT
     assert verdict(FakeServer(row(requests=100, failed=20)), 1) is Verdict.BAD
-    own_errors = row(requests=120, model_errors=20)
+    own_errors = row(requests=120, own=20)
     assert verdict(FakeServer(own_errors), 1) is Verdict.BAD
     before = {"det": {"requests": 100, "failures": 20, "counts": [100, 0, 0]}}
     assert verdict(FakeServer(row(requests=100, failed=20)), 61, entry(baseline=before)) is Verdict.GOOD
