@@ -76,8 +76,10 @@ class Load:
         """Wait for more answers."""
         wanted, end = self.answers.total() + count, time.monotonic() + PATIENCE
         while self.answers.total() < wanted:
-            if time.monotonic() > end:
-                raise Failed(f"the server answered fewer than {count} requests in {PATIENCE:.0f} s: {self.report()}")
+            if self.failures or time.monotonic() > end:
+                raise Failed(
+                    f"fewer than {count} requests were answered in {PATIENCE:.0f} s, or one failed: {self.report()}"
+                )
             time.sleep(0.05)
 
     def report(self) -> str:
@@ -273,8 +275,6 @@ def _expect(demo: Demo, release: int) -> None:
 def _check_load(load: Load) -> None:
     load.wait_for_answers(50)
     print(f"clients: {load.report()}", flush=True)
-    if load.failures:
-        raise Failed("requests failed")
 
 
 def _wait_until_ready(port: int) -> None:

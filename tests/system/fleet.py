@@ -61,6 +61,10 @@ class Fleet:
         self._machine.put("/etc/test-nginx.conf", _NGINX.encode())
         self._machine.put("/etc/systemd/system/edge-ota.timer.d/test.conf", _TIMER.encode())
         self._machine.run(f"mkdir -p {_REPOSITORY} && systemctl daemon-reload")
+        self.serve()
+
+    def serve(self) -> None:
+        """Start the web server."""
         self._machine.run("systemd-run --quiet --unit=test-nginx nginx -c /etc/test-nginx.conf")
 
     def configure(self, probation_seconds: int) -> None:

@@ -146,3 +146,19 @@ def test_starts_use_up_the_tries_of_a_release_in_probation(site: Service, fleet:
     assert "edge_ota_rollbacks_total 1" in metrics
     assert "edge_ota_bad_releases 2" in metrics
     assert 'edge_ota_release{model="simple",release="2"} 1' in metrics
+
+
+def test_after_a_power_cut_it_serves_and_updates_again(site: Service, fleet: Fleet) -> None:
+    machine = site.machine
+    machine.run("sync")
+    machine.boot.cut()
+    machine.start()
+    site.recovered_in("simple", 60)
+    assert site.ask("GET", "/v2/models/simple")[1].count('"2"') == 1
+    assert machine.run(f"systemctl is-active {ENABLED.replace('edge-ota-boot.service', '')}").split() == ["active"] * 3
+    assert machine.run("systemctl show -p ConditionResult --value edge-ota-boot.service").strip() == "yes"
+    fleet.configure(2)
+    fleet.serve()
+    fleet.publish(5)
+    fleet.wait_for(5)
+    assert site.infer() == 200
