@@ -11,6 +11,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -173,8 +174,11 @@ def replace_symlink(path: Path, target: str) -> None:
     """Point a symbolic link elsewhere at once, durably."""
     fresh = path.with_name(f".{path.name}.new")
     with wrapped(path):
-        with contextlib.suppress(FileNotFoundError):
-            unlink(fresh)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                unlink(fresh)
+        except OSError:  # another user made a directory of that name, where this program may not be the only one
+            fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         symlink(fresh, target)
         rename(fresh, path)
         sync_directory(path.parent)

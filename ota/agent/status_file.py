@@ -100,7 +100,7 @@ def read(layout: Layout) -> dict[str, Any]:
     """Return the document; {} = there is none that can be read."""
     try:
         found = json.loads(files.read(layout.status, _MOST_BYTES) or b"{}")
-    except (OtaError, ValueError):
+    except (OtaError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) and found.get("schema") == SCHEMA and _is_sound(found) else {}
 

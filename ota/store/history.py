@@ -57,5 +57,5 @@ def _lines(layout: Layout) -> list[bytes]:
 def _is_event(line: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

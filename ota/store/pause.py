@@ -27,7 +27,7 @@ def read(layout: Layout) -> Pause | None:
             return None
         found = json.loads(data)
         return Pause(float(found["since"]), str(found["why"])[:1000])
-    except (OtaError, ValueError, KeyError, TypeError):
+    except (OtaError, ValueError, KeyError, TypeError, RecursionError):
         return Pause(0.0, f"{layout.pause} is there and cannot be read")
 
 

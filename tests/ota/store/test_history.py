@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
+from ota.agent import status_file
 from ota.layout import Layout
-from ota.store import history
+from ota.store import history, pause
 from ota.store.history import Event
 from ota.store.places import prepare
 
@@ -18,3 +21,15 @@ def test_events_are_kept_in_order_and_bounded(layout: Layout) -> None:
     assert len(found) == history.MOST
     assert found[-1]["event"] == "bad"
     assert len(found[-1]["message"]) == 1000
+
+
+@pytest.mark.fault("D6")
+def test_documents_that_nest_without_end_are_read_as_damaged(layout: Layout) -> None:
+    for path in (layout.history, layout.status, layout.pause):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("[" * 100_000)
+    assert history.read(layout) == []
+    assert status_file.read(layout) == {}
+    found = pause.read(layout)
+    assert found is not None
+    assert found.why.endswith("cannot be read")

@@ -56,3 +56,13 @@ def test_dangling_and_wrong_links_are_turned_back(layout: Layout, repository: Pa
     links.check_free(layout, repository, ["det"], owned=["det"])
     links.apply(layout, repository, {"det": 17})
     assert links.look(layout, repository, "det") == (Kind.OURS, 17)
+
+
+@pytest.mark.fault("C7")
+def test_a_directory_in_the_way_of_the_temporary_link_blocks_no_switch(layout: Layout, repository: Path) -> None:
+    """Members of the group edge-serve may make one."""
+    (repository / ".det.new").mkdir()
+    (repository / ".det.new" / "x").write_text("")
+    assert links.apply(layout, repository, {"det": 17}) == ["det"]
+    assert links.look(layout, repository, "det") == (Kind.OURS, 17)
+    assert sorted(one.name for one in repository.iterdir()) == [".det.new", "det"]
