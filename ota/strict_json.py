@@ -152,6 +152,8 @@ class Members:
         value = self._take(name, default)
         if not isinstance(value, dict) or len(value) > most:
             self.refuse(name, value, f"expected an object of at most {most} members")
+        if odd := [key for key in value if not key.isprintable()]:
+            self.refuse(name, odd[0], "expected names of printable characters")
         return value
 
     def tables(self, name: str, default: dict[str, Any] | None = None, *, most: int) -> Iterator[tuple[str, Members]]:

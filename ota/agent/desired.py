@@ -18,7 +18,7 @@ from ota.documents import rollout as rollouts
 from ota.documents.manifest import FileEntry, Manifest, Variant
 from ota.documents.names import floor_target, manifest_target, rollout_target
 from ota.documents.rollout import Rollout, Wish
-from ota.errors import NotFound, Postponed, RolledBack, Unsuitable
+from ota.errors import NotFound, Postponed, RolledBack, Unsuitable, Untrusted
 from ota.store import bad
 from ota.store.journal import Journal
 
@@ -47,12 +47,15 @@ def manifest(parts: Parts, wish: Wish, release: int) -> tuple[Manifest, str]:
     """Return the verified manifest of a release and its SHA-256. A copy is kept beside the releases.
 
     Raises:
+        Untrusted: it is malformed, or says another family than that of the role which lists it.
         RolledBack: its counter is below the floor of its family.
         Unsuitable: it needs a newer edge-ota or edge-serve.
     """
     path = manifest_target(wish.family, wish.bundle, release)
     data = parts.trust.document(path, manifests.MOST_BYTES)
     found = manifests.read_manifest(data, wish.bundle, release)
+    if found.family != wish.family:  # what the role engines approves, it approves for one family
+        raise Untrusted(f"the manifest of {wish.bundle} {release} is of the family {found.family}, not {wish.family}")
     _check_floor(parts, wish, found)
     if why := decide_variant.too_old(found, version(), parts.device.facts().get("edge_serve", "")):
         raise Unsuitable(f"{wish.bundle} {release} is not for this device: {why}")

@@ -35,6 +35,23 @@ def test_an_engine_inside_an_onnx_file_is_code(device: Device) -> None:
     assert device.run()["det"].release == 17
 
 
+@pytest.mark.fault("T9", "T10")
+def test_a_family_runs_no_code_that_is_approved_for_another_one(device: Device) -> None:
+    code = b"import pickle"
+    device.publish(release=17, models={"det": {**files_of("det", 17), "17/model.py": code}}, family="other")
+    device.trust.documents[f"engines/other/{sha256(code)}"] = code
+    with pytest.raises(Untrusted, match="the manifest of det 17 is of the family other, not vision"):
+        device.run()
+
+
+@pytest.mark.fault("T13")
+def test_a_name_that_would_command_a_terminal_is_refused(device: Device) -> None:
+    variants = [{"id": "a", "kind": "onnx", "priority": 1, "match": {"\x1b[2J": "x"}}]
+    device.publish(release=17, variants=variants)
+    with pytest.raises(Untrusted, match=r'match is "\\u001b\[2J", expected names of printable characters'):
+        device.run()
+
+
 @pytest.mark.fault("U4", "T9")
 def test_a_bundle_takes_no_model_that_another_one_may_go_back_to(device: Device) -> None:
     old = {"det": files_of("det", 17), "extra": files_of("extra", 17)}
