@@ -55,7 +55,7 @@ _edge_ota() {
         ["publish verify"]="--help --dir --passphrase-file --repository --root --fleet"
         ["publish export"]="--help --dir --passphrase-file --fleet"
         ["publish recover"]="--help --dir --passphrase-file --repository --root"
-        ["publish serve"]="--help --dir --passphrase-file --repository --bind --port --no-range --log"
+        ["publish serve"]="--help --dir --passphrase-file --repository --bind --port --no-range --reports --log"
     )
     for next in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         [[ " ${inner[${path:-top}]} " == *" $next "* ]] || break

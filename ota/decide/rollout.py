@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
@@ -57,12 +58,14 @@ def fair_salt(salt: str, devices: Sequence[DeviceDocument]) -> str:
         return salt
 
     def error(candidate: str) -> float:
-        worst = 0.0
+        """Return the largest deviation in standard deviations, weighted by the sizes of the rings."""
+        total = 0.0
         for ring in rings:
             buckets = sorted(bucket(candidate, device) for device in ring)
-            counts = [(bisect.bisect_left(buckets, share * BUCKETS // 100), share) for share in _COMMON_SHARES]
-            worst += max(abs(count / len(ring) - share / 100) for count, share in counts)
-        return worst
+            counts = [(bisect.bisect_left(buckets, share * BUCKETS // 100), share / 100) for share in _COMMON_SHARES]
+            deviations = (abs(count - len(ring) * share) / math.sqrt(share * (1 - share)) for count, share in counts)
+            total += max(deviations) * math.sqrt(len(ring))
+        return total
 
     return min((f"{salt}/{number}" if number else salt for number in range(tries)), key=error)
 

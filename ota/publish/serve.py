@@ -1,4 +1,4 @@
-"""A web server for tests and trials: the repository's files, with Range. A real one is nginx, or a bucket."""
+"""A web server for tests and trials: the repository's files, with Range, and PUT of reports. A real one is nginx."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
+from ota import files
+from ota.errors import StoreError
+
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_REPORT = re.compile(r"/reports/([A-Za-z0-9][A-Za-z0-9._-]{0,200}\.json)")
+_MOST_REPORT = 512 * 1024
 _PATH = re.compile(r"(?:metadata|targets|blobs)(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)+")
 
 
@@ -22,13 +27,22 @@ class RepositoryServer(ThreadingHTTPServer):
 
     Attributes:
         repository: the directory. ranges: whether Range is answered. log: whether requests are printed.
+        reports: where `PUT /reports/<name>.json` goes; None = it is refused.
     """
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], repository: Path, *, ranges: bool = True, log: bool = False) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        repository: Path,
+        *,
+        ranges: bool = True,
+        log: bool = False,
+        reports: Path | None = None,
+    ) -> None:
         super().__init__(address, _Handler)
-        self.repository, self.ranges, self.log = repository, ranges, log
+        self.repository, self.ranges, self.log, self.reports = repository, ranges, log, reports
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print errors of this program only: devices that disconnect are no fault, and resume."""
@@ -57,6 +71,23 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         """Send the headers of a file."""
         self._answer(body=False)
+
+    def do_PUT(self) -> None:
+        """Keep a report. Nothing is verified here: whoever reads it does that."""
+        asked, length = _REPORT.fullmatch(self.path), self.headers.get("Content-Length", "")
+        self.close_connection = True  # the body may not have been read
+        if self.server.reports is None or asked is None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+        elif not length.isdecimal() or int(length) > _MOST_REPORT:
+            self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        elif len(data := self.rfile.read(int(length))) == int(length):
+            try:
+                files.write_durably(self.server.reports / asked[1], data)
+                self.send_response(HTTPStatus.CREATED)
+            except StoreError:
+                self.send_response(HTTPStatus.INSUFFICIENT_STORAGE)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Print a request where that is wanted."""

@@ -38,6 +38,7 @@ def add_parsers(subcommands: Subcommands) -> None:
     serve.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS")
     serve.add_argument("--port", type=int, default=8080, help="0 = any free one (8080)")
     serve.add_argument("--no-range", action="store_true", help="answer requests for parts with the whole file")
+    serve.add_argument("--reports", type=Path, metavar="DIR", help="keep what devices PUT at /reports there")
     serve.add_argument("--log", action="store_true", help="print requests")
 
 
@@ -109,14 +110,21 @@ def _recover(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    from ota import files
     from ota.publish.serve import RepositoryServer
 
     repository = arguments.repository or arguments.workspace / "repository"
     if not (repository / "metadata").is_dir():
         raise UsageError(f"{repository} is no repository: it has no metadata/; name one with --repository or --dir")
+    if arguments.reports:
+        files.make_directory(arguments.reports)
     try:
         server = RepositoryServer(
-            (arguments.bind, arguments.port), repository, ranges=not arguments.no_range, log=arguments.log
+            (arguments.bind, arguments.port),
+            repository,
+            ranges=not arguments.no_range,
+            log=arguments.log,
+            reports=arguments.reports,
         )
     except (OSError, OverflowError) as error:
         told = getattr(error, "strerror", None) or str(error)

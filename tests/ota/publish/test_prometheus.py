@@ -23,7 +23,7 @@ from edge_serve.metrics.page import Page
 from tests.metrics.conftest import FakeClock, FakeSource, rendered
 from tests.ota.publish.fleet import BUNDLE, DEVICES, FLEET, Fleet, Simulated, share, unlucky
 
-STEP = ("rollout step", FLEET, BUNDLE, "prod=25", "--select", 'fleet="plant"')
+STEP = ("rollout step", FLEET, BUNDLE, "prod=100", "--select", 'fleet="plant"')
 
 
 @contextlib.contextmanager
@@ -77,27 +77,28 @@ def counting(**figures: int) -> Callable[[str], tuple[int, bytes]]:
 @pytest.mark.parametrize(
     ("figures", "status", "said"),
     [
-        ({"targets": 100, "good": 5, "soaked": 5}, 0, "allowed: 5 of 5 devices (100 %) have been good for 24 h"),
-        ({"targets": 100, "good": 5, "soaked": 2}, 10, "2 of 5 devices (40 %) have been good for 24 h, expected 95 %"),
-        ({"targets": 100, "good": 4, "soaked": 4, "failed": 1}, 11, "1 of 5 devices that tried it failed (20 %)"),
-        ({"targets": 100, "good": 90, "soaked": 90, "failed": 90}, 11, "5 of 5 devices that tried it failed"),
+        ({"targets": 100, "good": 98, "soaked": 96}, 0, "allowed: 96 of 100 devices (96 %) have been good for 24 h"),
+        ({"targets": 100, "good": 98, "soaked": 40}, 10, "40 of 100 devices (40 %) have been good for 24 h, expected"),
+        ({"targets": 100, "good": 80, "soaked": 80, "failed": 20}, 11, "20 of 100 devices that tried it failed (20 %)"),
+        ({"targets": 300, "good": 290, "soaked": 290, "failed": 290}, 11, "100 of 100 devices that tried it failed"),
         ({}, 3, 'no target with fleet="plant" has the metric edge_ota_status_readable: check --select'),
     ],
 )
 def test_the_figures_decide_as_those_of_reports(fleet: Fleet, figures: dict[str, int], status: int, said: str) -> None:
+    fleet.publisher.do("rollout step", FLEET, BUNDLE, "prod=100")
     with web_server(counting(**figures)) as url:
         assert fleet.publisher.status(*STEP, "--prometheus", f"{url}/prom") == status
     assert said in fleet.publisher.out + fleet.publisher.err
     assert fleet.wish().paused == (status == 11)
-    assert fleet.wish().steps[0].percent == (25 if status == 0 else 5)
 
 
 def test_both_kinds_of_evidence_must_allow_the_step(fleet: Fleet) -> None:
+    fleet.publisher.do("rollout step", FLEET, BUNDLE, "prod=100")
     fleet.update()
     both = (*STEP, "--reports", fleet.place)
-    with web_server(counting(targets=100, good=5)) as url:
+    with web_server(counting(targets=100, good=100)) as url:
         fleet.publisher.refused(*both, "--prometheus", f"{url}/prom", status=10)
-    with web_server(counting(targets=100, good=5, soaked=5)) as url:
+    with web_server(counting(targets=100, good=100, soaked=100)) as url:
         fleet.publisher.do(*both, "--prometheus", f"{url}/prom")
 
 

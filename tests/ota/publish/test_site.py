@@ -269,6 +269,28 @@ def test_the_server_shows_the_repository_only(server: RepositoryServer) -> None:
         assert ask(server, path)[0] == 404
 
 
+def put(server: RepositoryServer, path: str, body: bytes, **headers: str) -> int:
+    """PUT; the status."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+    with contextlib.closing(connection):
+        connection.request("PUT", path, body, headers)
+        return connection.getresponse().status
+
+
+def test_the_server_keeps_reports_where_it_was_told_to(server: RepositoryServer, tmp_path: Path) -> None:
+    assert put(server, "/reports/dev-1.abcd.json", b"{}") == 404
+    server.reports = tmp_path / "reports"
+    assert put(server, "/reports/dev-1.abcd.json", b"{}") == 507, "the directory is not there"
+    server.reports.mkdir()
+    assert put(server, "/reports/dev-1.abcd.json", b"{}") == 201
+    assert put(server, "/reports/dev-1.abcd.json", b"{2}") == 201
+    assert [(one.name, one.read_bytes()) for one in server.reports.iterdir()] == [("dev-1.abcd.json", b"{2}")]
+    assert put(server, "/reports/long.json", b"", **{"Content-Length": "600000"}) == 413
+    for path in ("/reports/../x.json", "/reports/.x.json", "/reports/a/b.json", "/metadata/timestamp.json", "/x"):
+        assert put(server, path, b"{}") == 404
+    assert ask(server, "/reports/dev-1.abcd.json")[0] == 404, "reports are for the publisher alone"
+
+
 def test_a_device_that_disconnects_is_no_error(
     server: RepositoryServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
