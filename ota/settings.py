@@ -84,7 +84,7 @@ class Settings:
         float, Doc("share of requests that may fail more than with the release before", "SHARE")
     ] = 0.02
     most_slower: Annotated[
-        float, Doc("how many times slower the 99th percentile may be than with the release before")
+        float, Doc("how many times longer executions may take (99 %) than with the release before")
     ] = 1.5
     tries: Annotated[
         int, Doc("starts of the service that a release in probation survives before it is rolled back")

@@ -246,6 +246,7 @@ def _totals(of: ModelStatistics) -> Document:
         "cache_hits": of.cache_hit.count,
         "cache_misses": of.cache_miss.count,
         "duration_counts": list(of.request_seconds.counts),
+        "compute_counts": list(of.compute_seconds.counts),
     }
 
 

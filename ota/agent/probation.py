@@ -117,7 +117,8 @@ def figures_of(document: Mapping[str, Any], model: str, version: str) -> Figures
     return Figures(
         requests=max(0, int(totals.get("requests") or 0) - errors),
         failures=errors + sum(int(failures.get(reason) or 0) for reason in _OWN_FAILURES),
-        counts=tuple(int(count) for count in totals.get("duration_counts") or ()),
+        # of the execution: how long requests wait depends on the traffic, which the release does not make
+        counts=tuple(int(count) for count in totals.get("compute_counts") or ()),
         restarts=_restarts(document, f"{model}:{version}"),
         memory_bytes=int(row.get("memory_bytes") or 0),
         ready=row.get("condition") in _SERVES,

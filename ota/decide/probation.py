@@ -16,9 +16,9 @@ _Z = 1.645
 #: fewer failures are no pattern
 LEAST_FAILURES = 5
 #: latencies of fewer requests say nothing of the 99th percentile
-LEAST_REQUESTS = 200
+LEAST_REQUESTS = 500
 #: differences below it are noise, seconds
-LEAST_SECONDS = 0.002
+LEAST_SECONDS = 0.005
 #: without traffic a release is good after so many times the span of a probation with traffic
 IDLE_SPANS = 1.0
 
@@ -37,7 +37,8 @@ class Figures:
 
     Attributes:
         requests: answered; failures: those that the model itself failed.
-        counts: requests by duration; `bounds` are the ends of the buckets, seconds, and the last one has no end.
+        counts: requests by the duration of their execution; `bounds` are the ends of the buckets, seconds, and the last
+            one has no end.
         restarts: of its worker processes.
         ready: it serves now; unready_seconds: for how long it has not.
     """
@@ -108,7 +109,7 @@ def _slower(before: Figures, now: Figures, bounds: Sequence[float], limits: Limi
     old, new = quantile(before.counts, bounds, 0.99), quantile(now.counts, bounds, 0.99)
     if new <= old * limits.most_slower or new - old < LEAST_SECONDS:
         return ""
-    return f"99 % of requests take up to {new * 1000:.1f} ms, {old * 1000:.1f} ms with the release before"
+    return f"99 % of executions take up to {new * 1000:.1f} ms, {old * 1000:.1f} ms with the release before"
 
 
 def share(part: int, whole: int) -> float:

@@ -23,7 +23,7 @@ def row(
     name: str = "det", version: str = "17", requests: int = 0, failed: int = 0, own: int = 0, **members: Any
 ) -> dict[str, Any]:
     failures = {"REJECTED": 50, "CANCELED": 50, "BACKEND": failed, "OTHER": 0, "MODEL": own}
-    totals = {"requests": requests, "failures": failures, "duration_counts": [requests, 0, 0]}
+    totals = {"requests": requests, "failures": failures, "compute_counts": [requests, 0, 0]}
     return {"name": name, "version": version, "condition": "ready", "reason": "", "memory_bytes": 1 << 20,
             "client_errors": 1_000, "totals": totals, **members}  # fmt: skip
 
