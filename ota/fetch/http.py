@@ -6,6 +6,7 @@ environment's proxies are not used. TLS is always verified, although integrity n
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import email.utils
 import functools
@@ -25,7 +26,6 @@ from urllib3.exceptions import (
     ProxyError,
     ReadTimeoutError,
 )
-from urllib3.util import make_headers
 
 from ota.errors import FetchError, NotFound, UsageError
 from ota.fetch.failures import TLS_ENDED, Undelivered, tls_failure
@@ -317,7 +317,9 @@ def login_of(parts: SplitResult, kind: str) -> dict[str, str]:
     if parts.username is None:
         return {}
     text = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return make_headers(basic_auth=text) if kind == "basic_auth" else make_headers(proxy_basic_auth=text)
+    # urllib3's make_headers knows Latin-1 only; RFC 7617 allows UTF-8
+    name = "authorization" if kind == "basic_auth" else "proxy-authorization"
+    return {name: f"Basic {base64.b64encode(text.encode(errors='replace')).decode()}"}
 
 
 def make_pool(options: HttpOptions, context: ssl.SSLContext) -> urllib3.PoolManager:

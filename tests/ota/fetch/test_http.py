@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import socket
 import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from ota.errors import FetchError, NotFound, UsageError
 from ota.fetch.failures import Undelivered
+from ota.fetch.http import login_of
 from ota.source import StartOver
 from tests.certificates import Authority, Pair
 from tests.ota.faulty_server import FaultyServer
@@ -514,3 +517,11 @@ def test_unusable_settings(tmp_path: Path) -> None:
         web("https://h/", timeout=1e14)
     with pytest.raises(UsageError, match="PROXY: found https://h"):
         web("https://h/", proxy="https://u:p@h:1")
+
+
+@pytest.mark.fault("N6")
+def test_a_user_or_password_of_any_letters_is_sent_as_utf_8() -> None:
+    """It was a traceback; a rollout document may bring one as its report_url."""
+    found = login_of(urlsplit("http://\u2603:%E2%82%AC@127.0.0.1/"), "basic_auth")
+    assert found == {"authorization": "Basic " + base64.b64encode("\u2603:\u20ac".encode()).decode()}
+    assert login_of(urlsplit("http://a:b@127.0.0.1/"), "proxy") == {"proxy-authorization": "Basic YTpi"}
