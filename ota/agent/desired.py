@@ -71,9 +71,9 @@ def _check_floor(parts: Parts, wish: Wish, found: Manifest) -> None:
     path = floor_target(wish.family)
     try:
         lowest = floor.read_floor(parts.trust.document(path, floor.MOST_BYTES), wish.family).get(wish.bundle, 0)
-    except NotFound:
-        return
-    parts.trust.raise_floor(f"counter/{wish.bundle}", path, lowest)
+        parts.trust.raise_floor(f"counter/{wish.bundle}", path, lowest)
+    except NotFound:  # a floor that was withdrawn still holds on devices that have seen it
+        lowest = parts.trust.floor(f"counter/{wish.bundle}", path)
     if found.counter < lowest:
         raise RolledBack(
             f"{wish.bundle} {found.release} has the counter {found.counter}, and the floor is {lowest}: "

@@ -33,6 +33,9 @@ class Trust(Protocol):
     def document(self, path: str, most_bytes: int) -> bytes:
         """Return the verified bytes of a small target. Raises NotFound when it is not listed."""
 
+    def floor(self, name: str, path: str) -> int:
+        """Return the floor of a value in a document that this device remembers; 0 = none."""
+
     def raise_floor(self, name: str, path: str, value: int) -> None:
         """Raise the floor of a value in a document. Raises RolledBack when the value is below it."""
 

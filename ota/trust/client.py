@@ -133,6 +133,11 @@ class Trust:
             self._cache(cached, data)
         return data
 
+    def floor(self, name: str, path: str) -> int:
+        """Return the floor of a value in the document `path`, which this device remembers; 0 = none. See `raise_floor`."""
+        keys, threshold = self._keys_of(path)
+        return self._floors.floor(name, keys, threshold)
+
     def raise_floor(self, name: str, path: str, value: int) -> None:
         """Raise the floor of a value in the document `path`, durably: a rollout's serial, a bundle's release counter.
 

@@ -51,6 +51,10 @@ class DatedTrust:
         """Return the verified bytes of a small target."""
         return self._trust.document(path, most_bytes)
 
+    def floor(self, name: str, path: str) -> int:
+        """Return the floor of a value in a document; 0 = none."""
+        return self._trust.floor(name, path)
+
     def raise_floor(self, name: str, path: str, value: int) -> None:
         """Raise the floor of a value in a document."""
         self._trust.raise_floor(name, path, value)

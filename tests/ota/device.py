@@ -70,6 +70,9 @@ class FakeTrust:
         assert len(self.documents[path]) <= most_bytes
         return self.documents[path]
 
+    def floor(self, name: str, path: str) -> int:
+        return self.floors.get(name, 0)
+
     def raise_floor(self, name: str, path: str, value: int) -> None:
         self.floors[name] = max(value, self.floors.get(name, 0))
 

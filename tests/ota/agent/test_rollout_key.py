@@ -135,6 +135,10 @@ def test_the_key_of_rollout_gets_no_device_below_the_floor(device: Attacked) -> 
     device.online.publish("models-vision")
     device.roll(16, 6)
     refused(device, RolledBack, "det 16 has the counter 16, and the floor is 17")
+
+    del device.online.signed["models-vision"].targets[floor_target("vision")]
+    device.online.publish("models-vision")
+    refused(device, RolledBack, "det 16 has the counter 16, and the floor is 17")  # as this device remembers
     device.roll(17, 7)
     assert device.apply() == 17
 
