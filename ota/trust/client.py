@@ -134,7 +134,7 @@ class Trust:
         return data
 
     def floor(self, name: str, path: str) -> int:
-        """Return the floor of a value in the document `path`, which this device remembers; 0 = none. See `raise_floor`."""
+        """Return the floor of a value in the document `path`, as this device remembers it; 0 = none."""
         keys, threshold = self._keys_of(path)
         return self._floors.floor(name, keys, threshold)
 
