@@ -89,6 +89,8 @@ class Line:
     def update(self, rollout: Rollout, bundle: str) -> Outcome:
         """Bring one bundle to the release that this device shall run."""
         wish, entry = rollout.models[bundle], journal.read(self._layout, bundle) or Journal(bundle)
+        if entry.next is not None and entry.next.stage is Stage.PROBATION and entry.next.release in wish.deny:
+            entry = switch.recall(self._parts, entry)
         if entry.next is not None and entry.next.stage in _UNFINISHED:
             return self._wait(entry, f"{entry.next.release} is in {entry.next.stage.value}; it ends first")
         choice = desired.choose(self._parts, rollout, bundle, entry)

@@ -85,6 +85,19 @@ def undo(parts: Parts, entry: Journal, error: OtaError, variant: str = ANY_VARIA
     return go_back(parts, begin_undo(parts.layout, entry))
 
 
+def recall(parts: Parts, entry: Journal) -> Journal:
+    """Go back from a release in probation that the rollout denies now; the journal without it. It is not bad here.
+
+    Raises:
+        StoreError, ServerError: as `undo`.
+    """
+    assert entry.next is not None
+    text = f"release {entry.next.release} is denied"
+    note(parts, Event(parts.clock.now(), "rolled_back", entry.bundle, entry.next.release, message=text))
+    parts.tell(f"{entry.bundle}: rolling back to {_named(entry.active)}: {text}")
+    return go_back(parts, begin_undo(parts.layout, entry))
+
+
 def go_back(parts: Parts, entry: Journal) -> Journal:
     """Turn the links back, and have the server load the active release again; the one before it, where that fails."""
     apply_links(parts, entry)

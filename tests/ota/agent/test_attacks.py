@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ota.agent.parts import Verdict
 from ota.errors import Occupied, Untrusted
 from tests.ota.bundles import files_of, sha256
 from tests.ota.device import Device, check_whole
@@ -92,3 +93,24 @@ def test_a_release_that_is_signed_again_while_it_waits_is_fetched_again(device: 
     assert device.run()["det"].release == 17
     assert (device.repository / "det" / "17/model.onnx").read_bytes() == b"other weights"
     assert device.trial.tried[-2:] == [("det", 17), ("det", 17)]
+
+
+@pytest.mark.fault("R1")
+@pytest.mark.parametrize(("previous", "serving"), [(16, {"det": 16}), (0, {})])
+def test_a_release_that_is_denied_in_its_probation_goes(device: Device, previous: int, serving: dict[str, int]) -> None:
+    device.publish(release=17)
+    device.probation.verdicts = [(Verdict.WAIT, "it does not serve")] * 10_000
+    assert device.run()["det"].waiting_for == "probation: it does not serve"
+    device.want("det", 17, previous=previous, deny=[17] if previous else [16, 17])
+    device.run()
+    assert device.server.serving == serving
+    device.probation.verdicts = []
+    device.want("det", 17)
+    assert device.run()["det"].release == 17, "it is not on the list of bad releases"
+
+
+def test_a_bundle_with_another_name_takes_the_models_of_one_whose_releases_are_denied(device: Device) -> None:
+    device.want("det", 16, deny=[16])
+    device.publish("renamed", 17, {"det": files_of("det", 17)})
+    device.run()
+    assert device.server.serving == {"det": 17}
