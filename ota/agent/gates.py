@@ -66,10 +66,10 @@ def check_names(parts: Parts, manifest: Manifest, entry: Journal) -> None:
         for release in other.releases() if other else ():
             taken = set(manifest.models) & set(other.models.get(release, ())) if other else set()
             if taken:
-                text = f"{manifest.bundle} {manifest.release} has the model {min(taken)}, which the bundle {bundle} has"
                 raise Occupied(
-                    f"{text} in release {release}: give the model another name, or release {bundle} without it, twice, "
-                    "because a device keeps the release before"
+                    f"{manifest.bundle} {manifest.release} has the model {min(taken)}, "
+                    f"which the bundle {bundle} has in release {release}: give the model another name, or release "
+                    f"{bundle} without it, twice, because a device keeps the release before"
                 )
 
 
