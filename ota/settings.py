@@ -101,12 +101,14 @@ def read_settings(
 
     Args:
         flags: name of a setting -> the text of its flag.
-        file: the settings file; None = `EDGE_OTA_CONFIG`, else the packaged one. One that is not there is empty.
+        file: the settings file; None = `EDGE_OTA_CONFIG`, else the packaged one, which are empty if not there.
 
     Raises:
-        UsageError: an unknown name, or a value of the wrong kind; the message names the place.
+        UsageError: no such file, an unknown name, or a value of the wrong kind; the message names the place.
     """
     environ = os.environ if environ is None else environ
+    if file is not None and not os.path.lexists(file):
+        raise UsageError(f"--config: {file} is not there; expected lines such as URL=https://ota.example")
     path = file or Path(environ.get(f"{PREFIX}CONFIG", FILE))
     found = {name: (text, f"{path}, line {line}") for name, (text, line) in _read_file(path).items()}
     found |= {

@@ -96,7 +96,8 @@ class Books:
             return
         was_switched = following.stage in journal.SWITCHED
         self.status.count("rollbacks", int(was_switched))
-        self.show(switch.undo(self._parts, entry, error, variant), error.reason)
+        why = f"release {following.release} failed here ({error.reason})"
+        self.show(switch.undo(self._parts, entry, error, variant), why)
 
 
 def _next(entry: Journal) -> Next:

@@ -95,7 +95,7 @@ class Line:
             return self._wait(entry, f"{entry.next.release} is in {entry.next.stage.value}; it ends first")
         choice = desired.choose(self._parts, rollout, bundle, entry)
         if choice.release == entry.active and journal.has_whole(self._layout, entry, entry.active):
-            return self._nothing(entry)
+            return self._nothing(entry, choice)
         if choice.release == 0:
             return self._withdraw(entry, choice)
         manifest, sha256 = desired.manifest(self._parts, wish, choice.release)
@@ -147,6 +147,13 @@ class Line:
         if found:
             self._parts.tell(text)
         return found is not None
+
+    def look(self) -> Rollout:
+        """Refresh for a command that changes nothing else."""
+        try:
+            return self.refresh()
+        finally:
+            self._books.say(state="idle")
 
     def refresh(self) -> Rollout:
         """Fetch and verify the metadata; what this device's fleet shall have."""
@@ -272,11 +279,10 @@ class Line:
 
     # ---- the ends of a run ------------------------------------------------------------------------------------------
 
-    def _nothing(self, entry: Journal) -> Outcome:
+    def _nothing(self, entry: Journal, choice: Target) -> Outcome:
         if entry.next is not None and entry.next.stage not in _UNFINISHED:
             entry = switch.step(self._parts, entry, None)  # the wish went back before the switch
-        self._books.show(entry)
-        return Outcome(entry.bundle, entry.active)
+        return self._wait(entry, "" if entry.active else choice.why)
 
     def _withdraw(self, entry: Journal, choice: Target) -> Outcome:
         """Remove the links of a bundle that this device may not serve any more."""

@@ -9,7 +9,9 @@ import sys
 from ota.agent.compose import opened
 from ota.agent.line import Line, Options, Outcome
 from ota.agent.reports.reporter import reported
+from ota.layout import Layout
 from ota.settings import Settings
+from ota.store import pause
 
 HELP = "update: refresh, fetch, install, try, switch, and watch the new releases"
 
@@ -32,10 +34,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     with opened(settings, by_hand=options.by_hand) as parts, reported(parts) as reporter:
         outcomes = Line(parts, options).run("apply")
         reporter.note((one.bundle, one.error) for one in outcomes)
-    return report(outcomes, as_json=arguments.json)
+    return report(outcomes, settings, as_json=arguments.json)
 
 
-def report(outcomes: list[Outcome], *, as_json: bool) -> int:
+def report(outcomes: list[Outcome], settings: Settings, *, as_json: bool) -> int:
     """Print what a run did; the exit status of its first error."""
     if as_json:
         print(json.dumps([_document(one) for one in outcomes], indent=2))
@@ -45,7 +47,7 @@ def report(outcomes: list[Outcome], *, as_json: bool) -> int:
             print(f"{one.bundle}: {serves}{f'; {one.waiting_for}' if one.waiting_for else ''}")
         elif one.error is not None:
             print(f"edge-ota: {one.bundle}: {' '.join(one.error.message.split())}", file=sys.stderr)
-    if not outcomes and not as_json:
+    if not outcomes and not as_json and not pause.read(Layout(settings.state_dir)):
         print("nothing to do: the fleet of this device has no releases, and none is installed")
     return next((one.error.exit_status for one in outcomes if one.error is not None), 0)
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from ota.agent.compose import opened
 from ota.agent.line import Line
 from ota.agent.operator.plan import Planned, plan
-from ota.agent.status_file import StatusFile
 from ota.settings import Settings
 from ota.store import pause, places
 from ota.store.lock import locked
@@ -32,9 +31,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     detailed = arguments.command == "plan"
     with opened(settings, by_hand=True) as parts, locked(parts.layout, arguments.command):
         places.prepare(parts.layout)
-        line = Line(parts)
-        found = plan(parts, line.refresh(), arguments.bundle, detailed=detailed)
-        StatusFile(parts.layout).write(parts.clock.now(), state="idle")
+        found = plan(parts, Line(parts).look(), arguments.bundle, detailed=detailed)
         if pause.read(parts.layout):
             print("updates are paused: 'edge-ota resume'", file=sys.stderr)
     if arguments.json:

@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Print the decision, the facts, and the variants."""
     with opened(settings, by_hand=True) as parts, locked(parts.layout, "explain"):
         places.prepare(parts.layout)
-        rollout = Line(parts).refresh()
+        rollout = Line(parts).look()
         if arguments.bundle not in rollout.models:
             known = ", ".join(sorted(rollout.models)) or "none"
             raise UsageError(f"the fleet of this device has no bundle {arguments.bundle!r}; it has: {known}")

@@ -26,4 +26,4 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     with opened(settings, by_hand=True, directory=arguments.directory) as parts, reported(parts) as reporter:
         outcomes = Line(parts, Options(now=arguments.now)).run("import")
         reporter.note((one.bundle, one.error) for one in outcomes)
-    return report(outcomes, as_json=arguments.json)
+    return report(outcomes, settings, as_json=arguments.json)

@@ -109,7 +109,8 @@ def start(
 ) -> Rollout:
     """Return the document in which a fleet wants a release; devices are hashed anew for it.
 
-    A lower number is a rollback: devices go back as they would go forward.
+    A lower number is a rollback: devices go back as they would go forward. A release that has not reached all of its
+    rings, or is denied, is not what the other devices get meanwhile: they stay with the one before it.
 
     Args:
         devices: those of the fleet; the salt is chosen so that percentages include the right share of them.
@@ -120,7 +121,7 @@ def start(
         bundle=bundle,
         family=family,
         want=release,
-        previous=before.want if before and before.want != release else (before.previous if before else 0),
+        previous=_previous(before, release) if before else 0,
         salt=before.salt if before and is_same else fair_salt(f"{bundle}/{release}/{rollout.serial + 1}", devices),
         steps=tuple(Step(ring, percent) for ring, percent in steps.items()),
         window=before.window if before else "",
@@ -129,6 +130,31 @@ def start(
     )
     _refuse_denied(wish, release)
     return with_wish(rollout, wish)
+
+
+def _previous(before: Wish, release: int) -> int:
+    """Return the release of devices that a new rollout has not reached yet."""
+    has_arrived = all(one.percent == 100 for one in before.steps) and before.want not in before.deny
+    is_same = before.want == release
+    return before.previous if is_same or (before.previous and not has_arrived) else before.want
+
+
+def notes(rollout: Rollout, wish: Wish, devices: Sequence[DeviceDocument]) -> list[str]:
+    """Return what looks like a typing error in a rollout: a fleet, a ring, or a device that is not there."""
+    ours = [one for one in devices if one.fleet == rollout.fleet]
+    if not ours:
+        known = ", ".join(sorted({one.fleet for one in devices}))
+        return [f"{rollout.fleet} has no device yet" + (f"; fleets with devices: {known}" if known else "")]
+    rings = sorted({one.ring for one in ours})
+    found = [
+        f"no device of {rollout.fleet} is in ring {one.ring}; its rings: {', '.join(rings)}"
+        for one in wish.steps
+        if one.ring not in rings
+    ]
+    names = {one.device for one in ours}
+    return found + [
+        f"{one}, which is pinned, is no device of {rollout.fleet}" for one in sorted(wish.pin) if one not in names
+    ]
 
 
 def step(rollout: Rollout, bundle: str, steps: Mapping[str, float]) -> Rollout:
@@ -193,8 +219,10 @@ def check_release(workspace: Workspace, state: State, family: str, bundle: str, 
     """
     counters = {one.release: one.counter for one in manifests_of(workspace, state, family, bundle)}
     if release not in counters:
-        known = ", ".join(map(str, counters)) or "no release"
-        raise UsageError(f"{bundle} {release} is not published; {known} is: publish it with 'edge-ota publish release'")
+        known = ", ".join(map(str, counters)) or "none"
+        raise UsageError(
+            f"{bundle} {release} is not published (published: {known}): publish it with 'edge-ota publish release'"
+        )
     if counters[release] < read_floors(workspace, state, family).get(bundle, 0):
         raise UsageError(f"{bundle} {release} is below the floor of {bundle}: no device takes it")
 
@@ -246,11 +274,21 @@ def add_devices(
                 f"{document.device} is a device of the fleet {known[document.device].fleet} already: "
                 "give the new device another name, or --change to move this one"
             )
+        if document.device in known:
+            document = _changed(known[document.device], document)
         known[document.device] = document
         if document.fingerprint and keys.setdefault(document.fingerprint, document.device) != document.device:
             other = keys[document.fingerprint]
             raise UsageError(f"{document.device} has the key of {other}: each device makes its own at its first start")
-    return _publish(workspace, state, {device_target(one.device): device_data(one) for one in documents}, now)
+    changed = [known[one.device] for one in documents]
+    return _publish(workspace, state, {device_target(one.device): device_data(one) for one in changed}, now)
+
+
+def _changed(known: DeviceDocument, document: DeviceDocument) -> DeviceDocument:
+    """Return the new document of a device: it keeps its key and its labels unless there are others."""
+    return replace(
+        document, fingerprint=document.fingerprint or known.fingerprint, labels=document.labels or known.labels
+    )
 
 
 def read_devices_csv(path: Path) -> list[DeviceDocument]:

@@ -233,6 +233,11 @@ def _check_rollout(rollout: Rollout, found: Findings) -> Iterator[str]:
         for release in sorted({wish.want, *wish.pin.values()}):
             if problem := _refused(wish, release, found):
                 found.problems.append(f"fleet {rollout.fleet}: {problem}")
+        if wish.want in wish.deny:
+            found.warnings.append(
+                f"fleet {rollout.fleet}: {wish.bundle} {wish.want} is wanted, and denied: devices serve "
+                + (f"release {wish.previous}" if wish.previous else "none")
+            )
 
 
 def _refused(wish: Wish, release: int, found: Findings) -> str:
@@ -243,7 +248,7 @@ def _refused(wish: Wish, release: int, found: Findings) -> str:
         return f"{wish.bundle} {release} is of the family {manifest.family}, and {wish.family} is asked for it"
     if manifest.counter < found.floors.get(wish.bundle, 0):
         return f"{wish.bundle} {release} is wanted, and below the floor"
-    return f"{wish.bundle} {release} is wanted, and denied" if release in wish.deny else ""
+    return ""
 
 
 def needed(repository: Path, state: State, fleet: str) -> set[str]:

@@ -21,7 +21,11 @@ def add_parsers(subcommands: Subcommands) -> None:
     new.add_argument("--ring", required=True)
     new.add_argument("--label", action="append", default=[], metavar="NAME=TEXT", help="for constraints of variants")
     new.add_argument("--key", type=Path, metavar="FILE", help="the device's public key, which makes its reports count")
-    new.add_argument("--change", action="store_true", help="the device is known: give it this fleet, ring, labels, key")
+    new.add_argument(
+        "--change",
+        action="store_true",
+        help="the device is known: move it; it keeps key and labels where none are given",
+    )
     new.add_argument("--out", type=Path, metavar="FILE", help="write device.json there, too, for the device")
     many = add(actions, "import", _import, "sign many devices at once")
     many.add_argument(

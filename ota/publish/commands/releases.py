@@ -6,6 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
+from ota.documents.manifest import CODE
 from ota.errors import UsageError
 from ota.publish.commands import Subcommands, add, opened, tell
 
@@ -109,7 +110,8 @@ def _bundle(arguments: argparse.Namespace) -> int:
     ]
     if untested:
         print(f"note: {', '.join(untested)} without a golden test: a device can only see that it loads (--golden-from)")
-    print(f"next: 'edge-ota publish release {out}'")
+    code = " --engines" if any(one.kind in CODE for one in manifest.variants) else ""
+    print(f"next: 'edge-ota publish release {out}{code}'")
     return 0
 
 

@@ -43,6 +43,7 @@ def test_the_way_of_a_release(device: Site) -> None:
     assert device.serving() == "2"
     assert device.run("check") == "det: release 2 serves, nothing to do (it is the wanted release)\n"
     explained = device.run("explain", "det")
+    assert device.json("status")["state"] == "idle"
     assert "variant default: fits" in explained
     assert "edge_serve = " in explained
     device.publish(3, "raise ValueError('no weights')")
@@ -50,6 +51,7 @@ def test_the_way_of_a_release(device: Site) -> None:
     assert "edge-ota: det: det: " in device.err
     assert "no weights" in device.err
     assert device.serving() == "2"
+    assert "det: release 2 serves (before: 1); release 3 failed here (trial)\n" in device.run("status")
     assert "'edge-ota retry det' tries it again" in device.run("apply")
     assert "failed here: det 3 default: trial: " in device.run("status")
     assert [one["event"] for one in device.json("history")][-1] == "bad"
@@ -77,7 +79,7 @@ def test_bits_that_rot_are_found_and_repaired(device: Site) -> None:
 
 def test_a_pause_is_shown_with_its_way_out(device: Site) -> None:
     device.run("pause", "--why", "the line is inspected")
-    device.run("apply")
+    assert "nothing to do" not in device.run("apply")
     assert "updates are paused (the line is inspected): 'edge-ota resume'" in device.err
     assert "paused: the line is inspected: 'edge-ota resume' lets updates go on" in device.run("status")
     assert device.json("status")["paused"]["why"] == "the line is inspected"
@@ -119,6 +121,8 @@ def test_a_wrong_word_or_a_device_that_is_not_set_up_is_one_sentence(device: Sit
     device.run("rollback", "dat", status=2)
     assert device.err == "edge-ota: there is no bundle 'dat' on this device; there are: det\n"
     device.run("explain", "dat", status=2)
+    device.run("apply", "--config", "nothing.conf", status=2)
+    assert device.err.startswith("edge-ota: --config: nothing.conf is not there; expected lines such as")
     device.run("apply", status=2, root="/nowhere/root.json")
     assert device.err.startswith(
         "edge-ota: /nowhere/root.json is not there, so that nothing can be trusted: copy root.json"

@@ -104,6 +104,33 @@ def test_the_rollout_of_a_fleet(published: Publisher) -> None:
     assert (set(wish.deny), dict(wish.pin)) == ({2}, {"dev-9": 1})
 
 
+def test_a_release_that_did_not_arrive_is_not_what_the_others_get(published: Publisher) -> None:
+    """Release 2 is bad and stops at 50 %; release 3 mends it: no further device gets 2 meanwhile."""
+    published.release(2)
+    published.release(3)
+    published.do("rollout start", "a", "det", 1, "prod=100")
+    published.do("rollout start", "a", "det", 2, "prod=50")
+    published.do("rollout start", "a", "det", 3, "prod=50")
+    assert "det 3: prod=50; before 1" in published.do("rollout show", "a")
+    published.do("rollout step", "a", "det", "prod=100")
+    published.do("rollout start", "a", "det", 2, "prod=50")
+    assert "det 2: prod=50; before 3" in published.do("rollout show", "a")
+    published.do("rollout step", "a", "det", "prod=100")
+    published.do("rollout deny", "a", "det", 2)
+    published.do("rollout start", "a", "det", 1, "prod=50")
+    assert "det 1: prod=50; before 3" in published.do("rollout show", "a")
+
+
+def test_what_looks_like_a_typing_error_is_noted(published: Publisher) -> None:
+    published.do("device add", "dev-1", "--fleet", "a", "--ring", "lab")
+    said = published.do("rollout start", "a", "det", 1, "labb=100")
+    assert "note: no device of a is in ring labb; its rings: lab\n" in said
+    said = published.do("rollout start", "aa", "det", 1, "lab=100")
+    assert "note: aa has no device yet; fleets with devices: a\n" in said
+    assert "note" not in published.do("rollout start", "a", "det", 1, "lab=100")
+    assert "note: dev-9, which is pinned, is no device of a\n" in published.do("rollout pin", "a", "det", "dev-9", 1)
+
+
 def test_a_floor_never_sinks_and_nothing_below_it_is_rolled_out(published: Publisher) -> None:
     published.release(2)
     published.do("floor", "det", 2)
@@ -113,7 +140,7 @@ def test_a_floor_never_sinks_and_nothing_below_it_is_rolled_out(published: Publi
 
 
 def test_what_is_not_published_is_not_rolled_out(published: Publisher) -> None:
-    assert "det 7 is not published; 1 is" in published.refused("rollout start", "a", "det", 7, "prod=100")
+    assert "det 7 is not published (published: 1)" in published.refused("rollout start", "a", "det", 7, "prod=100")
     assert "no release of seg" in published.refused("rollout start", "a", "seg", 1, "prod=100")
     assert "'prod' is no step" in published.refused("rollout start", "a", "det", 1, "prod")
     assert "has no det, it has nothing" in published.refused("rollout halt", "a", "det")
@@ -126,7 +153,7 @@ def test_each_device_has_its_own_name_and_key(published: Publisher) -> None:
     assert "already" in published.refused("device add", "dev-1", *add)
     assert "dev-2 has the key of dev-1" in published.refused("device add", "dev-2", *add)
     published.do("device add", "dev-1", "--change", "--fleet", "b", "--ring", "prod")
-    assert published.do("device list") == "dev-1: b prod no key\n"
+    assert published.do("device list") == f"dev-1: b prod {'ab' * 8}\n"  # it moves, and keeps its key
     published.do("device remove", "dev-1")
     assert published.do("device list") == ""
     (published.base / "device.pub").write_text("nonsense")
