@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -73,6 +74,9 @@ def test_ctrl_c_ends_all_and_removes_all(tmp_path: Path) -> None:
         out, _ = demo.communicate(timeout=120)
     assert demo.returncode == 130, out
     assert "ota-demo: stopped" in out
+    until = time.monotonic() + 10
+    while processes_in(tmp_path) and time.monotonic() < until:  # the worker of a trial sees its parent's end, and ends
+        time.sleep(0.05)
     assert not processes_in(tmp_path)
     assert not list(tmp_path.iterdir())
 
