@@ -19,6 +19,8 @@ class OtaError(Exception):
     permanent: ClassVar[bool] = False
 
     def __init__(self, message: str) -> None:
+        # servers, models, and units have a part in many messages, which go to terminals and logs
+        message = "".join(one if one.isprintable() or one == "\n" else "?" for one in message)
         super().__init__(message)
         self.message = message
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -67,10 +68,13 @@ class UnitBuild:
                 raise ServerError(text)
             raise TrialFailed(text)
         plan = Path(found["plan"])
-        if plan.name != f"{request.key}.plan":  # the agent may read more than a unit that read a foreign ONNX file
+        if (
+            plan.name != f"{request.key}.plan" or "\0" in found["plan"]
+        ):  # the agent may read more than a unit that read a foreign ONNX file
             text = f"the build of {Path(request.onnx).name} answered with the plan {found['plan']!r}"
             raise ServerError(f"{text}, expected {request.key}.plan: see the journal of edge-ota-build@.service")
-        return plan, float(found.get("seconds") or 0.0)
+        seconds = found.get("seconds")
+        return plan, seconds if isinstance(seconds, (int, float)) and 0 <= seconds < math.inf else 0.0
 
 
 def build(program: str, request: BuildRequest, place: Path) -> dict[str, Any]:

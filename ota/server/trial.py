@@ -37,7 +37,10 @@ class UnitTrial:
         found = ask_unit(self._path, request, limit) if self._path else check(self._program, repository, models, limit)
         if "models" not in found:
             raise ServerError(f"the trial could not be held: {found.get('error')}")
-        judge(found, models)
+        try:
+            judge(found, models)
+        except (TypeError, AttributeError) as error:
+            raise ServerError(f"the trial could not be held: its result is malformed ({error})") from error
 
 
 def check(program: str, repository: Path, models: Sequence[str], limit: float) -> dict[str, Any]:

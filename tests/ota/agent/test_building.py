@@ -187,6 +187,18 @@ def test_the_unit_builds_what_lies_in_releases_and_with_known_options_only(tmp_p
         scene.build()
 
 
+@pytest.mark.fault("V3")
+@pytest.mark.parametrize("seconds", ['"x"', "1e999", "-1", "{}"])
+def test_seconds_of_a_unit_that_are_none_end_no_build(tmp_path: Path, seconds: str) -> None:
+    scene = Scene(tmp_path, "")
+    key = plan_key(sha256(b"graph"), BUILD, FACTS)
+    (tmp_path / f"{key}.plan").write_bytes(b"plan")
+    answer = f'{{"ok": true, "plan": "{tmp_path}/{key}.plan", "seconds": {seconds}}}'
+    scene.builds = UnitBuild(str(tmp_path / "build.sock"), "", tmp_path)
+    with accepting(tmp_path / "build.sock", ["sh", "-c", 'cat > /dev/null; printf %s "$1"', "-", answer]):
+        assert scene.build() == 0.0
+
+
 @pytest.mark.fault("T9")
 def test_the_unit_names_no_other_file_of_the_agent_as_its_plan(tmp_path: Path) -> None:
     answer = f'{{"ok": true, "plan": "{tmp_path}/state/identity/device.key", "seconds": 1}}'

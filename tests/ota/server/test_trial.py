@@ -75,6 +75,24 @@ def test_a_unit_that_does_not_answer_is_no_verdict(tmp_path: Path) -> None:
         UnitTrial(str(tmp_path / "other.sock"), "").run(tmp_path, ["m"], 1)
 
 
+@pytest.mark.fault("L1")
+@pytest.mark.parametrize(
+    "answer", ['{"models": 5}', '{"models": [{"name": {}}]}', '{"models": [{"name": "m", "golden": 5}]}']
+)
+def test_a_unit_that_answers_with_another_structure_is_no_verdict(tmp_path: Path, answer: str) -> None:
+    path = tmp_path / "trial.sock"
+    with (
+        accepting(path, ["/bin/sh", "-c", f"cat >/dev/null; echo '{answer}'"]),
+        pytest.raises(ServerError, match=r"its result is malformed"),
+    ):
+        UnitTrial(str(path), "").run(tmp_path, ["m"], 1)
+
+
+def test_an_error_of_a_model_commands_no_terminal() -> None:
+    with pytest.raises(TrialFailed, match=r"^m: \?\[2J no\n weights$"):
+        judge({"models": [{"name": "m", "error": "\x1b[2J no\n weights"}]}, ["m"])
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
