@@ -56,7 +56,10 @@ class StatusProbation:
         for model in models:
             version = _highest_serving(document, model)
             if version:
-                figures = figures_of(document, model, version)
+                try:
+                    figures = figures_of(document, model, version)
+                except ServerError:
+                    continue
                 found[model] = {
                     "requests": figures.requests, "failures": figures.failures, "counts": list(figures.counts),
                 }  # fmt: skip
@@ -70,13 +73,16 @@ class StatusProbation:
         """
         following = entry.next
         assert following is not None, "only a release in probation is judged"
+        outcomes = []
         try:
             document = self._server.status()
+            watched = {
+                model: self._watched(document, model, str(following.release), now)
+                for model in entry.models[following.release]
+            }
         except ServerError as error:
             return Verdict.WAIT, error.message
-        outcomes = []
-        for model in entry.models[following.release]:
-            figures = self._watched(document, model, str(following.release), now)
+        for model, figures in watched.items():
             bounds = _floats(document.get("duration_bounds_seconds"))
             before = _stored(entry.baseline.get(model))
             outcome, reason = judge(before, figures, bounds, following.elapsed(now), self._limits(model))
@@ -107,7 +113,19 @@ class StatusProbation:
 
 
 def figures_of(document: Mapping[str, Any], model: str, version: str) -> Figures:
-    """Return the figures of a version out of a status document. docs/status.md has its members."""
+    """Return the figures of a version out of a status document. docs/status.md has its members.
+
+    Raises:
+        ServerError: a member has another type.
+    """
+    try:
+        return _figures(document, model, version)
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        text = f"the status document of edge-serve is malformed at {model} {version} ({error})"
+        raise ServerError(f"{text}: install an edge-serve that fits this edge-ota") from error
+
+
+def _figures(document: Mapping[str, Any], model: str, version: str) -> Figures:
     row = next((one for one in _rows(document, model) if str(one.get("version")) == version), None)
     if row is None:
         return Figures(ready=False, reason=f"version {version} is not there")

@@ -187,3 +187,20 @@ def test_a_probation_begins_anew_with_a_boot(tmp_path: Path) -> None:
     clock.offset, clock.seconds = NOW, 5.0
     assert device.run()["det"].release == 17
     assert 60 <= clock.monotonic() < 65
+
+
+@pytest.mark.fault("L4")
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"totals": [1]}, {"totals": {"requests": "x"}}, {"totals": {"failures": 5}}, {"memory_bytes": float("inf")},
+        {"model_errors": "x"},
+    ],
+)  # fmt: skip
+def test_a_status_document_of_another_structure_is_no_verdict(members: dict[str, Any]) -> None:
+    server = FakeServer({**row(requests=100), **members})
+    subject = StatusProbation(server, SETTINGS)
+    assert subject.baseline(["det"]) == {}
+    found, why = subject.judge(entry(), NOW + 61)
+    assert found is Verdict.WAIT
+    assert "status document of edge-serve is malformed at det 17" in why
