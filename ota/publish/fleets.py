@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -139,22 +139,21 @@ def _previous(before: Wish, release: int) -> int:
     return before.previous if is_same or (before.previous and not has_arrived) else before.want
 
 
-def notes(rollout: Rollout, wish: Wish, devices: Sequence[DeviceDocument]) -> list[str]:
-    """Return what looks like a typing error in a rollout: a fleet, a ring, or a device that is not there."""
-    ours = [one for one in devices if one.fleet == rollout.fleet]
+def notes(fleet: str, devices: Sequence[DeviceDocument], rings: Iterable[str], device: str) -> list[str]:
+    """Return what looks like a typing error: a fleet, rings, or a device ("" = none) that nobody has."""
+    ours = [one for one in devices if one.fleet == fleet]
     if not ours:
         known = ", ".join(sorted({one.fleet for one in devices}))
-        return [f"{rollout.fleet} has no device yet" + (f"; fleets with devices: {known}" if known else "")]
-    rings = sorted({one.ring for one in ours})
+        return [f"{fleet} has no device yet" + (f"; fleets with devices: {known}" if known else "")]
+    known_rings = sorted({one.ring for one in ours})
     found = [
-        f"no device of {rollout.fleet} is in ring {one.ring}; its rings: {', '.join(rings)}"
-        for one in wish.steps
-        if one.ring not in rings
+        f"no device of {fleet} is in ring {ring}; its rings: {', '.join(known_rings)}"
+        for ring in rings
+        if ring not in known_rings
     ]
-    names = {one.device for one in ours}
-    return found + [
-        f"{one}, which is pinned, is no device of {rollout.fleet}" for one in sorted(wish.pin) if one not in names
-    ]
+    if device and device not in {one.device for one in ours}:
+        found.append(f"{device} is no device of {fleet}")
+    return found
 
 
 def step(rollout: Rollout, bundle: str, steps: Mapping[str, float]) -> Rollout:

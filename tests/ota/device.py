@@ -208,7 +208,9 @@ class FakeServer:
             raise self.failures.pop(0)
         found = {model: self._load(model, unload_first) for model in models}
         if self.store:
-            self.store.write_text(json.dumps(self.serving))
+            fresh = self.store.with_suffix(".new")  # a kill of the process between two writes must not tear it
+            fresh.write_text(json.dumps(self.serving))
+            fresh.replace(self.store)
         return found
 
     def remember(self) -> None:

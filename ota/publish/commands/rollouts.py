@@ -60,14 +60,15 @@ def _action(actions: Any, name: str, run: Callable[[argparse.Namespace], int], t
 
 
 def _change(arguments: argparse.Namespace, edit: Edit, done: str) -> int:
-    from ota.publish.fleets import notes, read_devices, read_fleet, wish_of, write_fleet
+    from ota.publish.fleets import notes, parse_steps, read_devices, read_fleet, write_fleet
 
     with opened(arguments) as (workspace, state):
         rollout = edit(workspace, state, read_fleet(workspace, state, arguments.fleet))
         devices = list(read_devices(workspace, state).values())
         waiting = write_fleet(workspace, state, rollout, time.time())
         status = tell(workspace, waiting, f"published: serial {rollout.serial + 1} of {arguments.fleet}: {done}")
-        for note in notes(rollout, wish_of(rollout, arguments.bundle), devices):
+        rings = parse_steps(getattr(arguments, "steps", []))
+        for note in notes(rollout.fleet, devices, rings, getattr(arguments, "device", "")):
             print(f"note: {note}")
         return status
 

@@ -128,7 +128,8 @@ def test_what_looks_like_a_typing_error_is_noted(published: Publisher) -> None:
     said = published.do("rollout start", "aa", "det", 1, "lab=100")
     assert "note: aa has no device yet; fleets with devices: a\n" in said
     assert "note" not in published.do("rollout start", "a", "det", 1, "lab=100")
-    assert "note: dev-9, which is pinned, is no device of a\n" in published.do("rollout pin", "a", "det", "dev-9", 1)
+    assert "note: dev-9 is no device of a\n" in published.do("rollout pin", "a", "det", "dev-9", 1)
+    assert "note" not in published.do("rollout halt", "a", "det")
 
 
 def test_a_floor_never_sinks_and_nothing_below_it_is_rolled_out(published: Publisher) -> None:
