@@ -194,7 +194,7 @@ def test_a_probation_begins_anew_with_a_boot(tmp_path: Path) -> None:
     "members",
     [
         {"totals": [1]}, {"totals": {"requests": "x"}}, {"totals": {"failures": 5}}, {"memory_bytes": float("inf")},
-        {"model_errors": "x"},
+        {"totals": {"failures": {"MODEL": "x"}}},
     ],
 )  # fmt: skip
 def test_a_status_document_of_another_structure_is_no_verdict(members: dict[str, Any]) -> None:
