@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.ota.publish.publisher import PASSPHRASE
+from tests.system.agent import KEPT
 from tests.system.fleet import STATE, Fleet
 from tests.system.machine import wait_until
 from tests.system.service import MODELS, Service
@@ -162,3 +163,22 @@ def test_after_a_power_cut_it_serves_and_updates_again(site: Service, fleet: Fle
     fleet.publish(5)
     fleet.wait_for(5)
     assert site.infer() == 200
+
+
+def test_an_upgrade_of_the_package_restarts_a_run_with_the_new_program(site: Service, fleet: Fleet) -> None:
+    machine = site.machine
+    machine.run("systemctl stop edge-ota.timer edge-ota.service")
+    fleet.configure(3600)
+    fleet.publish(6)
+    machine.run("systemctl start --no-block edge-ota.service")
+    fleet.wait_for(6, "PROBATION")
+    machine.run(f"dpkg -i {KEPT}/edge-serve_*.deb", 120)
+
+    def runs_the_new_one() -> bool:
+        current = machine.run("readlink -f /opt/edge-serve/current").strip()
+        pid = machine.run("systemctl show -p MainPID --value edge-ota.service").strip()
+        return current in machine.try_run(f"tr '\\0' ' ' </proc/{pid}/cmdline").output
+
+    assert wait_until(runs_the_new_one, 30 * site.patience, 0.3)
+    fleet.wait_for(6, "PROBATION")
+    site.recovered_in("simple", 60)
