@@ -76,11 +76,18 @@ def release(workspace: Workspace, state: State, bundle: Bundle, engines: bool, n
         engines: the keys of engines approve the files that run as code.
 
     Raises:
-        UsageError: the number or the counter was used before, or it has code that nothing approves.
+        UsageError: there is no such family, the number or the counter was used before, or it has code that nothing
+            approves.
         Untrusted: a blob is damaged.
     """
     manifest = bundle.manifest
     role = family_role(manifest.family)
+    if role not in state.delegated():
+        families = ", ".join(one.removeprefix("models-") for one in state.delegated() if one.startswith("models-"))
+        raise UsageError(
+            f"{manifest.bundle} {manifest.release} is a bundle of the family {manifest.family}, and this repository "
+            f"has {families or 'none'}: make the bundle again with --family, or add one with 'publish family add'"
+        )
     refuse_second(workspace, [role])
     target = manifest_target(manifest.family, manifest.bundle, manifest.release)
     check_numbers(workspace, state, manifest)

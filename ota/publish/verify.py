@@ -222,7 +222,7 @@ def _check_blob(repository: Path, sha256: str, size: int, what: str) -> None:
 
 
 def _check_rollout(rollout: Rollout, found: Findings) -> Iterator[str]:
-    """Yield what the devices of a fleet will see; note what they would refuse."""
+    """Yield what the devices of a fleet will see; note what they would refuse: no problem where there are none."""
     count = sum(fleet == rollout.fleet for fleet in found.devices.values())
     yield f"fleet {rollout.fleet}: serial {rollout.serial}, {count} devices" + (
         "" if rollout.models else ", no releases"
@@ -232,7 +232,7 @@ def _check_rollout(rollout: Rollout, found: Findings) -> Iterator[str]:
         yield f"  {wish.bundle}: {wish.want} for {steps or 'no ring'}" + (" (halted)" if wish.paused else "")
         for release in sorted({wish.want, *wish.pin.values()}):
             if problem := _refused(wish, release, found):
-                found.problems.append(f"fleet {rollout.fleet}: {problem}")
+                (found.problems if count else found.warnings).append(f"fleet {rollout.fleet}: {problem}")
         if wish.want in wish.deny:
             found.warnings.append(
                 f"fleet {rollout.fleet}: {wish.bundle} {wish.want} is wanted, and denied: devices serve "

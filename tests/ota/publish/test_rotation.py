@@ -80,7 +80,7 @@ def test_keys_come_and_go_one_by_one(published: Publisher) -> None:
 def test_a_new_family_has_keys_of_its_own(published: Publisher) -> None:
     published.model("seg", {"config.pbtxt": b"", "1/model.onnx": b"s"})
     published.run("bundle", "seg", "--release", 1, "--model", "seg")
-    assert "no role models-seg" in published.refused("release", "seg.1")
+    assert "of the family seg, and this repository has det: " in published.refused("release", "seg.1")
     published.do("family", "seg")
     assert "already" in published.refused("family", "seg")
     published.do("release", "seg.1")

@@ -122,6 +122,10 @@ def test_verify_finds_what_is_missing_or_rolled_back(fleet: Publisher, tmp_path:
     assert "is not there: copy it from the bundle" in fleet.refused("verify", status=4)
     shutil.copytree(tmp_path / "old", fleet.repository, dirs_exist_ok=True)
     fleet.do("verify")
+    fleet.do("rollout start", "typo", "det", 1, "lab=100")
+    fleet.do("floor", "det", 2)
+    fleet.do("verify")
+    assert "warning: fleet typo: det 1 is wanted, and below the floor" in fleet.err  # no device sees it
     fleet.do("rollout deny", "a", "det", 2)
     fleet.do("verify")
     assert "warning: fleet a: det 2 is wanted, and denied: devices serve " in fleet.err
