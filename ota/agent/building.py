@@ -25,6 +25,8 @@ from ota.strict_json import Members, canonical, parse
 
 #: facts of the device that a plan depends on
 FACTS = ("arch", "tensorrt", "sm", "gpu", "driver", "l4t")
+#: bytes; the file of a plan may be sparse
+MOST_PLAN = 16 * 1024**3
 _SEAL_KEY = "plans.key"
 _MOST_SEAL = 4096
 _BLOCK = 1024 * 1024
@@ -127,6 +129,8 @@ def _copy(source: Path, target: Path) -> None:
     except OSError as error:
         raise ServerError(f"the plan {source} cannot be read: {error.strerror or error}") from error
     with files.wrapped(target), open(descriptor, "rb") as made, files.create(fresh, FILE_MODE) as file:
+        if os.fstat(descriptor).st_size > MOST_PLAN:
+            raise ServerError(f"the plan {source} has more than {MOST_PLAN >> 30} GiB: it is not used")
         while block := made.read(_BLOCK):
             files.write(file, fresh, block)
         files.fsync(file, fresh)

@@ -22,6 +22,8 @@ CODE = ("trt-engine", "code")
 CHUNKED_BYTES = 64 * 1024 * 1024
 LEAST_CHUNK = 4 * 1024 * 1024
 MOST_CHUNKS = 1024
+#: other bundles wait while one is built
+MOST_BUILD_SECONDS = 2 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +218,13 @@ def _build(members: Members) -> Build:
         onnx=file_path(members.text("onnx"), "a build's onnx"),
         plan=file_path(members.text("plan"), "a build's plan"),
         workspace_mb=members.integer("workspace_mb", 1024, least=1, most=2**20),
-        timeout_seconds=members.integer("timeout_seconds", 1800, least=1, most=24 * 3600),
+        timeout_seconds=members.integer("timeout_seconds", 1800, least=1, most=MOST_BUILD_SECONDS),
         memory_bytes=members.integer("memory_bytes", 0),
         options=tuple(str(one) for one in members.array("options", [], most=16)),
     )
     members.end()
+    if not build.plan.endswith(".plan"):
+        raise Untrusted(f"a build's plan is {build.plan!r}, expected a file that ends with .plan: another file stays")
     return build
 
 

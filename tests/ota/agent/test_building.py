@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from ota.agent.building import DeviceBuilder, plan_key
-from ota.documents.manifest import Build, FileEntry, Manifest, Variant
-from ota.errors import ServerError, TrialFailed, UsageError
+from ota.documents.manifest import Build, FileEntry, Manifest, Variant, read_manifest
+from ota.errors import ServerError, TrialFailed, Untrusted, UsageError
 from ota.layout import Layout
 from ota.server.build import UnitBuild
 from ota.server.unit import ask_unit
 from ota.store import places, releases, scrub
-from tests.ota.bundles import sha256
+from tests.ota.bundles import manifest_bytes, sha256
 from tests.ota.server.units import accepting
 
 FACTS = {"arch": "aarch64", "tensorrt": "10.3.0.30", "sm": "8.7", "driver": "540.4", "memory_bytes": "1"}
@@ -212,3 +212,19 @@ def test_the_unit_names_no_other_file_of_the_agent_as_its_plan(tmp_path: Path) -
     ):
         scene.build()
     assert not list(scene.layout.state_dir.rglob("*.plan"))
+
+
+def test_a_plan_that_fills_the_disk_is_not_copied(
+    tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ota.agent.building.MOST_PLAN", 10)
+    with pytest.raises(ServerError, match="it is not used"):
+        Scene(tmp_path, program).build()
+
+
+@pytest.mark.parametrize(("member", "value"), [("plan", "config.pbtxt"), ("timeout_seconds", 86_400)])
+def test_a_manifest_names_a_plan_and_a_time_for_it(member: str, value: object) -> None:
+    build = {"model": "det", "onnx": "17/model.onnx", "plan": "17/model.plan", member: value}
+    variant = {"id": "build", "kind": "onnx-build", "priority": 1, "build": [build]}
+    with pytest.raises(Untrusted, match=r"\.plan|from 1 to 7200"):
+        read_manifest(manifest_bytes("det", 17, None, variants=[variant]), "det", 17)
