@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -62,10 +63,20 @@ def check(server: Running, state: str, model: str) -> None:
     got = [str(server.get(path)[0]) for path in paths]
     can_answer = expected[3] != "waits"
     got.append(str(server.request("POST", f"/v2/models/{model}/infer", infer_body())[0]) if can_answer else "waits")
-    page = server.get("/metrics", server.metrics)[1].decode()
-    metric = re.search(rf'^edge_serve_model_ready{{model="{model}",version="1?"}} (\d)$', page, re.MULTILINE)
-    got.append(metric[1] if metric else "none")
+    got.append(metric(server, model, expected[4]))
     assert got == expected, state
+
+
+def metric(server: Running, model: str, expected: str) -> str:
+    """Return the metric; waits for the expected one, because a model is planned after the ports are open."""
+    end = time.monotonic() + 5
+    while True:
+        page = server.get("/metrics", server.metrics)[1].decode()
+        found = re.search(rf'^edge_serve_model_ready{{model="{model}",version="1?"}} (\d)$', page, re.MULTILINE)
+        value = found[1] if found else "none"
+        if value == expected or time.monotonic() > end:
+            return value
+        time.sleep(0.05)
 
 
 def until(server: Running, path: str, status: int) -> None:
