@@ -145,7 +145,7 @@ def test_a_server_that_is_not_there_is_said_and_nothing_is_switched(device: Site
     device.run("apply", status=8, admin_socket=tmp_path / "none.sock")
     assert "nothing was switched: start it" in device.err
     assert device.serving() == before
-    assert "9 is TESTED: server" in device.run("status")
+    assert "9 is TESTED: the last try failed (server), and the next run tries again" in device.run("status")
     device.run("apply")
     assert device.serving() == "9"
 
