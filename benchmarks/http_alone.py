@@ -15,9 +15,9 @@ from multiprocessing.connection import Connection
 from benchmarks.report import Report, Row
 from edge_serve.messages.infer import Room
 from edge_serve.protocol.http1 import Head
-from edge_serve.transport.exchange import Exchange
-from edge_serve.transport.http import HttpServer
-from edge_serve.transport.listeners import listen_tcp
+from edge_serve.transport.door.exchange import Exchange
+from edge_serve.transport.door.listeners import listen_tcp
+from edge_serve.transport.http.server import HttpServer
 
 INFER = (
     b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nUser-Agent: python-geventhttpclient\r\n"

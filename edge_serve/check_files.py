@@ -19,8 +19,8 @@ from edge_serve.config.server import ServerConfig
 from edge_serve.doors import http_files
 from edge_serve.errors import EdgeServeError
 from edge_serve.metrics.options import parse_options
-from edge_serve.transport.grpc_options import tls_of
-from edge_serve.transport.tls import make_context
+from edge_serve.transport.grpc.options import tls_of
+from edge_serve.transport.sockets.tls import make_context
 
 #: files of models that are looked at
 _MOST_FILES = 20_000

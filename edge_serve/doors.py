@@ -14,16 +14,16 @@ from edge_serve.access.roles import Role
 from edge_serve.config.server import ServerConfig
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.peer import Peer
-from edge_serve.transport.access import Access, AccessSettings
-from edge_serve.transport.body_memory import BodyMemory
-from edge_serve.transport.cors import Cors
-from edge_serve.transport.door import within_files
-from edge_serve.transport.exchange import Application
-from edge_serve.transport.http_limits import HttpLimits
-from edge_serve.transport.reloaded import Reloaded
-from edge_serve.transport.sharing import Addresses, InFlight, Sharing
-from edge_serve.transport.tls import TlsFiles, make_context, tls_files
-from edge_serve.transport.v2 import V2Application
+from edge_serve.transport.door.access import Access, AccessSettings
+from edge_serve.transport.door.body_memory import BodyMemory
+from edge_serve.transport.door.door import within_files
+from edge_serve.transport.door.exchange import Application
+from edge_serve.transport.door.reloaded import Reloaded
+from edge_serve.transport.door.shared_limits import Addresses, InFlight, Sharing
+from edge_serve.transport.http.cors import Cors
+from edge_serve.transport.http.limits import HttpLimits
+from edge_serve.transport.sockets.tls import TlsFiles, make_context, tls_files
+from edge_serve.transport.v2.application import V2Application
 
 log = logging.getLogger(__name__)
 

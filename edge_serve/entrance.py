@@ -24,18 +24,18 @@ from edge_serve.models.registry import Registry
 from edge_serve.protocol.routes import Group
 from edge_serve.service import Service
 from edge_serve.systemd.activation import Inherited
-from edge_serve.transport.admin import AdminServer
-from edge_serve.transport.grpc_door import open_grpc
-from edge_serve.transport.http import HttpServer
-from edge_serve.transport.listeners import Listener, listen_tcp, listen_unix
-from edge_serve.transport.metrics import LIMITS, MetricsApplication
-from edge_serve.transport.v2 import V2Application
-from edge_serve.transport.v2_head import V2Settings
+from edge_serve.transport.door.listeners import Listener, listen_tcp, listen_unix
+from edge_serve.transport.grpc_service.door import open_grpc
+from edge_serve.transport.http.admin import AdminServer
+from edge_serve.transport.http.metrics import LIMITS, MetricsApplication
+from edge_serve.transport.http.server import HttpServer
+from edge_serve.transport.v2.application import V2Application
+from edge_serve.transport.v2.head import V2Settings
 from edge_serve.workers.arena import Budget
 from edge_serve.workers.codec import Codec
 
 if TYPE_CHECKING:
-    from edge_serve.transport.grpc_server import GrpcServer
+    from edge_serve.transport.grpc_service.server import GrpcServer
 
 log = logging.getLogger(__name__)
 

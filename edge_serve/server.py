@@ -56,7 +56,7 @@ from edge_serve.systemd.activation import inherit
 from edge_serve.systemd.safe_mode import CrashWatch
 from edge_serve.systemd.supervisor import Supervisor, Watched
 from edge_serve.tracing.tracing import Tracing
-from edge_serve.transport.listeners import advice_on_listening
+from edge_serve.transport.door.listeners import advice_on_listening
 from edge_serve.workers.arena import Budget
 from edge_serve.workers.awake import Awake
 from edge_serve.workers.codec import Codec

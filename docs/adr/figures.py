@@ -33,9 +33,9 @@ from edge_serve.protocol.http2 import Http2
 from edge_serve.protocol.http2_heads import Head, encode
 from edge_serve.protocol.routes import Group
 from edge_serve.tensors import Buffer, DataType, Tensor
-from edge_serve.transport.grpc_asked import Asked, GrpcSettings, Understanding
-from edge_serve.transport.grpc_call import GrpcCall, Unary
-from edge_serve.transport.grpc_infer import GrpcInference
+from edge_serve.transport.grpc.call import GrpcCall, Unary
+from edge_serve.transport.grpc.call_head import Asked, GrpcSettings, Understanding
+from edge_serve.transport.grpc_service.infer import GrpcInference
 from edge_serve.workers.arena import Arena, Budget
 from edge_serve.workers.execute import decode_execute, encode_execute
 from edge_serve.workers.layout import Layout

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from edge_serve.config.server import ServerConfig
 from edge_serve.errors import InvalidArgument
-from edge_serve.transport.listeners import Listener, adopt
+from edge_serve.transport.door.listeners import Listener, adopt
 
 #: the first descriptor that is handed over
 FIRST = 3

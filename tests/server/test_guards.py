@@ -11,7 +11,7 @@ from edge_serve.config.server import ServerConfig, parse_argv
 from edge_serve.doors import Guards, http_files, http_limits
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.peer import LOCAL, Peer
-from edge_serve.transport.metrics import MetricsApplication
+from edge_serve.transport.http.metrics import MetricsApplication
 from tests.transport.metrics_scene import page_of
 
 

@@ -13,11 +13,11 @@ from hpack import Decoder
 from edge_serve.protocol import http2_frames as frames
 from edge_serve.protocol.http2_frames import END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, Code
 from edge_serve.protocol.http2_heads import encode, literal
-from edge_serve.transport.grpc_asked import GrpcSettings
-from edge_serve.transport.grpc_keepalive import KeepaliveSettings
-from edge_serve.transport.grpc_server import GrpcServer
-from edge_serve.transport.grpc_shared import GrpcLimits
-from edge_serve.transport.listeners import listen_tcp
+from edge_serve.transport.door.listeners import listen_tcp
+from edge_serve.transport.grpc.call_head import GrpcSettings
+from edge_serve.transport.grpc.door_state import GrpcLimits
+from edge_serve.transport.grpc.keepalive import KeepaliveSettings
+from edge_serve.transport.grpc_service.server import GrpcServer
 from tests.protocol.http2_scene import Time, data, frame_head, goaway_of, headers, reset_of
 from tests.transport.grpc_scene import INFERENCE, GrpcFakeService
 from tests.transport.v2_scene import FakeService

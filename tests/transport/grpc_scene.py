@@ -12,9 +12,9 @@ import grpc.aio
 
 from edge_serve.config.model_config_pb2 import ModelConfig
 from edge_serve.protocol import grpc_service_pb2 as pb
-from edge_serve.transport.grpc_asked import GrpcSettings
-from edge_serve.transport.grpc_server import GrpcServer
-from edge_serve.transport.listeners import listen_tcp
+from edge_serve.transport.door.listeners import listen_tcp
+from edge_serve.transport.grpc.call_head import GrpcSettings
+from edge_serve.transport.grpc_service.server import GrpcServer
 from tests.transport.v2_scene import FakeLease, FakeService, FixedClock
 
 INFERENCE = "/inference.GRPCInferenceService/"

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Room
 from edge_serve.protocol.http1 import Head
-from edge_serve.transport.exchange import Exchange
-from edge_serve.transport.http import HttpServer
-from edge_serve.transport.http_limits import HttpLimits
-from edge_serve.transport.listeners import Listener, listen_tcp
-from edge_serve.transport.sharing import Sharing
+from edge_serve.transport.door.exchange import Exchange
+from edge_serve.transport.door.listeners import Listener, listen_tcp
+from edge_serve.transport.door.shared_limits import Sharing
+from edge_serve.transport.http.limits import HttpLimits
+from edge_serve.transport.http.server import HttpServer
 from tests.leases import Slot
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from edge_serve.transport.exchange import Application, Exchange
+from edge_serve.transport.door.exchange import Application, Exchange
 
 
 def page_of(text: bytes) -> Callable[[], Awaitable[Sequence[bytes]]]:

@@ -17,8 +17,8 @@ from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.poller import Reloaded
 from edge_serve.protocol.http1 import Head, HeadParser, MessageLimits
 from edge_serve.tensors import Buffer, DataType, Tensor
-from edge_serve.transport.v2 import V2Application
-from edge_serve.transport.v2_head import V2Settings
+from edge_serve.transport.v2.application import V2Application
+from edge_serve.transport.v2.head import V2Settings
 from edge_serve.workers.arena import Arena
 from edge_serve.workers.regions import Regions
 

@@ -1,0 +1,237 @@
+"""What the doors ask about their clients: which role an operation needs, and whether this client has it."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+from urllib.parse import urlsplit
+from weakref import WeakSet
+
+from edge_serve.access.certificates import CertificateRoles, read_certificate_roles
+from edge_serve.access.policy import AdminAccess, Asked, Policy
+from edge_serve.access.roles import Role
+from edge_serve.access.tokens import Tokens, read_tokens
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.peer import Peer
+from edge_serve.protocol.routes import Group, Operation
+from edge_serve.transport.door.reloaded import Reloaded
+
+log = logging.getLogger(__name__)
+
+#: gives the value of a header field, or of metadata, by its lower-case name
+Field = Callable[[str], str | None]
+
+#: proxies say with these for whom they ask (RFC 7239, RFC 9110 7.6.3, and what came before them)
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+
+_ADMIN = frozenset(
+    (
+        Operation.MODEL_LOAD, Operation.MODEL_UNLOAD, Operation.LEAVE_SAFE_MODE, Operation.RELOAD,
+        Operation.SYSTEM_SHM_REGISTER, Operation.SYSTEM_SHM_UNREGISTER,
+        Operation.CUDA_SHM_REGISTER, Operation.CUDA_SHM_UNREGISTER,
+    )
+)  # fmt: skip
+#: the method is POST, and nothing is changed
+_READ_BY_POST = frozenset((Operation.REPOSITORY_INDEX,))
+_BY_GROUP = {Group.HEALTH: Role.HEALTH, Group.INFERENCE: Role.INFER}
+
+_GRPC = "/inference.GRPCInferenceService/"
+_GRPC_ROLES = {
+    "ServerLive": Role.HEALTH,
+    "ServerReady": Role.HEALTH,
+    "ModelReady": Role.HEALTH,
+    "ServerMetadata": Role.READ,
+    "ModelMetadata": Role.READ,
+    "ModelConfig": Role.READ,
+    "ModelStatistics": Role.READ,
+    "RepositoryIndex": Role.READ,
+    "SystemSharedMemoryStatus": Role.READ,
+    "CudaSharedMemoryStatus": Role.READ,
+    "ModelInfer": Role.INFER,
+    "ModelStreamInfer": Role.INFER,
+    # they change something only when their message says so: see `changes_by_message`
+    "TraceSetting": Role.READ,
+    "LogSettings": Role.READ,
+}
+
+
+def role_of_operation(operation: Operation, method: str) -> Role:
+    """What a request over HTTP needs. What nobody has thought of needs the highest, unless it is a GET."""
+    if operation in _ADMIN:
+        return Role.ADMIN
+    if operation.group.value == "page":  # says nothing by itself
+        return Role.NONE
+    role = _BY_GROUP.get(operation.group)
+    if role is None:
+        role = Role.READ if method in ("GET", "HEAD") or operation in _READ_BY_POST else Role.ADMIN
+    return role
+
+
+def role_of_call(path: str) -> Role:
+    """What a call over gRPC needs, by the path of its method. What nobody has thought of needs the highest role."""
+    if path.startswith("/grpc.health."):
+        return Role.HEALTH
+    if path.startswith("/grpc.reflection."):
+        return Role.READ
+    return _GRPC_ROLES.get(path.removeprefix(_GRPC), Role.ADMIN) if path.startswith(_GRPC) else Role.ADMIN
+
+
+def changes_by_message(path: str) -> bool:
+    """Whether the message says if this only asks, or changes something, which needs the role admin."""
+    return path.removeprefix(_GRPC) in ("TraceSetting", "LogSettings")
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """What is configured; "" = no such file.
+
+    Attributes:
+        origins: of pages that may administrate, where their user may.
+    """
+
+    token_file: str = ""
+    certificate_file: str = ""
+    anonymous: Role = Role.NONE
+    admin_access: AdminAccess = AdminAccess.LOOPBACK
+    origins: Sequence[str] = ()
+
+
+class Forgetful(Protocol):
+    """Remembers answers of a gate."""
+
+    def forget(self) -> None:
+        """The answers may be others now."""
+
+
+class Access:
+    """The policy as the files have it now.
+
+    Attributes:
+        denied: requests that were refused by it.
+
+    Raises:
+        InvalidArgument: a file is no good at the start.
+    """
+
+    def __init__(self, settings: AccessSettings) -> None:
+        self._settings = settings
+        self.denied = 0
+        self._remembering: WeakSet[Forgetful] = WeakSet()
+        self._tokens: Reloaded[Tokens] | None = None
+        self._certificates: Reloaded[CertificateRoles] | None = None
+        path = settings.token_file
+        if path:
+            self._tokens = Reloaded(path, [path], lambda: read_tokens(settings.token_file), self._changed)
+        path = settings.certificate_file
+        if path:
+            self._certificates = Reloaded(
+                path, [path], lambda: read_certificate_roles(settings.certificate_file), self._changed
+            )
+        self.policy = self._read()
+
+    async def look(self) -> None:
+        """Load the files that have changed; to be called once a second."""
+        for file in (self._tokens, self._certificates):
+            if file is not None:
+                await file.look()
+
+    def gate(self, peer: Peer) -> Gate | None:
+        """What stands between this client and the operations; None: nothing."""
+        return None if peer.administrator else Gate(self, peer)
+
+    def tell(self, remembering: Forgetful) -> None:
+        """Let `remembering` know of changes, as long as it lives."""
+        self._remembering.add(remembering)
+
+    def is_foreign(self, origin: str, host: str | None) -> bool:
+        """Whether a page of this origin is neither this server's own nor invited by name.
+
+        The owner of a name can make it point here (DNS rebinding), and is then the same origin as the Host header. So
+        only an address, localhost, and the name of this machine count as this server's own.
+        """
+        if origin in self._settings.origins:
+            return False
+        try:
+            there = urlsplit(origin)
+            name = there.hostname or ""
+            return there.netloc.lower() != (host or "").lower() or not (_is_address(name) or _is_own_name(name))
+        except ValueError:
+            return True
+
+    def _read(self) -> Policy:
+        return Policy(
+            self._tokens.value if self._tokens is not None else None,
+            self._certificates.value if self._certificates is not None else None,
+            self._settings.anonymous,
+            self._settings.admin_access,
+        )
+
+    def _changed(self) -> None:
+        self.policy = self._read()
+        for remembering in list(self._remembering):
+            remembering.forget()
+
+
+class Gate:
+    """One client, or all that are alike. Answers may be remembered until `Access` tells of a change."""
+
+    __slots__ = ("_access", "_peer")
+
+    def __init__(self, access: Access, peer: Peer) -> None:
+        self._access = access
+        self._peer = peer
+
+    def count_denied(self) -> None:
+        """A request was refused, whether or not the answer was remembered."""
+        self._access.denied += 1
+
+    def refusal(self, needed: Role, field: Field) -> EdgeServeError | None:
+        """What the client is told instead of an answer; None: it may. `field` reads the head or the metadata."""
+        if needed is Role.NONE:
+            return None
+        return self._access.policy.refusal(self._peer, needed, self._asked(field))
+
+    def may_read_log(self, field: Field) -> bool:
+        """See `Policy.may_read_log`."""
+        return self._access.policy.may_read_log(self._peer, self._asked(field))
+
+    def role_of_page(self, field: Field) -> tuple[Role, str]:
+        """Return the highest role that a page of this server has for this client, and why it may not administrate.
+
+        Browsers send no origin with a GET of the page's own server, and one with its POST. So the host stands for it:
+        without a scheme, which a proxy may have changed.
+        """
+        policy, asked, host = self._access.policy, self._asked(field), field("host")
+        if host and all(self._access.is_foreign(f"{scheme}://{host}", host) for scheme in ("http", "https")):
+            asked = replace(asked, origin=f"http://{host}")
+        allowed = (role for role in reversed(Role) if policy.refusal(self._peer, role, asked) is None)
+        refusal = policy.refusal(self._peer, Role.ADMIN, asked)
+        return next(allowed, Role.NONE), "" if refusal is None else refusal.message
+
+    def _asked(self, field: Field) -> Asked:
+        origin = field("origin")
+        if origin is not None and not self._access.is_foreign(origin, field("host")):
+            origin = None
+        forwarded = any(field(name) is not None for name in _FORWARDED)
+        return Asked(field("authorization"), forwarded, origin)
+
+
+def _is_own_name(host: str) -> bool:
+    """Whether this is the name of the machine, or its name in multicast DNS, which no name server answers for
+    (RFC 6762 3)."""
+    own = os.uname().nodename.lower()
+    return bool(own) and host.lower() in (own, f"{own.partition('.')[0]}.local")
+
+
+def _is_address(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,86 @@
+"""Limits that all doors of a server share: requests in flight, connections of one address, memory for bodies."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections import Counter
+from typing import Any
+
+from edge_serve.errors import Overloaded
+from edge_serve.transport.door.body_memory import BodyMemory
+from edge_serve.transport.door.listeners import host_of
+
+
+class InFlight:
+    """Requests that have not been answered. Connections count themselves: this is on the way of every request.
+
+    Attributes:
+        limit: beyond it requests that are more than a look (GET) are refused.
+        refused: how many were.
+    """
+
+    __slots__ = ("limit", "now", "refused")
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit or sys.maxsize
+        self.now = 0
+        self.refused = 0
+
+    def refusal(self) -> Overloaded:
+        """What a client is told."""
+        self.refused += 1
+        return Overloaded(f"{self.limit} requests wait for their answers, which is this server's limit; try again")
+
+
+class Addresses:
+    """How many connections each address has.
+
+    Args:
+        limit: of one address; 0 = none, and nothing is counted.
+    """
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
+        self.refused = 0
+        self._open: Counter[str] = Counter()
+
+    def key(self, sock: socket.socket, address: Any) -> str:
+        """Return the name under which a connection is counted; "" for a UNIX socket. `address` is what `accept` said.
+
+        An owner of one IPv6 address has all of its /64 (RFC 7421).
+        """
+        if sock.family not in (socket.AF_INET, socket.AF_INET6):
+            return ""
+        host = host_of(address)
+        if ":" in host:
+            return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:8].hex()
+        return host
+
+    def take(self, key: str) -> bool:
+        """Count one more; False, and nothing counted, when there are too many."""
+        if not (key and self.limit):
+            return True
+        if self._open[key] >= self.limit:
+            self.refused += 1
+            return False
+        self._open[key] += 1
+        return True
+
+    def give(self, key: str) -> None:
+        """One less."""
+        if key and self.limit:
+            self._open[key] -= 1
+            if not self._open[key]:
+                del self._open[key]
+
+
+class Sharing:
+    """All of them; without arguments there are no limits."""
+
+    def __init__(
+        self, in_flight: InFlight | None = None, addresses: Addresses | None = None, memory: BodyMemory | None = None
+    ) -> None:
+        self.in_flight = in_flight or InFlight()
+        self.addresses = addresses or Addresses()
+        self.memory = memory or BodyMemory()

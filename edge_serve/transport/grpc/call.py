@@ -1,0 +1,423 @@
+"""One gRPC call: the messages of a stream, and the way to answer them.
+
+What may take long for the loop (inflating and deflating what is large) is done in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from edge_serve.aio.offload import offload
+from edge_serve.aio.tasks import start_task
+from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.protocol import grpc_wire
+from edge_serve.protocol.grpc_wire import PREFIX, MessageTooLarge
+from edge_serve.protocol.http2 import Http2
+from edge_serve.protocol.http2_frames import Code
+from edge_serve.tensors import Buffer
+from edge_serve.transport.door.body_memory import BodyMemory
+from edge_serve.transport.grpc.call_head import Asked, DeadlineExceeded, HeadRefused
+from edge_serve.transport.grpc.deflater import SMALL, Deflater
+from edge_serve.transport.grpc.messages import Message, MessageStream, Place
+from edge_serve.transport.grpc.methods import Conversation, Prepare, Streaming, Unary
+
+log = logging.getLogger(__name__)
+
+#: what a message that is inflated in the loop may become there
+_SMALL_INFLATED = 256 * 1024
+_PREFIX_SIZE = PREFIX.size
+
+FAULT = Internal("the server failed to handle this request, its log says why")
+
+
+class Line(Protocol):
+    """What a call needs of its connection (transport.grpc_connection)."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
+    def memory(self) -> BodyMemory: ...
+    @property
+    def inflating(self) -> asyncio.Lock: ...
+
+    def add(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> None:
+        """Push without seeing to it that it is sent."""
+
+    def count_denied(self) -> None:
+        """A call of a client that may not do it."""
+
+    def answered(self) -> None:
+        """See to it that what was added is sent."""
+
+
+class GrpcCall(MessageStream):
+    """A call.
+
+    Attributes:
+        asked: its head.
+        on_cancelled: called when nobody waits for the answer any more.
+    """
+
+    __slots__ = (
+        "_conversation",
+        "_deflater",
+        "_line",
+        "_message",
+        "_started",
+        "_steps",
+        "_timer",
+        "asked",
+        "on_cancelled",
+    )
+
+    def __init__(self, connection: Http2, line: Line, stream_id: int, due: int, asked: Asked, max_message: int) -> None:
+        MessageStream.__init__(self, connection, stream_id, due, max_message)
+        self.asked = asked
+        self.on_cancelled: Callable[[], None] | None = None
+        self._line = line
+        self._conversation: Conversation | None = None
+        self._started = False
+        self._deflater: Deflater | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        #: the only message of a unary call; released with the call, unless a request takes its lease
+        self._message: Message | None = None
+        #: what waits for a message that is being inflated; None = none is
+        self._steps: deque[Callable[[], None]] | None = None
+
+    # ---- from the connection -------------------------------------------------------------------------------------
+
+    def on_open(self) -> None:
+        asked = self.asked
+        refusal = asked.refusal
+        if refusal is not None:
+            if asked.denied:
+                self._line.count_denied()
+            if isinstance(refusal, HeadRefused):
+                self._end_with(partial(grpc_wire.refusal, self.id, refusal.status))
+            else:
+                self.fail(refusal)
+            return
+        if asked.timeout_ns:
+            self._timer = self._line.loop.call_later(asked.timeout_ns / 1e9, self._on_deadline)
+        method = asked.method
+        if type(method) is Streaming:
+            self._guarded(partial(self._open, method))
+
+    def take(self, message: Message, compressed: int) -> None:
+        if compressed and not self.closed:
+            self._in_turn(partial(self._inflate, message))
+        elif message.offset < 0 and len(message.data) > SMALL and self._prepares is not None:
+            self._in_turn(partial(self._prepare, message))
+        else:
+            self._hand_over(message)
+
+    def _hand_over(self, message: Message) -> None:
+        if self._conversation is not None:
+            self._in_turn(partial(self._hand_on, message))
+        elif self.finished:
+            message.release()
+        elif self._message is None:
+            self._message = message
+        else:
+            message.release()
+            self.fail(Internal("a unary call has one message, more than one came"))
+
+    @property
+    def memory(self) -> BodyMemory:
+        return self._line.memory
+
+    def find_place(self, beginning: bytes, length: int) -> Place | None:
+        method = self.asked.method
+        if isinstance(method, (Unary, Streaming)) and method.place is not None:
+            return method.place(beginning, length)
+        return None
+
+    def on_end(self) -> None:
+        if self.midway:
+            self.fail(Internal("the stream ends within a message"))
+        elif self._steps is not None or self._conversation is not None:
+            self._in_turn(self._hand_on_end)
+        else:
+            self._answer()
+
+    def on_gone(self) -> None:
+        self._drop()
+        if self._deflater is not None:
+            self._deflater.drop()
+        self._end_conversation()
+        on_cancelled, self.on_cancelled = self.on_cancelled, None
+        if on_cancelled is not None:
+            on_cancelled()
+
+    def on_taken(self, size: int) -> None:
+        if self._conversation is not None:
+            self._conversation.on_taken(size)
+
+    @property
+    def waits_for(self) -> tuple[str, object] | None:
+        """What the client owes, and a value that changes when it does something about it."""
+        if self.queue is not None and self._conversation is None:
+            return "read", (len(self.queue), self.queue[0].left)
+        if not self.ended and not self.waits and (self.midway or self._conversation is None):
+            return "message", (self.receivable >> 10, self.filled >> 10)
+        return None
+
+    def give_up(self, on: str) -> None:
+        """The client has owed it for too long."""
+        if on == "message":
+            self.fail(DeadlineExceeded("the request was not complete after a time without progress"))
+        else:
+            self.connection.reset(self, Code.CANCEL)
+
+    # ---- the answer ----------------------------------------------------------------------------------------------
+
+    def reply(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None:
+        """Answer a unary call with a message of `size` bytes. `on_sent` is called when nobody reads the parts any more,
+        whatever becomes of the call."""
+        if self.closed:
+            if on_sent is not None:
+                on_sent()
+            return
+        self.on_cancelled = None
+        connection = self.connection
+        if not self.asked.deflate and connection.sender.takes(self, size + _PREFIX_SIZE):
+            line = self._line
+            whole = size + grpc_wire.WHOLE_OVERHEAD
+            line.add((grpc_wire.before(self.id, size), *parts, grpc_wire.ok(self.id)), whole, on_sent)
+            if self._timer is not None or self._message is not None:
+                self._drop()
+            connection.done(self)
+            line.answered()
+            return
+        self.write(parts, size, on_sent)
+        self.finish()
+
+    def write(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> int:
+        """Send a message; the bytes of it that have to wait for the client (`on_taken` tells when they do not any
+        more), 0 when it is on its way. `on_sent` as in `reply`."""
+        if self.closed:
+            if on_sent is not None:
+                on_sent()
+            return 0
+        if not self.asked.deflate:
+            return self._send(0, parts, size, on_sent)
+        if self._deflater is None:
+            self._deflater = Deflater(
+                self.asked.deflate,
+                lambda flag, message: self._send(flag, (message,), len(message)),
+                self.on_taken,
+                self._fail_deflating,
+            )
+        return self._deflater.write(parts, size, on_sent)
+
+    def finish(self) -> None:
+        """No message follows, and the call went well."""
+        if not self.closed:
+            self._end_with(self._ok)
+
+    def fail(self, error: EdgeServeError) -> None:
+        """End the call with an error; messages that still wait are sent before it."""
+        if not self.closed and not self.finished:
+            self._end_with(partial(self._fault, error))
+
+    def check_change(self) -> None:
+        """To be called before a message changes something; raises what a client is told that may only ask."""
+        if self.asked.unchangeable is not None:
+            self._line.count_denied()
+            raise self.asked.unchangeable
+
+    def cut(self, error: EdgeServeError) -> None:
+        """As `fail`, without the messages that still wait."""
+        self.connection.sender.drop(self)
+        if self._deflater is not None:
+            self._deflater.drop()
+        self.fail(error)
+
+    def _send(self, flag: int, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> int:
+        self._start()
+        prefix = PREFIX.pack(flag, size)
+        size += _PREFIX_SIZE
+        return 0 if self.connection.sender.send(self, (prefix, *parts), size, on_sent) else size
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            data = grpc_wire.head(self.id, self.asked.deflate)
+            self.connection.sender.output.push((data,), len(data))
+
+    def _ok(self) -> bytes:
+        self._start()
+        return grpc_wire.ok(self.id)
+
+    def _fault(self, error: EdgeServeError) -> bytes:
+        return grpc_wire.fault(self.id, error.grpc_code, error.message, started=self._started)
+
+    def _fail_deflating(self) -> None:
+        """In place of the end that may have been told already, and waits for the message."""
+        log.exception("a gRPC call failed")
+        self._end_with(partial(self._fault, FAULT))
+
+    def _end_with(self, trailers: Callable[[], bytes]) -> None:
+        self.finished = True
+        self._drop()
+        self.on_cancelled = None
+        if self._deflater is None:
+            self.connection.sender.finish(self, trailers())
+        else:
+            self._deflater.then(partial(self._end_deflated, trailers))
+        self._end_conversation()
+
+    def _end_deflated(self, trailers: Callable[[], bytes]) -> None:
+        if not self.closed:
+            self.connection.sender.finish(self, trailers())
+
+    def _end_conversation(self) -> None:
+        conversation, self._conversation = self._conversation, None
+        if conversation is not None:
+            conversation.on_gone()
+
+    def _drop(self) -> None:
+        """Forget what only an open call needs."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.drop()
+        message, self._message = self._message, None
+        if message is not None:
+            message.release()
+
+    def _on_deadline(self) -> None:
+        self._timer = None
+        on_cancelled = self.on_cancelled
+        self.fail(DeadlineExceeded("Deadline Exceeded"))
+        if on_cancelled is not None:
+            on_cancelled()
+
+    # ---- the request ---------------------------------------------------------------------------------------------
+
+    def _answer(self) -> None:
+        message, method = self._message, self.asked.method
+        if message is None:
+            self.fail(Internal("a unary call has one message, none came"))
+            return
+        assert type(method) is Unary, "others have a conversation"
+        if method.place is not None:
+            self._message = None
+        try:
+            method.answer(self, message)
+        except EdgeServeError as error:
+            self.fail(error)
+        except Exception:
+            self.fail_by_us()
+
+    def _open(self, method: Streaming) -> None:
+        self._conversation = method.open(self)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """A fault of ours ends this call, and not the connection."""
+        try:
+            step()
+        except Exception:
+            self.fail_by_us()
+
+    def fail_by_us(self) -> None:
+        """End the call after an exception, which is logged."""
+        log.exception("a gRPC call failed")
+        self.fail(FAULT)
+
+    def _hand_on(self, message: Message) -> None:
+        if self._conversation is not None:
+            self._conversation.on_message(message)
+        else:
+            message.release()
+
+    def _hand_on_end(self) -> None:
+        if self._conversation is not None:
+            self._conversation.on_end()
+        elif not self.closed:
+            self._answer()
+
+    def _in_turn(self, step: Callable[[], None]) -> None:
+        """Do it when all messages before it have been inflated."""
+        if self._steps is None:
+            self._guarded(step)
+        else:
+            self._steps.append(step)
+
+    def _inflate(self, message: Message) -> None:
+        data, encoding = message.data, self.asked.encoding
+        if not (self.closed or self.finished or encoding):
+            self.fail(Internal("a compressed message, but no grpc-encoding says how"))
+        if self.closed or self.finished:
+            message.release()
+            return
+        if len(data) <= SMALL:
+            try:
+                inflated = grpc_wire.inflate(data, encoding, min(_SMALL_INFLATED, self.max_message))
+            except MessageTooLarge:
+                pass
+            except EdgeServeError as error:
+                message.release()
+                self.fail(error)
+                return
+            else:
+                message.release()
+                self.take(Message(inflated), 0)
+                return
+        self._steps = self._steps or deque()
+        start_task(self._inflate_elsewhere(message, encoding), "inflate")
+
+    async def _inflate_elsewhere(self, compressed: Message, encoding: str) -> None:
+        message: Message | None = None
+        try:
+            async with self._line.inflating:  # one after the other: nobody knows how large they become
+                data = await offload(grpc_wire.inflate, compressed.data, encoding, self.max_message)
+                compressed.release()
+                if not self.closed and not self.finished:
+                    message = self.charged(data)
+        except EdgeServeError as error:
+            self.fail(error)
+        except Exception:
+            self.fail_by_us()
+        finally:
+            compressed.release()
+        self._end_step(None if message is None else partial(self.take, message, 0))
+
+    @property
+    def _prepares(self) -> Prepare | None:
+        method = self.asked.method
+        return method.prepare if isinstance(method, (Unary, Streaming)) else None
+
+    def _prepare(self, message: Message) -> None:
+        prepare = self._prepares
+        if self.closed or self.finished or prepare is None:
+            message.release()
+            return
+        self._steps = self._steps or deque()
+        start_task(self._prepare_elsewhere(prepare, message), "prepare a large message")
+
+    async def _prepare_elsewhere(self, prepare: Prepare, message: Message) -> None:
+        try:
+            await prepare(self.asked, message)
+        except Exception:
+            message.release()
+            self.fail_by_us()
+            self._end_step(None)
+        else:
+            self._end_step(partial(self._hand_over, message))
+
+    def _end_step(self, then: Callable[[], None] | None) -> None:
+        """What was done in a thread is done: go on with it, then with what waited for that."""
+        steps, self._steps = self._steps or deque(), None
+        if then is not None:
+            steps.appendleft(then)
+        while steps:
+            if self._steps is not None:
+                self._steps.extend(steps)
+                return
+            self._guarded(steps.popleft())

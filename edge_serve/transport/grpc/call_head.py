@@ -1,0 +1,178 @@
+"""What a request head says about a gRPC call, worked out once per head.
+
+Heads with equal bytes are one object (protocol/http2_heads.py), so a client that repeats itself costs a look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edge_serve.access.roles import Role
+from edge_serve.errors import EdgeServeError, Unavailable, Unsupported
+from edge_serve.protocol import forwarding, grpc_wire
+from edge_serve.protocol.http2_heads import Head
+from edge_serve.protocol.routes import Group
+from edge_serve.transport.door.access import Gate, changes_by_message, role_of_call
+
+#: --grpc-infer-response-compression-level -> the encodings in question, the best first
+_LEVELS: dict[str, tuple[str, ...]] = {
+    "none": (), "low": ("gzip", "deflate"), "medium": ("deflate", "gzip"), "high": ("deflate", "gzip"),
+}  # fmt: skip
+_NO_METADATA = (b"te", b"content-type", b"content-length", b"host")
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcSettings:
+    """What this door needs to know of the settings; times are seconds, 0 = for ever.
+
+    Attributes:
+        header_forward_pattern: --grpc-header-forward-pattern; "" = none.
+        restricted: --grpc-restricted-protocol, group -> (metadata key, value).
+        compression_level: of inference responses: one of none, low, medium and high.
+        max_message: bytes of a message, both as sent and inflated.
+    """
+
+    header_forward_pattern: str = ""
+    restricted: Mapping[Group, tuple[str, str]] = field(default_factory=dict)
+    compression_level: str = "none"
+    max_message: int = 2**31 - 1
+
+
+class HeadRefused(EdgeServeError):
+    """No gRPC call: `http_status` is the answer."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("")
+        self.status = status
+
+
+class DeadlineExceeded(EdgeServeError):
+    """The client's time is over."""
+
+    http_status, grpc_code = 504, "DEADLINE_EXCEEDED"
+
+
+class Method(Protocol):
+    """What can be called; `transport.grpc_call` has its two kinds.
+
+    Attributes:
+        compresses: its answers follow the compression level.
+    """
+
+    @property
+    def group(self) -> Group: ...
+    @property
+    def compresses(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class Asked:
+    """A call's head, understood.
+
+    Attributes:
+        method: what is called; None when `refusal` is the answer.
+        timeout_ns: from `grpc-timeout`; 0 = none.
+        encoding: of compressed messages of the request; "" = none may come.
+        deflate: the encoding of the answer's messages; "" = none.
+        forwarded: metadata that becomes parameters.
+        strict: `triton_grpc_error`: the first error of a model ends a stream.
+        denied: `refusal` is that this client may not do this.
+        unchangeable: what the client is told if its message changes something, where that is more than to ask.
+    """
+
+    method: Method | None = None
+    refusal: EdgeServeError | None = None
+    timeout_ns: int = 0
+    encoding: str = ""
+    deflate: str = ""
+    forwarded: Mapping[str, str] | None = None
+    strict: bool = False
+    denied: bool = False
+    unchangeable: EdgeServeError | None = None
+
+
+class Understanding:
+    """Reads heads.
+
+    Args:
+        methods: by path.
+        gate: stands between these clients and the methods.
+    """
+
+    def __init__(self, methods: Mapping[str, Method], settings: GrpcSettings, gate: Gate | None = None) -> None:
+        self._methods = methods
+        self._gate = gate
+        self._pattern = forwarding.compile_pattern(settings.header_forward_pattern)
+        self._restricted = settings.restricted
+        self._encodings = _LEVELS[settings.compression_level]
+
+    def count_denied(self) -> None:
+        """A call was refused because of who asks."""
+        if self._gate is not None:
+            self._gate.count_denied()
+
+    def of(self, head: Head) -> Asked:
+        """What `head` asks; remembered in it."""
+        asked = Asked()
+        try:
+            self._read(head, asked)
+        except EdgeServeError as error:
+            asked.refusal = error
+            asked.method = None
+        head.meaning = asked
+        return asked
+
+    def _read(self, head: Head, asked: Asked) -> None:
+        fields = {name.decode("ascii"): value for name, value in head.fields}
+        _check_is_grpc(head, fields)
+        method = self._methods.get(head.path.decode("latin-1"))
+        if method is None:
+            raise Unsupported("")  # Triton says nothing more
+        restriction = self._restricted.get(method.group)
+        if restriction is not None and fields.get(restriction[0].lower()) != restriction[1].encode():
+            raise Unavailable(f"This protocol is restricted, expecting header '{restriction[0]}'")
+        if self._gate is not None:
+            self._ask_gate(self._gate, head.path.decode("latin-1"), fields, asked)
+        asked.method = method
+        if "grpc-timeout" in fields:
+            asked.timeout_ns = max(1, grpc_wire.read_timeout(fields["grpc-timeout"]))
+        asked.encoding = grpc_wire.check_encoding(fields.get("grpc-encoding", b"identity").decode("latin-1"))
+        asked.strict = fields.get("triton_grpc_error") == b"true"
+        if method.compresses and self._encodings:
+            accepted = fields.get("grpc-accept-encoding", b"").decode("latin-1").replace(" ", "").split(",")
+            asked.deflate = next((name for name in self._encodings if name in accepted), "")
+        if self._pattern is not None and method.group is Group.INFERENCE:
+            asked.forwarded = forwarding.forwarded(_metadata(head), self._pattern)
+
+    def _ask_gate(self, gate: Gate, path: str, fields: Mapping[str, bytes], asked: Asked) -> None:
+        def field(name: str) -> str | None:
+            value = fields.get(name)
+            return None if value is None else value.decode("latin-1")
+
+        refusal = gate.refusal(role_of_call(path), field)
+        if refusal is not None:
+            asked.denied = True
+            raise refusal
+        if changes_by_message(path):
+            asked.unchangeable = gate.refusal(Role.ADMIN, field)
+
+
+def _check_is_grpc(head: Head, fields: Mapping[str, bytes]) -> None:
+    if head.too_large:
+        raise HeadRefused(431)
+    if head.method != b"POST":
+        raise HeadRefused(405)
+    content_type = fields.get("content-type", b"")
+    if not content_type.startswith(b"application/grpc") or content_type[16:17] not in (b"", b"+", b";"):
+        raise HeadRefused(415)
+
+
+def _metadata(head: Head) -> list[tuple[str, str]]:
+    """What the caller has added, as text."""
+    return [
+        (name.decode("ascii"), value.decode("utf-8", "replace"))
+        for name, value in head.fields
+        if not name.startswith(b"grpc-") and not name.endswith(b"-bin") and name not in _NO_METADATA
+    ]

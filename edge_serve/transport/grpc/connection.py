@@ -1,0 +1,345 @@
+"""One client's gRPC connection: a socket on the event loop, the HTTP/2 state machine, a send queue (ADR 7 and 12).
+
+No tasks, and no timers: the server's sweep calls `check_time`. What answers of one turn of the loop have to send is
+sent together at its end, but for an answer after which nothing is under way: that leaves at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import random
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from edge_serve.protocol.http2 import Http2
+from edge_serve.protocol.http2_frames import Code, ConnectionFault
+from edge_serve.protocol.http2_heads import Head
+from edge_serve.protocol.routes import Group
+from edge_serve.tensors import Buffer
+from edge_serve.transport.door.body_memory import BodyMemory
+from edge_serve.transport.grpc.call import GrpcCall
+from edge_serve.transport.grpc.call_head import Asked, Understanding
+from edge_serve.transport.grpc.door_state import Shared
+from edge_serve.transport.grpc.keepalive import Due, Keepalive
+from edge_serve.transport.sockets.loop_socket import OverTls, Watched
+from edge_serve.transport.sockets.send_queue import AT_ONCE, SendQueue
+from edge_serve.transport.sockets.stream_socket import Wire
+
+log = logging.getLogger(__name__)
+
+#: payloads of our PINGs
+_ARE_YOU_THERE, _LEAVING = b"edgeping", b"edgebye."
+
+
+class Output(SendQueue):
+    """A send queue that asks to be flushed."""
+
+    __slots__ = ("_wanted",)
+
+    def __init__(self, sock: Wire, wanted: Callable[[], None]) -> None:
+        SendQueue.__init__(self, sock)
+        self._wanted = wanted
+
+    def push(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None:
+        SendQueue.push(self, parts, size, on_sent)
+        self._wanted()
+
+    #: the same for who sees to the flushing
+    add = SendQueue.push
+
+
+class Phase(enum.IntEnum):
+    """A connection only ever moves down this list."""
+
+    OPEN = 0
+    #: everything is said; bytes are thrown away until the client closes, because closing with unread bytes would reset
+    #: the connection and take the last words with it
+    LINGER = 1
+    CLOSED = 2
+
+
+@dataclass(slots=True)
+class _Waits:
+    """When the connection last got on with something: what, and since when."""
+
+    mark: object = None
+    since_ns: int = 0
+    calls: dict[int, tuple[object, int]] = field(default_factory=dict)
+
+
+class GrpcConnection(Watched):
+    """Implements `http2.Host` and `grpc_call.Line`."""
+
+    __slots__ = (
+        "_counted", "_full", "_http2", "_in_flight", "_keepalive", "_leaving_ns", "_out", "_phase", "_scheduled",
+        "_shared", "_understanding", "_waits",
+    )  # fmt: skip
+
+    def __init__(self, sock: Wire, shared: Shared, understanding: Understanding) -> None:
+        self._shared = shared
+        self._understanding = understanding
+        self._out = Output(sock, self._schedule)
+        self._http2 = Http2(self, self._out, shared.clock, shared.limits.unsent)
+        now_ns = shared.clock.now_ns()
+        self._keepalive = Keepalive(shared.keepalive, now_ns, random.uniform(0.9, 1.1))
+        self._phase = Phase.OPEN
+        #: a flush will come
+        self._scheduled = False
+        self._leaving_ns: int | None = None
+        self._waits = _Waits(since_ns=now_ns)
+        #: calls that are counted as in flight; and whether there were too many when the last bytes came
+        self._in_flight = shared.sharing.in_flight
+        self._counted = 0
+        self._full = False
+        super().__init__(sock, shared.loop)
+        self._http2.start()
+
+    # ---- from the loop -------------------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        http2 = self._http2
+        shared = self._shared
+        try:
+            place = http2.place()
+            received = self._sock.recv_into(shared.view if place is None else place)
+        except (BlockingIOError, InterruptedError):
+            return
+        except (OSError, MemoryError):
+            self.close()
+            return
+        if received == 0:  # nobody ends only one direction of HTTP/2
+            self.close()
+        elif self._phase is Phase.OPEN:
+            in_flight = self._in_flight
+            self._full = in_flight.now >= in_flight.limit
+            scheduled, self._scheduled = self._scheduled, True
+            try:
+                if place is None:
+                    http2.receive(bytes(shared.view[:received]))
+                else:
+                    http2.placed(received)
+            except Exception:
+                log.exception("a gRPC connection failed")
+                self._http2.fail(ConnectionFault(Code.INTERNAL_ERROR, "the server failed, its log says why"))
+            self._scheduled = scheduled
+            self._flush()
+
+    def _on_writable(self) -> None:
+        self._flush()
+
+    def _flush_scheduled(self) -> None:
+        self._scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._phase is Phase.CLOSED:
+            return
+        http2 = self._http2
+        streams = len(http2.streams)
+        if streams != self._counted:
+            self._in_flight.now += streams - self._counted
+            self._counted = streams
+        out, sender = self._out, http2.sender
+        try:
+            out.flush()
+            end = out.taken + AT_ONCE
+            while not out.pending and sender.waiting and out.taken < end:
+                sender.pump()
+                if not out.pending:
+                    break
+                out.flush()
+        except OSError:
+            self.close()
+            return
+        pending = out.pending
+        if out.taken >= end and not pending and sender.waiting:  # a fast reader: others have their turn first
+            self._schedule()
+        if pending or self._writing:
+            self._set_writing(pending > 0)
+            limits = self._shared.limits
+            if self._phase is Phase.OPEN:
+                self._set_reading(pending <= (limits.stalled if self._reading else limits.unsent))
+        elif not self._reading:
+            self._set_reading(True)
+        if not pending and self._http2.over and self._phase is Phase.OPEN:
+            self._linger()
+
+    # ---- for calls -----------------------------------------------------------------------------------------------
+
+    def add(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> None:
+        self._out.add(parts, size, on_sent)
+
+    def answered(self) -> None:
+        if not self._scheduled:
+            if self._http2.streams:
+                self._schedule()
+            else:
+                self._flush()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._flush_scheduled)
+
+    @property
+    def inflating(self) -> asyncio.Lock:
+        return self._shared.inflating
+
+    @property
+    def memory(self) -> BodyMemory:
+        return self._shared.sharing.memory
+
+    def count_denied(self) -> None:
+        self._understanding.count_denied()
+
+    # ---- from HTTP/2 ---------------------------------------------------------------------------------------------
+
+    def open_stream(self, stream_id: int, head: Head) -> GrpcCall:
+        asked = head.meaning
+        if type(asked) is not Asked:
+            asked = self._understanding.of(head)
+        if self._full and asked.method is not None and asked.method.group is not Group.HEALTH:
+            asked = Asked(refusal=self._in_flight.refusal())
+        return GrpcCall(self._http2, self, stream_id, head.content_length, asked, self._shared.max_message)
+
+    def on_ping(self) -> None:
+        http2 = self._http2
+        if self._keepalive.on_ping(self._shared.clock.now_ns(), len(http2.streams), http2.sender.sent):
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too_many_pings")
+
+    def on_pong(self, payload: bytes) -> None:
+        if payload == _LEAVING:
+            self._refuse_new()
+
+    def on_idle(self) -> None:
+        if self._leaving_ns is None:
+            self._http2.lose()  # all that was begun before the last GOAWAY is answered
+            self._schedule()
+
+    # ---- from the server -----------------------------------------------------------------------------------------
+
+    @property
+    def owes(self) -> bool:
+        """A call is unanswered, or its answer not sent."""
+        return self._phase is Phase.OPEN and bool(self._http2.streams or self._out.pending)
+
+    @property
+    def idle_since_ns(self) -> int | None:
+        """See `eviction.Idle`."""
+        return None if self.owes else self._keepalive.heard_ns(self._http2.received)
+
+    def close_if_idle(self) -> bool:
+        """See `eviction.Idle`."""
+        if self._reading:
+            self._on_readable()
+        if self.idle_since_ns is not None:
+            self.close()
+        return self._phase is Phase.CLOSED
+
+    def forget_heads(self) -> None:
+        """What heads mean may be otherwise now."""
+        self._http2.forget_heads()
+
+    def drain(self) -> None:
+        """Answer what has begun, and what is on its way; then close."""
+        if self._phase is Phase.OPEN and not self._http2.leaving and not self._http2.over:
+            self._leaving_ns = self._shared.clock.now_ns()
+            self._http2.leave()
+            self._http2.ping(_LEAVING)
+
+    def retire(self, waited: float) -> None:
+        """See `retiring.Leaving`: GOAWAY tells the client, and what it has begun until it knows is answered."""
+        self.drain()
+
+    def _refuse_new(self) -> None:
+        """The client knows, or should, that it is to go elsewhere."""
+        if self._leaving_ns is not None:
+            self._leaving_ns = None
+            self._http2.refuse_new()
+            if not self._http2.streams:
+                self.on_idle()
+
+    def check_time(self, now_ns: int) -> None:
+        """Do what is due, and close the connection if it has been waiting for the same thing too long."""
+        waits, limits, http2 = self._waits, self._shared.limits, self._http2
+        mark, seconds = self._waiting()
+        if mark != waits.mark:
+            waits.mark, waits.since_ns = mark, now_ns
+        elif now_ns - waits.since_ns >= seconds * 1e9:
+            self.close()
+            return
+        if self._phase is not Phase.OPEN or http2.over:
+            return
+        if self._leaving_ns is not None and now_ns - self._leaving_ns >= limits.leave_timeout * 1e9:
+            self._refuse_new()
+        self._check_calls(now_ns)
+        match self._keepalive.look(now_ns, len(http2.streams), http2.received, http2.sender.sent):
+            case Due.ASK:
+                http2.ping(_ARE_YOU_THERE)
+            case Due.LEAVE:
+                self.drain()
+            case Due.CLOSE:
+                self.close()
+
+    def close(self) -> None:
+        """End it now, whatever is under way."""
+        if self._phase is Phase.CLOSED:
+            return
+        self._phase = Phase.CLOSED
+        self._set_reading(False)
+        self._set_writing(False)
+        self._sock.close()
+        self._http2.lose()
+        self._out.drop()
+        self._in_flight.now -= self._counted
+        self._shared.gone(self)
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _waiting(self) -> tuple[object, float]:
+        """What the connection as a whole waits for, and for how long it may."""
+        limits = self._shared.limits
+        if self._phase is Phase.LINGER:
+            return "linger", limits.linger_timeout
+        if self._out.pending:
+            return self._out.taken, limits.write_timeout
+        if not self._http2.greeted:
+            return "greeting", limits.greeting_timeout
+        return None, float("inf")
+
+    def _check_calls(self, now_ns: int) -> None:
+        known, limits = self._waits.calls, self._shared.limits
+        waiting: dict[int, tuple[object, int]] = {}
+        for call in list(self._http2.streams.values()):
+            assert isinstance(call, GrpcCall), "open_stream makes no others"
+            late = call.overdue(now_ns, limits.body_rate, limits.memory_wait)
+            if late is not None:
+                call.fail(late)
+                continue
+            mark = call.waits_for
+            if mark is None:
+                continue
+            before, since_ns = known.get(call.id, (None, now_ns))
+            waiting[call.id] = (mark, now_ns if before != mark else since_ns)
+            waited = now_ns - waiting[call.id][1]
+            if waited >= (limits.message_timeout if mark[0] == "message" else limits.write_timeout) * 1e9:
+                call.give_up(mark[0])
+        self._waits.calls = waiting
+
+    def _linger(self) -> None:
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.close()
+            return
+        self._phase = Phase.LINGER
+        self._set_reading(True)
+
+
+class TlsGrpcConnection(OverTls, GrpcConnection):
+    """The same over TLS."""
+
+    __slots__ = ()

@@ -1,0 +1,78 @@
+"""Large messages in ordinary memory (typed contents, compressed ones): decoded in a thread, and their tensors moved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from edge_serve.aio.offload import offload
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import InferRequest, Room
+from edge_serve.messages.signature import Signature
+from edge_serve.protocol.grpc_infer import GrpcInferDecoder
+from edge_serve.tensors import Shared, Tensor
+from edge_serve.transport.door.body_memory import ClaimedLease
+from edge_serve.transport.grpc.messages import Message
+from edge_serve.workers.beside import MOST_AT_ONCE, copy, drop
+from edge_serve.workers.layout import padded
+
+
+class Leasing(Protocol):
+    """What this needs of service.Service."""
+
+    def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
+
+
+def decode(
+    decoder: GrpcInferDecoder, message: Message, forwarded: Mapping[str, str] | None
+) -> tuple[InferRequest, Signature, bool]:
+    """The request in a message. See `GrpcInferDecoder.decode`."""
+    decoded = message.decoded
+    if decoded is None:
+        return decoder.decode(message.data, forwarded, message.offset)
+    if isinstance(decoded, EdgeServeError):
+        raise decoded
+    return decoded
+
+
+async def prepare(
+    decoder: GrpcInferDecoder, service: Leasing, message: Message, forwarded: Mapping[str, str] | None
+) -> None:
+    """Decode a message in a thread, and move its tensors to where the model reads them if there is room."""
+    try:
+        message.decoded = await offload(decoder.decode, message.data, forwarded)
+    except EdgeServeError as error:
+        message.decoded = error
+        return
+    await _move(message.decoded[0], service, message)
+
+
+async def _move(request: InferRequest, service: Leasing, message: Message) -> None:
+    loose = [tensor for tensor in request.inputs if type(tensor) is not Shared]
+    size = sum(padded(len(tensor.data)) for tensor in loose)
+    if size <= MOST_AT_ONCE:
+        return
+    try:
+        room = service.lease(request.model_name, request.model_version, size)
+    except EdgeServeError:  # the model will say so
+        return
+    if room is None:
+        return
+    ready = asyncio.Event()
+    room.when_ready(ready.set)
+    await ready.wait()
+    if room.error is not None:
+        room.release()
+        return
+    moves, placed, position = [], {}, 0
+    for tensor in loose:
+        target = room.view[position : position + len(tensor.data)]
+        moves.append((target, tensor.data))
+        placed[tensor.name] = Tensor(tensor.name, tensor.datatype, tensor.shape, target, room.offset + position)
+        position += padded(len(tensor.data))
+    await offload(copy, moves)
+    request.inputs = [placed.get(tensor.name, tensor) for tensor in request.inputs]
+    message.lease = room if message.lease is None else ClaimedLease(room, message.lease)
+    unused, message.data = (message.data, moves), b""
+    drop(unused)

@@ -1,0 +1,332 @@
+"""The bytes of a gRPC stream as messages. A small one that comes in one piece is a slice of what was received; a large
+one is received straight to where it will be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.infer import InferRequest, Lease, Room
+from edge_serve.messages.signature import Signature
+from edge_serve.protocol import grpc_wire
+from edge_serve.protocol.body_buffer import SMALL as LARGE
+from edge_serve.protocol.body_buffer import pages
+from edge_serve.protocol.grpc_wire import PREFIX
+from edge_serve.protocol.http2 import Http2
+from edge_serve.protocol.http2_stream import INITIAL_WINDOW, Stream
+from edge_serve.tensors import Buffer
+from edge_serve.transport.door.body_memory import BodyMemory, Claim, ClaimedLease, ClaimOnly
+
+#: messages from here on are offered to `find_place`
+PLACED_FROM = 32 * 1024
+#: memory of a message that nobody placed grows by doubling from here, so that a declared length costs nothing
+_FIRST_STEP = 16 * 1024
+#: bytes received in one call: a fast sender must not keep the loop for itself
+_AT_ONCE = 512 * 1024
+#: bytes of a message's beginning that `find_place` is shown
+SHOWN = 4096
+_PREFIX_SIZE = PREFIX.size
+
+
+@dataclass(slots=True)
+class Message:
+    """A complete message.
+
+    Attributes:
+        lease: releases the message's memory, or only its claim when `data` is ordinary memory; the taker's from now on.
+        offset: where `data` starts in the lease's arena; -1 = it is ordinary memory.
+        decoded: the request in it, what serves that and whether it wants an empty final response, or why there is none;
+            None = it was not decoded yet.
+    """
+
+    data: Buffer
+    lease: Lease | None = None
+    offset: int = -1
+    decoded: tuple[InferRequest, Signature, bool] | EdgeServeError | None = None
+
+    def release(self) -> None:
+        """Nobody will read it."""
+        if self.lease is not None:
+            self.lease.release()
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a message is to be received to: `lease.view[shift:]`."""
+
+    lease: Room
+    shift: int
+
+
+class MessageStream(Stream):
+    """A stream whose bytes are messages.
+
+    Attributes:
+        max_message: the longest that is taken.
+        filled: bytes of the message that is coming.
+        finished: the end of the answer is handed over, though it may wait to be sent: nobody reads what still comes.
+    """
+
+    __slots__ = (
+        "_beginning",
+        "_claim",
+        "_flag",
+        "_lease",
+        "_length",
+        "_placed",
+        "_prefix",
+        "_store",
+        "filled",
+        "finished",
+        "max_message",
+    )  # fmt: skip
+
+    def __init__(self, connection: Http2, stream_id: int, due: int, max_message: int) -> None:
+        Stream.__init__(self, connection, stream_id, due)
+        self.max_message = max_message
+        self.finished = False
+        #: the message that is coming: its length (-1 = none), its flag, where it is put, how much of it is there
+        self._length = -1
+        self._flag = 0
+        self._prefix = b""
+        self._store: bytearray | memoryview | None = None
+        self._placed: Place | None = None
+        #: the lease of the place, with the claim
+        self._lease: Lease | None = None
+        self.filled = 0
+        #: on memory for the message that is coming; a complete message takes it along
+        self._claim: Claim | None = None
+        #: what `find_place` will be shown when there is memory
+        self._beginning = b""
+
+    # What subclasses do.
+
+    def take(self, message: Message, compressed: int) -> None:
+        """A message is complete."""
+        raise NotImplementedError
+
+    def find_place(self, beginning: bytes, length: int) -> Place | None:
+        """Memory for a message; None = ordinary memory.
+
+        Raises:
+            EdgeServeError: it is not taken.
+        """
+
+    @property
+    def memory(self) -> BodyMemory:
+        """What messages from PLACED_FROM on share."""
+        raise NotImplementedError
+
+    def fail(self, error: EdgeServeError) -> None:
+        """The messages cannot be read."""
+        raise NotImplementedError
+
+    # From the connection.
+
+    def on_data(self, data: bytes, start: int, stop: int) -> None:
+        if self._length < 0 and not self._prefix and stop - start >= _PREFIX_SIZE:
+            flag, length = PREFIX.unpack_from(data, start)
+            if start + _PREFIX_SIZE + length == stop and length < PLACED_FROM and flag < 2:  # nearly always
+                self.take(Message(data[start + _PREFIX_SIZE : stop]), flag)
+                return
+        self._assemble(data, start, stop)
+
+    def place(self, size: int) -> memoryview | None:
+        store = self._store
+        if store is None:
+            return None
+        if type(store) is bytearray and self.filled == len(store):
+            self._grow(store)
+        return memoryview(store)[self.filled : min(self._length, self.filled + min(size, _AT_ONCE))] or None
+
+    def on_placed(self, size: int) -> None:
+        self.filled += size
+        if self.filled == self._length and not self.waits:
+            self._complete()
+
+    @property
+    def midway(self) -> bool:
+        """A message has begun and is not complete."""
+        return self._length >= 0 or bool(self._prefix)
+
+    def drop(self) -> None:
+        """Forget the message that is coming."""
+        placed, self._placed, self._store, self._lease = self._placed, None, None, None
+        if placed is not None:
+            placed.lease.release()
+        self._release()
+
+    @property
+    def waits(self) -> bool:
+        """There is no memory yet for the message that is coming."""
+        placed = self._placed
+        return (self._claim is not None and not self._claim.granted) or (
+            placed is not None and not placed.lease.is_ready
+        )
+
+    def overdue(self, now_ns: int, rate: int, wait: float) -> EdgeServeError | None:
+        """See `Claim.overdue`."""
+        if self._claim is None or self._store is None:
+            return None
+        return self._claim.overdue(self.filled, now_ns, rate, wait)
+
+    # Inside.
+
+    def _assemble(self, data: bytes, start: int, stop: int) -> None:
+        while not self.closed and not self.finished:
+            if self._length < 0:
+                if start == stop:
+                    return
+                missing = _PREFIX_SIZE - len(self._prefix)
+                self._prefix += data[start : min(stop, start + missing)]
+                start = min(stop, start + missing)
+                if len(self._prefix) < _PREFIX_SIZE:
+                    return
+                self._announce(*PREFIX.unpack(self._prefix))
+                self._prefix = b""
+            elif self._store is None:
+                here = stop - start
+                if here >= self._length and self._length < PLACED_FROM:
+                    end = start + self._length
+                    self._length = -1
+                    self.take(Message(data[start:end]), self._flag)
+                    start = end
+                elif here:
+                    self._begin(data[start : min(stop, start + SHOWN)], here)
+                else:
+                    return
+            elif start == stop:
+                return
+            else:
+                start = self._fill(data, start, stop)
+
+    def _announce(self, flag: int, length: int) -> None:
+        self._flag, self._length = flag, length
+        if length > self.max_message:
+            self.fail(grpc_wire.too_large(length, self.max_message))
+        elif flag > 1:
+            self.fail(Internal(f"a message with the flag {flag}, expected 0 or 1"))
+
+    def _begin(self, beginning: bytes, here: int) -> None:
+        """Find a place for a message that has to be put together."""
+        length = self._length
+        self.filled = 0
+        if length >= PLACED_FROM:
+            try:
+                self._claim_for(length)
+                if self.waits:
+                    self._beginning = beginning
+                elif not self._flag:
+                    self._find(beginning)
+            except EdgeServeError as error:
+                self.fail(error)
+                return
+        if self._store is None:
+            large = length > LARGE
+            self._store = memoryview(pages(length)) if large else bytearray(min(length, max(_FIRST_STEP, here)))
+        if not self.waits:
+            self.widen(length - here)
+
+    def _claim_for(self, length: int) -> None:
+        if length > INITIAL_WINDOW:
+            self._claim = self.memory.claim(length, self._on_admitted, INITIAL_WINDOW)
+        else:  # all of it may come before the client can be told to wait
+            self._claim = self.memory.growing(self.fail)
+            self._claim.grow(length, 1)
+
+    def _find(self, beginning: bytes) -> None:
+        """Find a place, and use it if its memory is there already; `_on_ready` does otherwise."""
+        self._placed = placed = self.find_place(beginning, self._length)
+        if placed is not None and not placed.lease.is_ready:
+            placed.lease.when_ready(self._on_ready)
+        elif placed is not None:
+            self._use(placed)
+
+    def _use(self, placed: Place) -> None:
+        assert self._claim is not None, "every message that is placed has one"
+        self._lease = lease = ClaimedLease(placed.lease, self._claim)
+        self._store = lease.view[placed.shift : placed.shift + self._length]
+
+    def _on_admitted(self) -> None:
+        """The claim is granted: find a place, and go on there."""
+        early = self._store
+        if self.closed or early is None:
+            return
+        try:
+            if not self._flag:
+                self._find(self._beginning)
+        except EdgeServeError as error:
+            self.fail(error)
+            return
+        self._beginning = b""
+        if not self.waits:
+            self._go_on(early)
+
+    def _on_ready(self) -> None:
+        """The memory of the place is there, or will not come."""
+        placed, early = self._placed, self._store
+        if self.closed or placed is None or early is None:
+            return
+        if placed.lease.error is not None:
+            self.fail(placed.lease.error)
+            return
+        self._use(placed)
+        self._go_on(early)
+
+    def _go_on(self, early: bytearray | memoryview) -> None:
+        """Move what has come already to its place, and let the rest come."""
+        if self._store is not None and self._store is not early:
+            self._store[: self.filled] = early[: self.filled]
+        if self.filled == self._length:
+            self._complete()
+        else:
+            self.widen(self._length - self.filled)
+
+    def charged(self, data: bytes) -> Message:
+        """Return a message of bytes that were made here, with a claim on memory for them.
+
+        Raises:
+            EdgeServeError: there is no memory for it.
+        """
+        claim = self.memory.growing(self.fail)
+        try:
+            claim.grow(len(data), 1)
+        except EdgeServeError:
+            claim.release()
+            raise
+        claim.settle()
+        return Message(data, ClaimOnly(claim))
+
+    def _release(self) -> None:
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            claim.release()
+
+    def _fill(self, data: bytes, start: int, stop: int) -> int:
+        """Put bytes into their place; how far that went."""
+        store = self._store
+        assert store is not None, "the caller has looked"
+        if type(store) is bytearray and self.filled == len(store):
+            self._grow(store)
+        size = min(stop - start, len(store) - self.filled)
+        store[self.filled : self.filled + size] = memoryview(data)[start : start + size]
+        self.on_placed(size)
+        return start + size
+
+    def _grow(self, store: bytearray) -> None:
+        store += bytes(min(len(store), self._length - len(store)))
+
+    def _complete(self) -> None:
+        store, self._store = self._store, None
+        placed, self._placed = self._placed, None
+        lease, self._lease = self._lease, None
+        claim, self._claim = self._claim, None
+        self._length = -1
+        assert store is not None, "something was put there"
+        if claim is not None:
+            claim.settle()
+        if placed is not None and lease is not None:
+            self.take(Message(store, lease, lease.offset + placed.shift), self._flag)
+        else:
+            self.take(Message(store, ClaimOnly(claim) if claim is not None else None), self._flag)

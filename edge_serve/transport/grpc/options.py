@@ -1,0 +1,71 @@
+"""The `--grpc-*` settings as what the gRPC door needs."""
+
+from __future__ import annotations
+
+import math
+import ssl
+
+from edge_serve.config.server import ServerConfig
+from edge_serve.protocol.routes import Group
+from edge_serve.transport.door.door import within_files
+from edge_serve.transport.door.reloaded import Reloaded
+from edge_serve.transport.grpc.call_head import GrpcSettings
+from edge_serve.transport.grpc.door_state import GrpcLimits
+from edge_serve.transport.grpc.keepalive import KeepaliveSettings
+from edge_serve.transport.sockets.tls import make_context, tls_files
+
+#: messages are as long as their protocol allows, and no longer than what could ever be run
+_MOST = 2**31 - 1
+
+
+def settings_of(config: ServerConfig) -> GrpcSettings:
+    """What `config` says of calls."""
+    pattern = config.grpc_header_forward_pattern
+    return GrpcSettings(
+        header_forward_pattern=pattern.pattern if pattern is not None else "",
+        restricted={
+            Group(api): (restriction.header, restriction.value)
+            for restriction in config.grpc_restricted_protocol
+            for api in restriction.apis
+        },
+        compression_level=config.grpc_infer_response_compression_level,
+        max_message=min(_MOST, config.tensor_memory_bytes or _MOST),
+    )
+
+
+def keepalive_of(config: ServerConfig) -> KeepaliveSettings:
+    """What `config` says of connections."""
+    return KeepaliveSettings(
+        time=config.grpc_keepalive_time / 1e3,
+        timeout=config.grpc_keepalive_timeout / 1e3,
+        without_calls=config.grpc_keepalive_permit_without_calls,
+        max_pings_without_data=config.grpc_http2_max_pings_without_data,
+        min_interval=config.grpc_http2_min_recv_ping_interval_without_data / 1e3,
+        max_strikes=config.grpc_http2_max_ping_strikes,
+        max_age=config.grpc_max_connection_age / 1e3 or math.inf,
+        age_grace=config.grpc_max_connection_age_grace / 1e3 or math.inf,
+    )
+
+
+def limits_of(config: ServerConfig) -> GrpcLimits:
+    """What `config` says a door gives at most."""
+    return GrpcLimits(
+        connections=within_files(config.grpc_max_connections, "gRPC"),
+        body_rate=config.min_body_bytes_per_sec,
+        memory_wait=config.request_memory_wait_secs,
+        handshake_timeout=config.tls_handshake_timeout_secs,
+    )
+
+
+def tls_of(config: ServerConfig) -> Reloaded[ssl.SSLContext] | None:
+    """The contexts of new connections, made again when a file changes; None = no TLS.
+
+    Raises:
+        InvalidArgument: TLS is asked for, and a file of it is missing or no good.
+    """
+    mutual = config.grpc_use_ssl_mutual
+    if not (config.grpc_use_ssl or mutual):
+        return None
+    root = config.grpc_root_cert if mutual else ""
+    files = tls_files("--grpc", config.grpc_server_cert, config.grpc_server_key, root, mutual=mutual)
+    return Reloaded("certificate of gRPC", files.paths, lambda: make_context(files, ("h2",)))

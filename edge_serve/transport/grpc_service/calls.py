@@ -1,0 +1,238 @@
+"""The unary calls of the gRPC door other than inference: bytes in, the service asked, bytes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from google.protobuf.message import DecodeError, Message
+
+from edge_serve.aio.tasks import start_task
+from edge_serve.aio.turns import in_pieces
+from edge_serve.errors import EdgeServeError, NotFound, Unavailable, Unsupported
+from edge_serve.messages.metadata import IndexEntry
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.protocol import grpc_bodies
+from edge_serve.protocol import grpc_service_pb2 as pb
+from edge_serve.protocol.grpc_infer import Unreadable
+from edge_serve.protocol.grpc_response import delimited
+from edge_serve.protocol.routes import Group
+from edge_serve.tensors import Buffer
+from edge_serve.transport.v2.call_service import CallService, Done
+
+INFERENCE = "/inference.GRPCInferenceService/"
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+
+#: statistics of more models are written in pieces
+MANY_MODELS = 32
+
+SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
+
+Answer = Message | bytes | None
+Ask = Callable[[Any, "Replier"], Answer]
+
+
+class Replier(Protocol):
+    """What these need of their call (transport.grpc_call.GrpcCall)."""
+
+    def reply(self, parts: Sequence[Buffer], size: int) -> None: ...
+    def fail(self, error: EdgeServeError) -> None: ...
+    def check_change(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One unary call.
+
+    Attributes:
+        request: the class of its message.
+        ask: gives the reply; None when it has answered, or will. Raises EdgeServeError.
+    """
+
+    group: Group
+    request: type[Message]
+    ask: Ask
+
+    def read(self, data: Buffer) -> Message:
+        """The message.
+
+        Raises:
+            Unreadable: it is none.
+        """
+        try:
+            return self.request.FromString(bytes(data))
+        except DecodeError as error:
+            raise Unreadable from error
+
+    def run(self, message: Message, replier: Replier) -> None:
+        """Answer a request, now or later.
+
+        Raises:
+            EdgeServeError: what the client is told instead.
+        """
+        answer = self.ask(message, replier)
+        if answer is not None:
+            raw = answer if isinstance(answer, bytes) else answer.SerializeToString()
+            replier.reply((raw,), len(raw))
+
+
+async def _statistics_of_many(models: Sequence[tuple[str, str, ModelStatistics]], replier: Replier) -> None:
+    """In pieces: messages one after the other are one with the repeated fields of all."""
+    each = (grpc_bodies.statistics([model]).SerializeToString() for model in models)
+    parts = [b"".join(made) async for made in in_pieces(each)]
+    replier.reply(parts, sum(map(len, parts)))
+
+
+class Calls:
+    """All of them by path (`table`)."""
+
+    def __init__(self, service: CallService) -> None:
+        self._service = service
+        memory = Group.SHARED_MEMORY
+        calls = {
+            "ServerLive": Call(Group.HEALTH, pb.ServerLiveRequest, self._server_live),
+            "ServerReady": Call(Group.HEALTH, pb.ServerReadyRequest, self._server_ready),
+            "ModelReady": Call(Group.HEALTH, pb.ModelReadyRequest, self._model_ready),
+            "ServerMetadata": Call(Group.METADATA, pb.ServerMetadataRequest, self._server_metadata),
+            "ModelMetadata": Call(Group.METADATA, pb.ModelMetadataRequest, self._model_metadata),
+            "ModelConfig": Call(Group.MODEL_CONFIG, pb.ModelConfigRequest, self._model_config),
+            "ModelStatistics": Call(Group.STATISTICS, pb.ModelStatisticsRequest, self._model_statistics),
+            "RepositoryIndex": Call(Group.MODEL_REPOSITORY, pb.RepositoryIndexRequest, self._index),
+            "RepositoryModelLoad": Call(Group.MODEL_REPOSITORY, pb.RepositoryModelLoadRequest, self._load),
+            "RepositoryModelUnload": Call(Group.MODEL_REPOSITORY, pb.RepositoryModelUnloadRequest, self._unload),
+            "TraceSetting": Call(Group.TRACE, pb.TraceSettingRequest, self._trace),
+            "LogSettings": Call(Group.LOGGING, pb.LogSettingsRequest, self._log),
+            "SystemSharedMemoryStatus": Call(memory, pb.SystemSharedMemoryStatusRequest, self._system_status),
+            "SystemSharedMemoryRegister": Call(memory, pb.SystemSharedMemoryRegisterRequest, self._system_register),
+            "SystemSharedMemoryUnregister": Call(
+                memory, pb.SystemSharedMemoryUnregisterRequest, self._system_unregister
+            ),
+            "CudaSharedMemoryStatus": Call(memory, pb.CudaSharedMemoryStatusRequest, self._cuda_status),
+            "CudaSharedMemoryRegister": Call(memory, pb.CudaSharedMemoryRegisterRequest, self._cuda_register),
+            "CudaSharedMemoryUnregister": Call(memory, pb.CudaSharedMemoryUnregisterRequest, self._cuda_unregister),
+        }
+        self.table = {INFERENCE + name: call for name, call in calls.items()}
+        # the standard message has one string field, as ModelReadyRequest's first
+        self.table[HEALTH_CHECK] = Call(Group.HEALTH, pb.SystemSharedMemoryStatusRequest, self._check)
+
+    # ---- health and metadata ------------------------------------------------------------------------------------
+
+    def _check(self, request: Message, _: Replier) -> bytes:
+        """The standard health service: readiness of the server, whatever service is asked for, as in Triton."""
+        return SERVING if self._service.ready() else NOT_SERVING
+
+    def _server_live(self, request: pb.ServerLiveRequest, _: Replier) -> Answer:
+        return pb.ServerLiveResponse(live=self._service.live())
+
+    def _server_ready(self, request: pb.ServerReadyRequest, _: Replier) -> Answer:
+        return pb.ServerReadyResponse(ready=self._service.ready())
+
+    def _model_ready(self, request: pb.ModelReadyRequest, _: Replier) -> Answer:
+        try:
+            ready = self._service.model_ready(request.name, request.version)
+        except (NotFound, Unavailable):
+            if self._service.exiting():
+                raise
+            ready = False  # Triton 2.51 does not tell an unknown model from one that is not ready
+        return pb.ModelReadyResponse(ready=ready)
+
+    def _server_metadata(self, request: pb.ServerMetadataRequest, _: Replier) -> Answer:
+        return grpc_bodies.server_metadata(self._service.server_metadata())
+
+    def _model_metadata(self, request: pb.ModelMetadataRequest, _: Replier) -> Answer:
+        return grpc_bodies.model_metadata(self._service.model_metadata(request.name, request.version))
+
+    def _model_config(self, request: pb.ModelConfigRequest, _: Replier) -> Answer:
+        config = self._service.model_config(request.name, request.version)
+        return delimited(0x0A, config.SerializeToString())  # a ModelConfigResponse, without a copy into our own pool
+
+    def _model_statistics(self, request: pb.ModelStatisticsRequest, replier: Replier) -> Answer:
+        models = self._service.model_statistics(request.name, request.version)
+        if len(models) <= MANY_MODELS:
+            return grpc_bodies.statistics(models)
+        start_task(_statistics_of_many(models, replier), "statistics")
+        return None
+
+    # ---- the repository -----------------------------------------------------------------------------------------
+
+    def _index(self, request: pb.RepositoryIndexRequest, replier: Replier) -> None:
+        def done(found: list[IndexEntry] | EdgeServeError) -> None:
+            if isinstance(found, EdgeServeError):
+                replier.fail(found)
+            else:
+                message = grpc_bodies.repository_index(found).SerializeToString()
+                replier.reply((message,), len(message))
+
+        _check_repository(request.repository_name)
+        self._service.repository_index(request.ready, done)
+
+    def _load(self, request: pb.RepositoryModelLoadRequest, replier: Replier) -> None:
+        _check_repository(request.repository_name)
+        parameters = grpc_bodies.load_parameters(request.parameters)
+        self._service.load_model(request.model_name, parameters, _finish(replier))
+
+    def _unload(self, request: pb.RepositoryModelUnloadRequest, replier: Replier) -> None:
+        _check_repository(request.repository_name)
+        dependents = grpc_bodies.unload_dependents(request.parameters)
+        self._service.unload_model(request.model_name, dependents, _finish(replier))
+
+    # ---- settings -----------------------------------------------------------------------------------------------
+
+    def _trace(self, request: pb.TraceSettingRequest, replier: Replier) -> Answer:
+        service, model = self._service, request.model_name
+        current = service.trace_settings(model)
+        if request.settings:
+            replier.check_change()
+            service.update_trace_settings(model, grpc_bodies.read_trace_changes(request.settings))
+            current = service.trace_settings(model)
+        return grpc_bodies.trace_settings(current)
+
+    def _log(self, request: pb.LogSettingsRequest, replier: Replier) -> Answer:
+        service = self._service
+        if request.settings:
+            replier.check_change()
+            service.update_log_settings(grpc_bodies.read_log_settings(request.settings, service.log_settings()))
+        return grpc_bodies.log_settings(service.log_settings())
+
+    # ---- client shared memory -----------------------------------------------------------------------------------
+
+    def _system_status(self, request: pb.SystemSharedMemoryStatusRequest, _: Replier) -> Answer:
+        return grpc_bodies.shared_memory(self._service.system_shm_status(request.name))
+
+    def _system_register(self, request: pb.SystemSharedMemoryRegisterRequest, _: Replier) -> Answer:
+        self._service.register_system_shm(request.name, request.key, request.offset, request.byte_size)
+        return b""
+
+    def _system_unregister(self, request: pb.SystemSharedMemoryUnregisterRequest, _: Replier) -> Answer:
+        self._service.unregister_system_shm(request.name)
+        return b""
+
+    def _cuda_status(self, request: pb.CudaSharedMemoryStatusRequest, _: Replier) -> Answer:
+        self._service.cuda_shm_status(request.name)
+        return b""  # none is ever registered
+
+    def _cuda_register(self, request: pb.CudaSharedMemoryRegisterRequest, _: Replier) -> Answer:
+        self._service.register_cuda_shm(request.name)
+        return b""
+
+    def _cuda_unregister(self, request: pb.CudaSharedMemoryUnregisterRequest, _: Replier) -> Answer:
+        self._service.unregister_cuda_shm(request.name)
+        return b""
+
+
+def _check_repository(name: str) -> None:
+    if name:
+        raise Unsupported("'repository_name' specification is not supported")
+
+
+def _finish(replier: Replier) -> Done:
+    """What the service calls when an empty reply is due."""
+
+    def done(error: EdgeServeError | None) -> None:
+        if error is None:
+            replier.reply((), 0)
+        else:
+            replier.fail(error)
+
+    return done

@@ -1,0 +1,55 @@
+"""Opens the gRPC door. Its message classes are imported here and not before: they cost memory and time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from edge_serve.clock import Clock
+from edge_serve.config.server import ServerConfig
+from edge_serve.transport.door.access import Access
+from edge_serve.transport.door.listeners import Listener, listen_tcp
+from edge_serve.transport.door.shared_limits import Sharing
+
+if TYPE_CHECKING:
+    from edge_serve.transport.grpc_service.server import GrpcServer, GrpcService
+
+log = logging.getLogger(__name__)
+
+
+async def open_grpc(
+    service: GrpcService,
+    config: ServerConfig,
+    clock: Clock,
+    held: Sequence[Listener] = (),
+    access: Access | None = None,
+    sharing: Sharing | None = None,
+) -> GrpcServer:
+    """The open door.
+
+    Args:
+        access: who may do what; sharing: limits of all doors together.
+        held: the service manager's sockets, from which clients are let in later, by `start`; none = its own, now.
+
+    Raises:
+        InvalidArgument: a file of TLS is missing or no good. OSError: the port is taken.
+    """
+    from edge_serve.transport.grpc.options import keepalive_of, limits_of, settings_of, tls_of
+    from edge_serve.transport.grpc_service.server import GrpcServer
+
+    tls = tls_of(config)
+    listeners = [] if held else listen_tcp(config.grpc_address, config.grpc_port, reuse_port=config.reuse_grpc_port)
+    door = GrpcServer(
+        service,
+        clock,
+        settings_of(config),
+        keepalive=keepalive_of(config),
+        limits=limits_of(config),
+        tls=tls,
+        access=access,
+        sharing=sharing,
+    )
+    await door.start(listeners)
+    log.info("gRPC on %s", ", ".join(listener.name for listener in held) or door.address)
+    return door

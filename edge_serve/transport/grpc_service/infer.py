@@ -1,0 +1,129 @@
+"""ModelInfer: decode, call the service, encode (server src/grpc/infer_handler.cc). Streams are in `grpc_stream`.
+
+A request costs no task and no future: everything happens in the call, or in the callback of the worker's reply.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from edge_serve.clock import Clock
+from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
+from edge_serve.messages.about import about
+from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.signature import Signature
+from edge_serve.protocol.grpc_infer import GrpcInferDecoder, names, peek
+from edge_serve.protocol.grpc_response import GrpcInferEncoder
+from edge_serve.tensors import Buffer
+from edge_serve.transport.grpc.call import GrpcCall
+from edge_serve.transport.grpc.call_head import Asked
+from edge_serve.transport.grpc.large import decode, prepare
+from edge_serve.transport.grpc.messages import Message, Place
+from edge_serve.transport.grpc_service.stream import GrpcInferService, InferStream
+
+log = logging.getLogger(__name__)
+
+#: where in tensor memory the first raw content of a large message begins, so that it lies aligned
+_ALIGNMENT = 64
+_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
+_EXITING = "GRPC server is shutting down and has stopped accepting new requests."
+UNENCODABLE = Internal("the server failed to encode the response, its log says why")
+
+
+class UnaryCall(Protocol):
+    """What this needs of `GrpcCall`."""
+
+    asked: Asked
+    on_cancelled: Callable[[], None] | None
+
+    def reply(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None: ...
+    def fail(self, error: EdgeServeError) -> None: ...
+
+
+class GrpcInference:
+    """Answers inference calls."""
+
+    def __init__(self, service: GrpcInferService, clock: Clock) -> None:
+        self._service = service
+        self._clock = clock
+        self._decoder = GrpcInferDecoder(self._signature_of, service.regions)
+        self._encoder = GrpcInferEncoder()
+
+    def place(self, beginning: bytes, length: int) -> Place | None:
+        """Tensor memory for a large message, with its first raw content on 64 bytes.
+
+        Raises:
+            Unavailable: there is none left.
+        """
+        asked = peek(beginning)
+        if asked is None:
+            return None
+        shift = -asked.first_raw % _ALIGNMENT
+        lease = self._service.lease(asked.model_name, asked.model_version, length + shift)
+        return None if lease is None else Place(lease, shift)
+
+    async def prepare(self, asked: Asked, message: Message) -> None:
+        """See `Unary`."""
+        await prepare(self._decoder, self._service, message, asked.forwarded)
+
+    def infer(self, call: UnaryCall, message: Message) -> None:
+        """Answer a ModelInferRequest, now or later.
+
+        Raises:
+            EdgeServeError: it was not accepted.
+        """
+        asked = call.asked
+        try:
+            request, signature, _ = decode(self._decoder, message, asked.forwarded)
+            if signature.decoupled:
+                raise Unsupported(_DECOUPLED)
+        except BaseException as error:
+            if isinstance(error, EdgeServeError):
+                self._service.count_client_error(*names(message.data), error)
+            message.release()
+            raise
+        request.lease = message.lease
+        if asked.timeout_ns:
+            request.deadline_ns = self._clock.now_ns() + asked.timeout_ns
+
+        def on_response(response: InferResponse) -> None:
+            self._answer(call, request, signature, response)
+
+        ticket = self._service.infer(request, on_response)
+        call.on_cancelled = ticket.cancel
+
+    def stream(self, call: GrpcCall) -> InferStream:
+        """What answers a ModelStreamInfer."""
+        return InferStream(call, self._service, self._decoder, self._encoder)
+
+    def _answer(self, call: UnaryCall, request: InferRequest, signature: Signature, response: InferResponse) -> None:
+        lease = response.lease
+        try:
+            if response.error is not None:
+                self._fail(call, request, response.error)
+            else:
+                parts, size = self._encoder.parts(response, request, signature)
+                call.reply(parts, size, None if lease is None else lease.release)
+                return  # `on_sent` gives the lease back
+        except EdgeServeError as error:
+            self._fail(call, request, error)
+        except Exception:
+            extra = about(response.model_name, response.model_version, response.id)
+            log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
+            call.fail(UNENCODABLE)
+        if lease is not None:
+            lease.release()
+
+    def _fail(self, call: UnaryCall, request: InferRequest, error: EdgeServeError) -> None:
+        self._service.count_client_error(request.model_name, request.model_version, error)
+        call.fail(error)
+
+    def _signature_of(self, name: str, version: str) -> Signature:
+        try:
+            return self._service.lookup(name, version).signature
+        except Unavailable:
+            if self._service.exiting():
+                raise Unavailable(_EXITING) from None
+            raise

@@ -1,0 +1,197 @@
+"""The gRPC server: a door whose connections are `GrpcConnection`s (ADR 12), and all that can be called there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from edge_serve.aio.offload import offload
+from edge_serve.aio.tasks import start_task
+from edge_serve.clock import Clock
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.peer import Peer
+from edge_serve.protocol.http2_frames import Code, goaway
+from edge_serve.protocol.routes import Group
+from edge_serve.tracing.tracing import Tracing
+from edge_serve.transport.door.access import Access
+from edge_serve.transport.door.door import Door, DoorCounters, DoorLimits
+from edge_serve.transport.door.listeners import Listener
+from edge_serve.transport.door.reloaded import Reloaded
+from edge_serve.transport.door.shared_limits import Sharing
+from edge_serve.transport.grpc.call import GrpcCall
+from edge_serve.transport.grpc.call_head import GrpcSettings, Method, Understanding
+from edge_serve.transport.grpc.connection import GrpcConnection, TlsGrpcConnection
+from edge_serve.transport.grpc.deflater import SMALL
+from edge_serve.transport.grpc.door_state import GrpcLimits, Shared
+from edge_serve.transport.grpc.keepalive import KeepaliveSettings
+from edge_serve.transport.grpc.messages import Message
+from edge_serve.transport.grpc.methods import Streaming, Unary
+from edge_serve.transport.grpc_service.calls import INFERENCE, Call, Calls
+from edge_serve.transport.grpc_service.health import WATCH, Watchers
+from edge_serve.transport.grpc_service.infer import GrpcInference
+from edge_serve.transport.grpc_service.reflection import REFLECTION, Reflection
+from edge_serve.transport.grpc_service.stream import GrpcInferService
+from edge_serve.transport.grpc_service.traced import TracedGrpcInference
+from edge_serve.transport.sockets.tls import TlsSocket
+from edge_serve.transport.v2.call_service import CallService
+
+log = logging.getLogger(__name__)
+
+MODEL_INFER = INFERENCE + "ModelInfer"
+MODEL_STREAM_INFER = INFERENCE + "ModelStreamInfer"
+
+#: kinds of clients that are remembered: local ones, others, and those with certificates one by one
+_PEERS = 64
+
+
+class GrpcService(CallService, GrpcInferService, Protocol):
+    """What this door needs of service.Service."""
+
+
+class GrpcServer(Door[GrpcConnection]):
+    """Serves gRPC.
+
+    Args:
+        tls: what new connections are given, looked at again in every sweep; None = no TLS.
+        access: who may do what; None = everybody everything.
+        sharing: limits that hold for all doors together; None = none.
+
+    Attributes:
+        counters: of connections; requests are not counted here.
+    """
+
+    def __init__(
+        self,
+        service: GrpcService,
+        clock: Clock,
+        settings: GrpcSettings | None = None,
+        *,
+        keepalive: KeepaliveSettings | None = None,
+        limits: GrpcLimits | None = None,
+        tls: Reloaded[ssl.SSLContext] | None = None,
+        access: Access | None = None,
+        sharing: Sharing | None = None,
+    ) -> None:
+        self.counters = DoorCounters()
+        self._settings = settings or GrpcSettings()
+        self._keepalive = keepalive or KeepaliveSettings()
+        self._limits = limits = limits or GrpcLimits()
+        self._context = tls
+        self._looking: asyncio.Task[bool] | None = None
+        self._watchers = Watchers(service)
+        self._service = service
+        self._methods = _methods(service, clock, self._watchers)
+        self._understandings: dict[Peer, Understanding] = {}
+        self._access = access
+        if access is not None:
+            access.tell(self)
+        self._listeners: list[Listener] = []
+        self._shared: Shared | None = None
+        of_door = DoorLimits(limits.connections, limits.handshake_timeout, self._keepalive.sweep_interval())
+        newest = None if tls is None else lambda: tls.value
+        super().__init__(clock, of_door, sharing or Sharing(), self.counters, newest)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, for people."""
+        return ", ".join(listener.name for listener in self._listeners)
+
+    async def start(self, listeners: Iterable[Listener]) -> None:
+        """See `Door.start`."""
+        if self._shared is None:
+            loop = asyncio.get_running_loop()
+            most = min(self._settings.max_message, self._sharing.memory.limit)
+            self._shared = Shared(loop, self._clock, self._limits, self._keepalive, most, self._sharing, self.gone)
+        listeners = list(listeners)
+        self._listeners += listeners
+        await super().start(listeners)
+
+    async def drain(self, timeout: float) -> int:
+        """See `Door.drain`. Who watches health is told that it ends."""
+        self._watchers.close()
+        return await super().drain(timeout)
+
+    def leave(self) -> None:
+        """See `Door.leave`."""
+        self._watchers.close()
+        super().leave()
+
+    def sweep(self) -> None:
+        """Do what is due at every connection, tell watchers of health, and look for new certificates."""
+        super().sweep()
+        self._watchers.look()
+        if self._context is not None and (self._looking is None or self._looking.done()):
+            self._looking = start_task(self._context.look(), "look for new certificates of gRPC")
+
+    def _connect(self, sock: socket.socket | TlsSocket, peer: Peer) -> GrpcConnection:
+        assert self._shared is not None, "listeners come after it"
+        kind = TlsGrpcConnection if isinstance(sock, TlsSocket) else GrpcConnection
+        return kind(sock, self._shared, self._understanding_of(peer))
+
+    def _refusal(self, reason: str) -> bytes:
+        return goaway(0, Code.ENHANCE_YOUR_CALM, reason)
+
+    def _understanding_of(self, peer: Peer) -> Understanding:
+        """How heads of this client are read; the same for all that are alike."""
+        known = self._understandings.get(peer)
+        if known is None:
+            gate = None if self._access is None else self._access.gate(peer)
+            known = Understanding(self._methods, self._settings, gate)
+            if len(self._understandings) >= _PEERS:
+                self._understandings.clear()
+            self._understandings[peer] = known
+        return known
+
+    def trace(self, tracing: Tracing | None) -> None:
+        """See to it that traces tell of this door, or (None) that nothing is done for them any more."""
+        service, clock = self._service, self._clock
+        of = GrpcInference(service, clock) if tracing is None else TracedGrpcInference(service, clock, tracing)
+        self._methods.update(_inference(of))
+        self.forget()
+
+    def forget(self) -> None:
+        """Who may do what has changed."""
+        for connection in self.connections:
+            connection.forget_heads()
+
+
+def _inference(of: GrpcInference) -> dict[str, Method]:
+    return {
+        MODEL_INFER: Unary(Group.INFERENCE, of.infer, True, of.place, of.prepare),
+        MODEL_STREAM_INFER: Streaming(Group.INFERENCE, of.stream, True, of.place, of.prepare),
+    }
+
+
+def _methods(service: GrpcService, clock: Clock, watchers: Watchers) -> dict[str, Method]:
+    """All that can be called, by path."""
+    reflection = Reflection()
+    methods: dict[str, Method] = {
+        path: Unary(call.group, _answering(call)) for path, call in Calls(service).table.items()
+    }
+    methods.update(_inference(GrpcInference(service, clock)))
+    methods[WATCH] = Streaming(Group.HEALTH, watchers.open)
+    for path in REFLECTION:
+        methods[path] = Streaming(Group.METADATA, reflection.open)
+    return methods
+
+
+def _answering(call: Call) -> Callable[[GrpcCall, Message], None]:
+    def answer(to: GrpcCall, message: Message) -> None:
+        if len(message.data) <= SMALL:
+            call.run(call.read(message.data), to)
+        else:
+            start_task(answer_large(to, message), "read a large message")
+
+    async def answer_large(to: GrpcCall, message: Message) -> None:
+        try:
+            call.run(await offload(call.read, message.data), to)
+        except EdgeServeError as error:
+            to.fail(error)
+        except Exception:
+            to.fail_by_us()
+
+    return answer

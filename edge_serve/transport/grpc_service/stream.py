@@ -1,0 +1,319 @@
+"""One ModelStreamInfer call: many requests and their responses (server src/grpc/stream_infer_handler.cc).
+
+Responses of ordinary models leave in the order of their requests; those of decoupled models when they come. Errors are
+messages of the stream. The client may ask for the first error of a model to end the stream (`triton_grpc_error`).
+
+Nothing more is read from a client that has much under way, or much unread. The senders of decoupled models are then
+made to wait; where that is not possible, responses are kept up to `backlog.MAX_UNREAD` bytes, beyond which the stream
+is ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.about import about
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Room
+from edge_serve.messages.shared_memory import Regions
+from edge_serve.messages.signature import Signature
+from edge_serve.protocol import grpc_response
+from edge_serve.protocol.grpc_infer import GrpcInferDecoder, Unreadable, cut, names
+from edge_serve.protocol.grpc_response import GrpcInferEncoder
+from edge_serve.tensors import Buffer
+from edge_serve.transport.grpc.call_head import Asked
+from edge_serve.transport.grpc.large import decode
+from edge_serve.transport.grpc.messages import Message
+from edge_serve.transport.sockets import backlog
+from edge_serve.transport.sockets.backlog import Backlog
+from edge_serve.transport.v2.generate import StreamTicket
+from edge_serve.transport.v2.infer import Served
+
+log = logging.getLogger(__name__)
+
+#: requests under way from which on nothing more is read from the client
+PAUSE_REQUESTS = 256
+#: outputs up to this many bytes are copied, and their slot is free for the next batch at once
+_COPIED = 16 * 1024
+
+OnResponse = Callable[[InferResponse], None]
+
+
+class GrpcInferService(Protocol):
+    """What inference calls need of service.Service."""
+
+    @property
+    def regions(self) -> Regions: ...
+    def exiting(self) -> bool: ...
+    def lookup(self, name: str, version: str) -> Served: ...
+    def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
+    def infer(self, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
+    def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None: ...
+
+
+class StreamCall(Protocol):
+    """What this needs of its call (transport.grpc_call.GrpcCall)."""
+
+    asked: Asked
+
+    def write(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> int: ...
+    def finish(self) -> None: ...
+    def fail(self, error: EdgeServeError) -> None: ...
+    def cut(self, error: EdgeServeError) -> None: ...
+    def replenish(self) -> None: ...
+
+
+class StreamOverrun(EdgeServeError):
+    """The client reads too slowly."""
+
+    grpc_code = "RESOURCE_EXHAUSTED"
+
+
+@dataclass(slots=True)
+class _Written:
+    """A message that is to be sent."""
+
+    parts: Sequence[Buffer]
+    size: int
+    lease: Lease | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """The place of an ordinary request in the order of the stream.
+
+    Attributes:
+        answered: it may leave; `message` None = there is nothing to send.
+    """
+
+    answered: bool = False
+    message: _Written | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A request that has not got its last response; `turn` holds the message of one that has to wait for its turn."""
+
+    request: InferRequest
+    signature: Signature
+    wants_final: bool
+    turn: _Turn | None
+    ticket: StreamTicket | None = None
+    submitted: bool = False
+
+
+class InferStream:
+    """The requests under way of one call, and what waits to be written."""
+
+    def __init__(
+        self, call: StreamCall, service: GrpcInferService, decoder: GrpcInferDecoder, encoder: GrpcInferEncoder
+    ) -> None:
+        self._call = call
+        self._service = service
+        self._decoder = decoder
+        self._encoder = encoder
+        self._open: set[_Open] = set()
+        self._turns: deque[_Turn] = deque()
+        #: messages that have come while nothing more was read; what may come is limited by the stream's window
+        self._unread: deque[Message] = deque()
+        self._reading_on = False
+        #: the client may not send more: it has not been told that what it sent was read
+        self._paused = False
+        self._backlog = Backlog()
+        self._complete = False
+        self._over = False
+
+    # ---- from the call -------------------------------------------------------------------------------------------
+
+    def on_message(self, message: Message) -> None:
+        """A request."""
+        self._unread.append(message)
+        self._read_on()
+
+    def on_end(self) -> None:
+        """No further request comes."""
+        self._complete = True
+        self._end_if_done()
+
+    def on_gone(self) -> None:
+        """Nobody listens any more."""
+        self._over = True
+        while self._unread:
+            self._unread.popleft().release()
+        for one in list(self._open):
+            if one.ticket is not None:
+                one.ticket.cancel()
+        turns, self._turns = self._turns, deque()
+        for turn in turns:
+            if turn.message is not None and turn.message.lease is not None:
+                turn.message.lease.release()
+
+    def on_taken(self, size: int) -> None:
+        """A message that had to wait is on its way."""
+        self._backlog.take(size)
+        if self._backlog.may_go_on():
+            self._hold(False)
+        self._read_on()
+
+    # ---- requests ------------------------------------------------------------------------------------------------
+
+    def _wants_more(self) -> bool:
+        return not self._backlog.held and len(self._open) < PAUSE_REQUESTS
+
+    def _read_on(self) -> None:
+        """Submit what has come, then let the client send more; as far as it may have more under way."""
+        unread = self._unread
+        if self._over or self._reading_on or not (unread or self._paused):
+            return
+        self._reading_on = True  # what is answered at once reads on, too
+        while unread and self._wants_more() and not self._over:
+            self._submit(unread.popleft())
+        self._reading_on = False
+        self._paused = not self._wants_more()
+        if not (self._over or self._paused):
+            self._call.replenish()
+            self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._complete and not self._over and not (self._open or self._turns or self._unread):
+            self._over = True
+            self._call.finish()
+
+    def _submit(self, message: Message) -> None:
+        data = message.data
+        try:
+            request, signature, wants_final = decode(self._decoder, message, self._call.asked.forwarded)
+        except EdgeServeError as error:
+            self._refuse_unread(error, data)
+            message.release()
+            return
+        except Exception as error:  # of ours; the client must not wait for ever
+            log.exception("a stream failed")
+            message.release()
+            self._fail(Internal(f"{type(error).__name__}: {error}"))
+            return
+        request.lease = message.lease
+        turn = None if signature.decoupled else self._take_turn()
+        one = _Open(request, signature, wants_final, turn)
+        self._open.add(one)
+        one.ticket = self._service.infer(request, lambda response: self._on_response(one, response))
+        one.submitted = True
+
+    def _refuse_unread(self, error: EdgeServeError, data: Buffer) -> None:
+        if isinstance(error, Unreadable):
+            self._fail(error)
+        else:
+            self._service.count_client_error(*names(data), error)
+            parts = cut(data)
+            self._refuse(error, "" if parts is None else parts.id, self._take_turn())
+
+    def _take_turn(self) -> _Turn:
+        turn = _Turn()
+        self._turns.append(turn)
+        return turn
+
+    # ---- responses -----------------------------------------------------------------------------------------------
+
+    def _on_response(self, one: _Open, response: InferResponse) -> None:
+        if response.final:
+            self._open.discard(one)
+        lease = response.lease
+        if not self._over:
+            lease = self._pass_on(one, response)
+        if lease is not None:
+            lease.release()
+        if response.final and not self._over:
+            self._read_on()
+            self._end_if_done()
+
+    def _pass_on(self, one: _Open, response: InferResponse) -> Lease | None:
+        """Send what a response says; its lease, unless that is needed until it is sent."""
+        error = response.error
+        if error is not None and not one.submitted:
+            self._count(one, error)
+            self._refuse(error, one.request.id, one.turn or self._take_turn())
+        elif error is not None:
+            self._send_error(one, response, error)
+        elif not response.null:
+            return self._send(one, response)
+        elif one.wants_final:
+            self._push(_whole(grpc_response.stream_final(one.request)), one.turn)
+        elif one.turn is not None:
+            self._push(None, one.turn)
+        return response.lease
+
+    def _send(self, one: _Open, response: InferResponse) -> Lease | None:
+        lease = response.lease
+        try:
+            inner, size = self._encoder.parts(response, one.request, one.signature, final=response.final)
+        except EdgeServeError as error:
+            self._send_error(one, response, error)
+            return lease
+        except Exception:
+            extra = about(response.model_name, response.model_version, response.id)
+            log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
+            self._send_error(one, response, Internal("the server failed to encode the response, its log says why"))
+            return lease
+        parts, size = grpc_response.stream_response(inner, size)
+        if size <= _COPIED:
+            self._push(_whole(b"".join(parts)), one.turn)
+            return lease
+        self._push(_Written(parts, size, lease), one.turn)
+        return None
+
+    def _count(self, one: _Open, error: EdgeServeError) -> None:
+        self._service.count_client_error(one.request.model_name, one.request.model_version, error)
+
+    def _send_error(self, one: _Open, response: InferResponse, error: EdgeServeError) -> None:
+        self._count(one, error)
+        if self._call.asked.strict:
+            self._fail(error)
+            return
+        self._push(_whole(grpc_response.stream_error(error, one.request, final=response.final)), one.turn)
+
+    def _refuse(self, error: EdgeServeError, request_id: str, turn: _Turn) -> None:
+        """A request that did not get to its model. As in Triton, it does not end the stream, whatever the client's
+        metadata ask for."""
+        self._push(_whole(grpc_response.stream_refusal(error, request_id)), turn)
+
+    def _fail(self, error: EdgeServeError) -> None:
+        if not self._over:
+            self._over = True
+            self._call.fail(error)
+
+    def _push(self, message: _Written | None, turn: _Turn | None) -> None:
+        if turn is None:
+            self._write(message)
+            return
+        turn.answered, turn.message = True, message
+        while self._turns and self._turns[0].answered:
+            self._write(self._turns.popleft().message)
+
+    def _write(self, message: _Written | None) -> None:
+        if message is None:
+            return
+        release = None if message.lease is None else message.lease.release
+        waiting = self._call.write(message.parts, message.size, release)
+        if not waiting:
+            return
+        self._backlog.add(waiting)
+        if self._backlog.must_hold():
+            self._hold(True)
+            if self._backlog.is_too_much():
+                text = f"the stream was ended because the client left more than {backlog.MAX_UNREAD} bytes of it unread"
+                self._over = True
+                self._call.cut(StreamOverrun(text))
+
+    def _hold(self, held: bool) -> None:
+        """Let the senders of decoupled models wait, or go on."""
+        senders = [one.ticket for one in self._open if one.turn is None and one.ticket is not None]
+        can_wait = [ticket.hold(held) for ticket in senders]
+        self._backlog.held = held and all(can_wait)
+
+
+def _whole(message: bytes) -> _Written:
+    return _Written((message,), len(message))

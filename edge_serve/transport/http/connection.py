@@ -1,0 +1,449 @@
+"""One client's connection: a socket on the event loop, a reader, a send queue, and the requests between them.
+
+The sockets are registered with `loop.add_reader` rather than wrapped in asyncio transports: those copy what the kernel
+does not take at once (before Python 3.12), and forbid sending on their socket. There are no tasks and no timers here;
+the server's sweep calls `check_time`.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.infer import Lease
+from edge_serve.protocol.http1 import NO_HEAD
+from edge_serve.protocol.http1_errors import RequestTimeout
+from edge_serve.protocol.http1_reader import RequestReader
+from edge_serve.protocol.http1_response import CONTINUE
+from edge_serve.tensors import Buffer
+from edge_serve.transport.door.body_admission import Intake
+from edge_serve.transport.door.exchange import Application
+from edge_serve.transport.door.handover import FRESH_GRACE, GRACE
+from edge_serve.transport.http.door_state import Phase, Shared, Wait
+from edge_serve.transport.http.exchange import HttpExchange, Progress, abandon_all
+from edge_serve.transport.http.replies import refuse, turn_away
+from edge_serve.transport.sockets.loop_socket import OverTls, Watched
+from edge_serve.transport.sockets.send_queue import SendQueue
+from edge_serve.transport.sockets.stream_socket import Wire
+from edge_serve.workers.beside import MOST_AT_ONCE, drop
+
+_log = logging.getLogger(__name__)
+
+#: Requests of one connection handled before the others get their turn.
+_REQUESTS_PER_TURN = 32
+
+_FAILED = "internal error, see the server's log"
+
+
+class HttpConnection(Watched):
+    """Reads requests, hands them to the application, sends the answers in the order of the requests."""
+
+    __slots__ = (
+        "_application", "_busy", "_continued", "_draining", "_eof", "_exchanges", "_in_flight", "_intake", "_out",
+        "_phase", "_reader", "_refused", "_scheduled", "_shared", "_since", "_stalled", "_wait", "begun_ns",
+    )  # fmt: skip
+
+    def __init__(self, sock: Wire, shared: Shared, application: Application) -> None:
+        self._shared = shared
+        self._application = application
+        self._intake = intake = Intake(application, shared.sharing.memory, self)
+        self._in_flight = shared.sharing.in_flight
+        self._reader = RequestReader(shared.parser, shared.buffer, shared.view, intake.place, intake.grow)
+        self._out = SendQueue(sock)
+        self._exchanges: deque[HttpExchange] = deque()
+        self._phase = Phase.OPEN
+        #: requests are being handled; answers given meanwhile are sent together afterwards
+        self._busy = False
+        self._draining = False
+        self._refused = False
+        #: requests have arrived that must wait until others had their turn, or until answers have been sent
+        self._stalled = False
+        self._scheduled = False
+        self._eof = False
+        #: number of the request that has been told `100 Continue`
+        self._continued = -1
+        self._wait: tuple[Wait, int] | None = None
+        self._since = self.begun_ns = 0
+        super().__init__(sock, shared.loop)
+
+    # From the loop
+
+    def _on_readable(self) -> None:
+        reader, shared = self._reader, self._shared.view
+        try:
+            into = reader.buffer() if self._phase is Phase.OPEN else shared
+            received = self._sock.recv_into(into)
+        except (BlockingIOError, InterruptedError):
+            return
+        except (OSError, MemoryError):
+            self.close()
+            return
+        if received == 0:
+            self._on_eof()
+        elif self._phase is Phase.OPEN:
+            reader.advance(received)
+            self._process()
+            if into is shared and received == len(shared) and reader.has_place and self._reading:  # the rest goes there
+                self._on_readable()
+
+    def _reads(self) -> Callable[[], None]:
+        return self._on_readable if self._shared.now_ns is None else self._on_readable_timed
+
+    def _on_readable_timed(self) -> None:
+        now_ns, reader = self._shared.now_ns, self._reader
+        now, count = 0 if now_ns is None else now_ns(), reader.count
+        if not (reader.in_head or reader.in_body):
+            self.begun_ns = now
+        self._on_readable()
+        if reader.in_head and reader.count != count:  # the next one came with the end of this one
+            self.begun_ns = now
+
+    def read_anew(self) -> None:
+        """`Shared.now_ns` has changed."""
+        if self._reading:
+            self._set_reading(False)
+            self._set_reading(True)
+
+    def _on_eof(self) -> None:
+        """The client sends no more. As in Triton that means it has gone, and what it asked for is cancelled."""
+        self._eof = True
+        self._set_reading(False)
+        if not self._out.pending:
+            self.close()
+            return
+        self._phase = Phase.LAST
+        self._abandon_reading()
+        self._abandon_exchanges()
+
+    def _on_writable(self) -> None:
+        self._resume()
+
+    # From exchanges
+
+    def is_last(self, exchange: HttpExchange) -> bool:
+        return self._phase is not Phase.OPEN and self._exchanges[-1] is exchange
+
+    def count(self, status: int) -> None:
+        requests = self._shared.counters.requests
+        requests[status] = requests.get(status, 0) + 1
+
+    def send(self, exchange: HttpExchange, parts: Sequence[Buffer], size: int, sent: Callable[[], None] | None) -> bool:
+        limit = self._shared.limits.unsent
+        if self._exchanges[0] is not exchange:
+            exchange.held.append((parts, size, sent))
+            exchange.held_size += size
+            return exchange.held_size <= limit
+        self._out.push(parts, size, sent)
+        if exchange.progress is Progress.DONE:
+            self._finish_front()
+        if not self._busy:
+            self._resume()
+        return self._out.pending <= limit
+
+    def _finish_front(self) -> None:
+        """The first exchange is answered; send what the following ones have been holding."""
+        exchanges = self._exchanges
+        while True:
+            front = exchanges.popleft()
+            front.line = None
+            if front.lease is None and len(front.body) > MOST_AT_ONCE:
+                drop(front.body)
+                front.body = self._reader.body = b""
+            self._in_flight.now -= 1
+            if front.claim is not None:
+                front.claim.release()
+            if front.closes:
+                self._phase = max(self._phase, Phase.LAST)
+                self._abandon_exchanges()
+            if not exchanges:
+                return
+            front = exchanges[0]
+            for held in front.held:
+                self._out.push(*held)
+            front.held.clear()
+            if front.progress is not Progress.DONE:
+                return
+
+    # From the server
+
+    @property
+    def owes(self) -> bool:
+        """A request is unanswered, or its answer not sent."""
+        return bool(self._exchanges) or self._out.pending > 0
+
+    @property
+    def idle_since_ns(self) -> int | None:
+        """See `eviction.Idle`. Sweeps tell the time; what began to wait since the last one is the youngest."""
+        wait = self._waiting()
+        if wait[0] not in (Wait.FRESH, Wait.IDLE, Wait.HEAD, Wait.LINGER):
+            return None
+        return self._since if wait == self._wait else sys.maxsize
+
+    def close_if_idle(self) -> bool:
+        """See `eviction.Idle`."""
+        if self._reading:
+            self._on_readable()
+        if self.idle_since_ns is not None:
+            self.close()
+        return self._phase is Phase.CLOSED
+
+    def drain(self) -> None:
+        """Answer what has begun, and a request that lies in the socket, then close."""
+        self._draining = True
+        if self._reading and not self._exchanges:
+            self._on_readable()
+        if self._phase is Phase.OPEN and not self._reader.in_body and not self._reader.unread:
+            self._phase = Phase.LAST
+            self._resume()
+
+    def retire(self, waited: float) -> None:
+        """See `retiring.Leaving`."""
+        self._draining = True
+        goes = waited > (GRACE if self._reader.count else FRESH_GRACE)
+        if goes or self._exchanges:
+            self.drain()
+
+    def check_time(self, now_ns: int) -> None:
+        """Close the connection if it has been waiting for the same thing too long."""
+        claim, limits = self._intake.claim, self._shared.limits
+        if claim is not None and self._phase is Phase.OPEN:
+            late = claim.overdue(self._reader.received, now_ns, limits.body_rate, limits.memory_wait)
+            if late is not None:
+                self.evict(late)
+                return
+        wait = self._waiting()
+        if wait != self._wait:
+            self._wait = wait
+            self._since = now_ns
+            return
+        timeout = self._shared.timeouts[wait[0]]
+        if now_ns - self._since < timeout * 1e9:
+            return
+        if wait[0] in (Wait.HEAD, Wait.BODY):
+            self.evict(RequestTimeout(f"the request was not complete after {timeout:g} seconds without progress"))
+        else:
+            self.close()
+
+    # From the memory for bodies
+
+    def admit(self) -> None:
+        self.loop.call_soon(self._process_again)
+
+    def evict(self, error: EdgeServeError) -> None:
+        self._refuse(error)
+        self._resume()
+
+    def close(self) -> None:
+        """End it now, whatever is under way."""
+        if self._phase is Phase.CLOSED:
+            return
+        self._phase = Phase.CLOSED
+        self._set_reading(False)
+        self._set_writing(False)
+        self._sock.close()
+        self._abandon_reading()
+        self._intake.close()
+        self._abandon_exchanges()
+        self._out.drop()
+        self._shared.gone(self)
+
+    # Inside
+
+    def _process(self) -> None:
+        """Hand on the requests that have arrived, then send what was answered at once."""
+        reader, exchanges, limits = self._reader, self._exchanges, self._shared.limits
+        intake, in_flight = self._intake, self._in_flight
+        handle = self._application.handle
+        turn = _REQUESTS_PER_TURN
+        self._busy = True
+        self._stalled = True
+        try:
+            while turn:
+                head = reader.next()
+                if head is None:
+                    self._stalled = reader.rested
+                    if intake.waits:  # `admit` goes on
+                        self._stalled = self._scheduled = True
+                    break
+                exchange = HttpExchange(self, head, reader.body, reader.lease)
+                exchanges.append(exchange)
+                in_flight.now += 1
+                if intake.claim is not None:
+                    exchange.claim = intake.hand_over(reader.lease)
+                if not head.keep_alive or (self._draining and not reader.unread):
+                    self._phase = Phase.LAST
+                if head.chunked and len(reader.body) > MOST_AT_ONCE and self._move(exchange):
+                    self._stalled = self._scheduled = True  # `_on_moved` goes on
+                    break
+                try:
+                    if in_flight.now > in_flight.limit and head.method != "GET":
+                        turn_away(exchange, in_flight.refusal())
+                    else:
+                        handle(exchange)
+                except Exception:
+                    self._fail(exchange)
+                if self._phase is not Phase.OPEN:
+                    break
+                if len(exchanges) >= limits.pipelined or self._out.pending > limits.unsent:
+                    break
+                turn -= 1
+        except EdgeServeError as error:
+            self._refuse(error)
+        except Exception:
+            _log.exception("placing the body of a request failed")
+            self._refuse(Internal(_FAILED))
+        self._busy = False
+        if self._phase is Phase.OPEN:
+            reader.keep()
+            if self._reading and not (self._out.pending or self._stalled or self._writing or reader.in_body):
+                return  # the usual case: it went to a model
+        else:
+            self._abandon_reading()
+        self._resume()
+
+    def _move(self, exchange: HttpExchange) -> bool:
+        return self._intake.move(exchange.head, exchange.body, partial(self._on_moved, exchange))
+
+    def _on_moved(self, exchange: HttpExchange, lease: Lease | None) -> None:
+        """A large chunked body lies where it will be read: handle it, then what came after it."""
+        if lease is not None and exchange.line is None:
+            lease.release()
+        elif exchange.line is not None:
+            if lease is not None:
+                exchange.body, exchange.lease = lease.view[: len(exchange.body)], lease
+                self._reader.body = b""
+            try:
+                self._application.handle(exchange)
+            except Exception:
+                self._fail(exchange)
+        self._process_again()
+
+    def _process_again(self) -> None:
+        self._scheduled = False
+        if self._phase is Phase.OPEN and not self._is_full():
+            self._process()
+        else:
+            self._resume()
+
+    def _resume(self) -> None:
+        """Something was answered, or the kernel has taken bytes: send, then see what may go on."""
+        self._flush()
+        if self._phase is Phase.OPEN:
+            if self._reading and not (self._exchanges or self._out.pending or self._stalled or self._reader.in_body):
+                return  # the usual case: everything is answered and sent
+            full = self._is_full()
+            self._set_reading(not full and not self._stalled)
+            if self._stalled and not full and not self._scheduled:
+                self._scheduled = True
+                self.loop.call_soon(self._process_again)
+            if self._reader.in_body:
+                self._offer_continue()
+        elif self._phase is Phase.LAST and not self._exchanges and not self._out.pending:
+            self._finish()
+
+    def _is_full(self) -> bool:
+        limits = self._shared.limits
+        return len(self._exchanges) >= limits.pipelined or self._out.pending > limits.unsent
+
+    def _flush(self) -> None:
+        out = self._out
+        if out.pending:
+            try:
+                out.flush()
+            except OSError:
+                self.close()
+                return
+            if self._phase is Phase.CLOSED:
+                return
+        if self._writing or out.pending:
+            self._set_writing(out.pending > 0)
+        exchanges = self._exchanges
+        if exchanges and exchanges[0].blocked and out.pending <= self._shared.limits.unsent // 2:
+            exchanges[0].blocked = False
+            on_drained = exchanges[0].on_drained
+            if on_drained is not None:
+                on_drained()
+
+    def _offer_continue(self) -> None:
+        reader = self._reader
+        if not self._exchanges and self._continued != reader.count and reader.awaits_continue:
+            self._continued = reader.count
+            self._out.push((CONTINUE,), len(CONTINUE))
+            self._flush()
+
+    def _refuse(self, error: EdgeServeError) -> None:
+        """Answer what cannot be read, after the answers that are due before it, and read no more."""
+        self._phase = Phase.LAST
+        self._refused = True
+        self._abandon_reading()
+        exchange = HttpExchange(self, NO_HEAD, b"", None)
+        self._exchanges.append(exchange)
+        self._in_flight.now += 1
+        busy, self._busy = self._busy, True
+        refuse(exchange, error, "application/json")
+        self._busy = busy
+
+    def _fail(self, exchange: HttpExchange) -> None:
+        """The application broke its promise never to raise."""
+        _log.exception("%s %s failed", exchange.head.method, exchange.head.path)
+        if exchange.progress is Progress.WAITING:
+            refuse(exchange, Internal(_FAILED), "application/json")
+        elif exchange.progress is Progress.STREAMING:
+            self.close()
+
+    def _finish(self) -> None:
+        """All is answered and sent: say so, and close as soon as the client has surely read it."""
+        if self._eof:
+            self.close()
+            return
+        try:
+            if not self._refused and self._sock.recv_into(self._shared.view) == 0:
+                self.close()
+                return
+            self._sock.shutdown(socket.SHUT_WR)
+        except (BlockingIOError, InterruptedError):  # nothing unread
+            self.close()
+            return
+        except OSError:
+            self.close()
+            return
+        self._phase = Phase.LINGER
+        self._set_reading(True)
+
+    def _abandon_reading(self) -> None:
+        unused = self._reader.abandon()
+        if len(unused) > MOST_AT_ONCE:
+            drop(unused)
+        self._intake.drop()
+
+    def _abandon_exchanges(self) -> None:
+        self._in_flight.now -= len(self._exchanges)
+        abandon_all(self._exchanges)
+
+    def _waiting(self) -> tuple[Wait, int]:
+        """What is waited for, and a number that changes with progress."""
+        reader = self._reader
+        if self._phase is Phase.LINGER:
+            return Wait.LINGER, 0
+        if self._out.pending:
+            return Wait.WRITE, self._out.taken
+        if self._intake.waits:
+            return Wait.ANSWER, 0  # the claim knows how long
+        if reader.in_body and not (self._exchanges and reader.awaits_continue):
+            return Wait.BODY, reader.received >> 10
+        if self._exchanges:
+            return Wait.ANSWER, 0
+        if reader.in_head:
+            return Wait.HEAD, reader.count
+        return (Wait.IDLE if reader.count else Wait.FRESH), reader.count
+
+
+class TlsHttpConnection(OverTls, HttpConnection):
+    """The same over TLS."""
+
+    __slots__ = ()

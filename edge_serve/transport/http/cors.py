@@ -1,0 +1,64 @@
+"""Lets web pages of other origins read answers: the CORS protocol (https://fetch.spec.whatwg.org/#http-cors-protocol)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edge_serve.messages.infer import Room
+from edge_serve.protocol.http1 import Head
+from edge_serve.transport.door.exchange import Application, Exchange
+
+#: header fields of answers that pages may read beside the few that they may always
+_EXPOSED = "Inference-Header-Content-Length, Retry-After, WWW-Authenticate"
+_METHODS = "GET, POST"
+
+#: seconds that a browser need not ask again
+_MAX_AGE = "600"
+
+
+class Cors:
+    """An application, and in front of it what browsers ask. Requests that come from no page pass untouched.
+
+    Args:
+        origins: as browsers write them; "*" = any.
+    """
+
+    def __init__(self, application: Application, origins: Sequence[str]) -> None:
+        self._application = application
+        self._origins = frozenset(origins)
+
+    def check(self, head: Head, length: int) -> None:
+        """See Application."""
+        self._application.check(head, length)
+
+    def place(self, head: Head, length: int) -> Room | None:
+        """See Application."""
+        return self._application.place(head, length)
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer a preflight; let the application answer everything else."""
+        head = exchange.head
+        origin = head.get("origin")
+        if origin is None:
+            self._application.handle(exchange)
+            return
+        allowed = "*" if "*" in self._origins else origin
+        if allowed in self._origins:
+            vary = () if allowed == "*" else (("Vary", "Origin"),)
+            exchange.extra = (
+                ("Access-Control-Allow-Origin", allowed), ("Access-Control-Expose-Headers", _EXPOSED), *vary,
+            )  # fmt: skip
+        if head.method == "OPTIONS" and head.get("access-control-request-method") is not None:
+            exchange.reply(204, content_type=None, headers=_preflight(head) if exchange.extra else ())
+        else:
+            self._application.handle(exchange)
+
+
+def _preflight(head: Head) -> list[tuple[str, str]]:
+    headers = [("Access-Control-Allow-Methods", _METHODS), ("Access-Control-Max-Age", _MAX_AGE)]
+    asked = head.get("access-control-request-headers")
+    if asked is not None:
+        headers.append(("Access-Control-Allow-Headers", asked))
+    if head.get("access-control-request-private-network") is not None:
+        headers.append(("Access-Control-Allow-Private-Network", "true"))
+    return headers

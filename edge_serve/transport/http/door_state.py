@@ -1,0 +1,89 @@
+"""The states of a connection, and what all connections of a server use together."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from edge_serve.protocol.http1 import HeadParser
+from edge_serve.transport.door.door import DoorCounters
+from edge_serve.transport.door.shared_limits import Sharing
+from edge_serve.transport.http.limits import HttpLimits
+
+if TYPE_CHECKING:
+    from edge_serve.transport.http.connection import HttpConnection
+
+
+class Phase(enum.IntEnum):
+    """A connection only ever moves down this list."""
+
+    OPEN = 0
+    #: no further request is read: the last one said so, or was refused, or the server is draining
+    LAST = 1
+    #: everything is said; bytes are thrown away until the client closes or `linger_timeout` is over, because closing
+    #: with unread bytes would reset the connection and take the reply with it (RFC 9112 9.6)
+    LINGER = 2
+    CLOSED = 3
+
+
+class Wait(enum.IntEnum):
+    """What a connection is waiting for, each with its timeout."""
+
+    FRESH = 0
+    IDLE = 1
+    HEAD = 2
+    BODY = 3
+    ANSWER = 4
+    WRITE = 5
+    LINGER = 6
+
+
+@dataclass(slots=True)
+class HttpCounters(DoorCounters):
+    """And requests, by status."""
+
+    requests: dict[int, int] = field(default_factory=dict)
+
+
+class Shared:
+    """What all connections of a server use together.
+
+    Args:
+        gone: told of each connection that is closed.
+
+    Attributes:
+        now_ns: the clock when it is asked for that the begin of each request be noted, for traces; None = it is not.
+    """
+
+    __slots__ = ("buffer", "counters", "gone", "limits", "loop", "now_ns", "parser", "sharing", "timeouts", "view")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: HttpLimits,
+        sharing: Sharing,
+        counters: HttpCounters,
+        gone: Callable[[HttpConnection], None],
+    ) -> None:
+        self.loop = loop
+        self.sharing = sharing
+        self.limits = limits
+        self.counters = counters
+        self.gone = gone
+        self.now_ns: Callable[[], int] | None = None
+        self.parser = HeadParser(limits)
+        self.timeouts = {
+            Wait.FRESH: limits.head_timeout,
+            Wait.IDLE: limits.idle_timeout,
+            Wait.HEAD: limits.head_timeout,
+            Wait.BODY: limits.body_timeout,
+            Wait.ANSWER: math.inf,
+            Wait.WRITE: limits.write_timeout,
+            Wait.LINGER: limits.linger_timeout,
+        }
+        self.buffer = bytearray(limits.receive_buffer)
+        self.view = memoryview(self.buffer)

@@ -1,0 +1,74 @@
+"""The metrics door: GET /metrics, and Triton's answers to everything else (server src/http_server.cc)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from edge_serve.access.roles import Role
+from edge_serve.aio.tasks import start_task
+from edge_serve.messages.infer import Room
+from edge_serve.messages.peer import Peer
+from edge_serve.metrics.exposition import CONTENT_TYPE
+from edge_serve.protocol.http1 import Head
+from edge_serve.transport.door.access import Access, Gate
+from edge_serve.transport.door.exchange import Exchange
+from edge_serve.transport.http.limits import HttpLimits
+from edge_serve.transport.http.replies import error_body, refuse
+
+log = logging.getLogger(__name__)
+
+#: no request here has anything to say in a body
+LIMITS = HttpLimits(body=4096)
+
+
+class MetricsApplication:
+    """Answers scrapes.
+
+    Args:
+        render: the page in pieces, `metrics.page.Page.render`; read anew for each scrape.
+        access: who may see it; None = everybody. See `for_peer`.
+    """
+
+    def __init__(
+        self, render: Callable[[], Awaitable[Sequence[bytes]]], access: Access | None = None, gate: Gate | None = None
+    ) -> None:
+        self._render = render
+        self._access = access
+        self._gate = gate
+
+    def for_peer(self, peer: Peer) -> MetricsApplication:
+        """The same for one client, with what it may do."""
+        if self._access is None:
+            return self
+        return MetricsApplication(self._render, self._access, self._access.gate(peer))
+
+    def check(self, head: Head, length: int) -> None:
+        """Nobody looks at it, and LIMITS say how long it may be."""
+
+    def place(self, head: Head, length: int) -> Room | None:
+        """Ordinary memory, as far as LIMITS allow."""
+        return None
+
+    def handle(self, exchange: Exchange) -> None:
+        """405 for other methods, the page for its path, and 200 with nothing for any other path, as Triton does."""
+        refusal = None if self._gate is None else self._gate.refusal(Role.READ, exchange.head.get)
+        if refusal is not None:
+            if self._access is not None:
+                self._access.denied += 1
+            refuse(exchange, refusal, "application/json")
+        elif exchange.head.method != "GET":
+            exchange.reply(405, (error_body("Method Not Allowed"),), content_type="text/plain")
+        elif exchange.head.path in ("/metrics", "/metrics/"):
+            start_task(self._scrape(exchange), "scrape")
+        else:
+            exchange.reply(200, content_type=CONTENT_TYPE)
+
+    async def _scrape(self, exchange: Exchange) -> None:
+        try:
+            page = await self._render()
+        except Exception:
+            log.exception("the metrics page could not be made")
+            exchange.reply(500, (error_body("the metrics page could not be made, the server's log says why"),))
+            return
+        exchange.reply(200, page, content_type=CONTENT_TYPE)

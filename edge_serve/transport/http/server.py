@@ -1,0 +1,98 @@
+"""The HTTP server: a door whose connections are `HttpConnection`s.
+
+What is answered is the application's matter (transport/door/exchange.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Iterable
+
+from edge_serve.clock import Clock, MonotonicClock
+from edge_serve.errors import EdgeServeError, InvalidArgument, Overloaded
+from edge_serve.messages.peer import Peer
+from edge_serve.protocol.http1_response import CLOSE, response_head
+from edge_serve.transport.door.door import Door, DoorLimits
+from edge_serve.transport.door.exchange import Application
+from edge_serve.transport.door.listeners import Listener
+from edge_serve.transport.door.shared_limits import Sharing
+from edge_serve.transport.http.connection import HttpConnection, TlsHttpConnection
+from edge_serve.transport.http.door_state import HttpCounters, Shared
+from edge_serve.transport.http.limits import HttpLimits
+from edge_serve.transport.http.replies import error_body
+from edge_serve.transport.sockets.tls import TlsSocket
+
+
+def closing_reply(error: EdgeServeError) -> bytes:
+    """Return an answer after which the connection is closed."""
+    body = error_body(error.message)
+    return response_head(error.http_status, "application/json", len(body), (), CLOSE) + body
+
+
+_PLAIN_REPLY = closing_reply(InvalidArgument("this port speaks TLS, found a request without it: use https://"))
+
+
+class HttpServer(Door[HttpConnection]):
+    """Serves applications.
+
+    Args:
+        application: answers every client.
+        choose: the application for a client, where it is not the same for all.
+        tls: the newest context, for doors that speak TLS; None = no TLS.
+        sharing: limits that hold for all doors together; None = none.
+
+    Attributes:
+        counters: read at scrape time.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        limits: HttpLimits | None = None,
+        clock: Clock | None = None,
+        *,
+        choose: Callable[[Peer], Application] | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        sharing: Sharing | None = None,
+    ) -> None:
+        self.counters = HttpCounters()
+        self._choose = choose or (lambda peer: application)
+        self._limits = limits = limits or HttpLimits()
+        self._shared: Shared | None = None
+        self._ends = False
+        of_door = DoorLimits(limits.connections, limits.handshake_timeout, limits.sweep_interval())
+        super().__init__(clock or MonotonicClock(), of_door, sharing or Sharing(), self.counters, tls, _PLAIN_REPLY)
+
+    async def start(self, listeners: Iterable[Listener]) -> None:
+        """See `Door.start`."""
+        if self._shared is None:
+            loop = asyncio.get_running_loop()
+            self._shared = Shared(loop, self._limits, self._sharing, self.counters, self.gone)
+        await super().start(listeners)
+
+    def announce_end(self) -> None:
+        """Put `Connection: close` into each answer from now on; new clients are still accepted, and told the same."""
+        self._ends = True
+        for connection in list(self.connections):
+            connection.retire(0.0)
+
+    def trace(self, on: bool) -> None:
+        """Note when requests begin, or no longer."""
+        assert self._shared is not None, "it was started"
+        self._shared.now_ns = self._clock.now_ns if on else None
+        for connection in self.connections:
+            connection.begun_ns = 0
+            connection.read_anew()
+
+    def _connect(self, sock: socket.socket | TlsSocket, peer: Peer) -> HttpConnection:
+        assert self._shared is not None, "listeners come after it"
+        kind = TlsHttpConnection if isinstance(sock, TlsSocket) else HttpConnection
+        connection = kind(sock, self._shared, self._choose(peer))
+        if self._ends:
+            connection.retire(0.0)
+        return connection
+
+    def _refusal(self, reason: str) -> bytes:
+        return closing_reply(Overloaded(f"{reason}; try again later"))

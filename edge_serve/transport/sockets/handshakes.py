@@ -1,0 +1,159 @@
+"""TLS handshakes of accepted sockets, without blocking: one step in a turn of the loop, for each takes about 1 ms."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import sys
+from collections import deque
+from collections.abc import Callable
+
+from edge_serve.transport.sockets.tls import TlsSocket, wrap
+
+log = logging.getLogger(__name__)
+
+Opened = Callable[[TlsSocket], None]
+Failed = Callable[[], None]
+
+
+class Handshake:
+    """One socket on its way.
+
+    Attributes:
+        idle_since_ns: see `eviction.Idle`; the timeout is short, so an idle connection is closed first.
+    """
+
+    __slots__ = ("_owner", "failed", "fd", "opened", "sock", "timer")
+
+    idle_since_ns: int | None = sys.maxsize
+
+    def __init__(self, owner: Handshakes, sock: ssl.SSLSocket, opened: Opened, failed: Failed | None) -> None:
+        self._owner = owner
+        self.sock = sock
+        self.failed = failed
+        self.fd = sock.fileno()
+        self.opened = opened
+        self.timer: asyncio.TimerHandle | None = None
+
+    def close_if_idle(self) -> bool:
+        """End it now; `failed` is called."""
+        self._owner.fail(self, ConnectionAbortedError("its place was needed for another connection"))
+        return True
+
+
+class Handshakes:
+    """All that are under way at one door.
+
+    Args:
+        context: the newest one, asked for each connection.
+        timeout: seconds from the first step to the last.
+        plain_reply: sent to a client that speaks HTTP without TLS.
+
+    Attributes:
+        addresses: of each handshake under way, as `begin` was told, in the order of their start.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        context: Callable[[], ssl.SSLContext],
+        timeout: float,
+        plain_reply: bytes = b"",
+    ) -> None:
+        self._loop = loop
+        self._context = context
+        self._timeout = timeout
+        self._plain_reply = plain_reply
+        self.addresses: dict[Handshake, str] = {}
+        self._ready: deque[Handshake] = deque()
+        self._stepping = False
+
+    def __len__(self) -> int:
+        return len(self.addresses)
+
+    def begin(self, sock: socket.socket, opened: Opened, failed: Failed | None = None, address: str = "") -> None:
+        """Take over an accepted, non-blocking socket; one of `opened` and `failed` is called, unless `close` is."""
+        try:
+            handshake = Handshake(self, wrap(sock, self._context()), opened, failed)
+        except OSError as error:
+            _tell(failed, error)
+            return
+        self.addresses[handshake] = address
+        handshake.timer = self._loop.call_later(self._timeout, self._on_timeout, handshake)
+        self._loop.add_reader(handshake.fd, self._on_ready, handshake)
+
+    def close(self) -> None:
+        """End all of them."""
+        for handshake in list(self.addresses):
+            self._end(handshake)
+            handshake.sock.close()
+
+    def _on_timeout(self, handshake: Handshake) -> None:
+        self.fail(handshake, TimeoutError(f"it took longer than {self._timeout:g} seconds"))
+
+    def _on_ready(self, handshake: Handshake) -> None:
+        self._stop_watching(handshake)
+        self._ready.append(handshake)
+        if not self._stepping:
+            self._stepping = True
+            self._loop.call_soon(self._step_one)
+
+    def _step_one(self) -> None:
+        handshake = self._ready.popleft()
+        if self._ready:  # before the step: a fault of ours in one must not end those after it
+            self._loop.call_soon(self._step_one)
+        else:
+            self._stepping = False
+        if handshake in self.addresses:
+            self._step(handshake)
+
+    def _step(self, handshake: Handshake) -> None:
+        try:
+            handshake.sock.do_handshake()
+        except ssl.SSLWantReadError:
+            self._loop.add_reader(handshake.fd, self._on_ready, handshake)
+        except ssl.SSLWantWriteError:
+            self._loop.add_writer(handshake.fd, self._on_ready, handshake)
+        except OSError as error:
+            self.fail(handshake, error)
+        else:
+            self._end(handshake)
+            handshake.opened(TlsSocket(handshake.sock))
+
+    def fail(self, handshake: Handshake, error: OSError) -> None:
+        """End one with an error, which `failed` is told of."""
+        self._end(handshake)
+        if self._plain_reply and getattr(error, "reason", None) == "HTTP_REQUEST":
+            answer_plainly(handshake.sock, self._plain_reply)
+        handshake.sock.close()
+        _tell(handshake.failed, error)
+
+    def _end(self, handshake: Handshake) -> None:
+        self.addresses.pop(handshake, None)
+        self._stop_watching(handshake)
+        if handshake.timer is not None:
+            handshake.timer.cancel()
+
+    def _stop_watching(self, handshake: Handshake) -> None:
+        self._loop.remove_reader(handshake.fd)
+        self._loop.remove_writer(handshake.fd)
+
+
+def _tell(failed: Failed | None, error: OSError) -> None:
+    log.debug("a TLS handshake failed: %s", error)
+    if failed is not None:
+        failed()
+
+
+def answer_plainly(sock: socket.socket, reply: bytes) -> None:
+    """Below TLS; what was not read is read first, because closing with unread bytes would take the reply back. Who
+    sends more than any request has may lose it."""
+    with contextlib.suppress(OSError):
+        for _ in range(2):
+            socket.socket.recv(sock, 65536)
+    with contextlib.suppress(OSError):
+        socket.socket.send(sock, reply)
+        sock.shutdown(socket.SHUT_WR)

@@ -1,0 +1,72 @@
+"""A client's socket on the event loop, and the same over TLS: what both kinds of connections are made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from edge_serve.transport.sockets.stream_socket import Wire
+from edge_serve.transport.sockets.tls import TlsSocket
+
+
+class Watched:
+    """A socket that is watched while something is wanted of it; begins with reading."""
+
+    __slots__ = ("_fd", "_reading", "_sock", "_writing", "loop")
+
+    def __init__(self, sock: Wire, loop: asyncio.AbstractEventLoop) -> None:
+        self._sock = sock
+        self._fd = sock.fileno()
+        self.loop = loop
+        self._writing = False
+        self._reading = False
+        self._set_reading(True)
+
+    def _on_readable(self) -> None:
+        raise NotImplementedError
+
+    def _on_writable(self) -> None:
+        raise NotImplementedError
+
+    def _reads(self) -> Callable[[], None]:
+        """What is called when there is something to read; looked at when reading begins."""
+        return self._on_readable
+
+    def _set_reading(self, wanted: bool) -> None:
+        if wanted is not self._reading:
+            self._reading = wanted
+            if wanted:
+                self.loop.add_reader(self._fd, self._reads())
+            else:
+                self.loop.remove_reader(self._fd)
+
+    def _set_writing(self, wanted: bool) -> None:
+        if wanted is not self._writing:
+            self._writing = wanted
+            if wanted:
+                self.loop.add_writer(self._fd, self._on_writable)
+            else:
+                self.loop.remove_writer(self._fd)
+
+
+class OverTls(Watched):
+    """Before a connection in its bases: bytes that OpenSSL holds do not make the descriptor readable, so they are
+    asked for. Those that came with the end of the handshake are such, too."""
+
+    __slots__ = ()
+    _sock: TlsSocket
+
+    def _on_readable(self) -> None:
+        super()._on_readable()
+        while self._reading and self._sock.pending():
+            super()._on_readable()
+
+    def _set_reading(self, wanted: bool) -> None:
+        begins = wanted and not self._reading
+        super()._set_reading(wanted)
+        if begins and self._sock.pending():
+            self.loop.call_soon(self._on_pending)
+
+    def _on_pending(self) -> None:
+        if self._reading and self._sock.pending():
+            self._reads()()

@@ -1,0 +1,156 @@
+"""Routes beside the v2 protocol: the status document, the page that shows it, leaving safe mode, and a reload.
+
+docs/status.md, docs/supervision.md, and docs/model_control.md tell users about them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+import orjson
+
+from edge_serve.access.roles import Role
+from edge_serve.aio.tasks import start_task
+from edge_serve.aio.turns import in_pieces
+from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.models.poller import Reloaded
+from edge_serve.protocol.routes import PathNotFound, Route
+from edge_serve.transport.door.access import Gate
+from edge_serve.transport.door.exchange import Exchange
+from edge_serve.transport.http.page import Headers, PageFile, page_files
+from edge_serve.transport.http.replies import refuse
+from edge_serve.transport.v2.head import JSON
+from edge_serve.transport.v2.redaction import for_strangers
+
+#: documents with more models are written in pieces
+MANY_MODELS = 32
+#: a reload request is not longer
+MOST_RELOAD_BYTES = 256 << 10
+_NO_STORE: Headers = (("Cache-Control", "no-store"),)
+
+
+def read_reload(body: bytes) -> tuple[list[str], bool]:
+    """Return the models and `unload_first` of a reload request; no body = all models that have changed.
+
+    Raises:
+        InvalidArgument: the body is no such request.
+    """
+    if not body:
+        return [], False
+    expected = 'expected {"models": ["name", ...], "unload_first": false}'
+    try:
+        found = orjson.loads(body) if len(body) <= MOST_RELOAD_BYTES else None
+    except orjson.JSONDecodeError as error:
+        raise InvalidArgument(f"the reload request is no JSON ({error}): {expected}") from None
+    names = found.get("models", []) if isinstance(found, dict) and found.keys() <= {"models", "unload_first"} else None
+    unload_first = found.get("unload_first", False) if isinstance(found, dict) else None
+    if not isinstance(names, list) or not all(map(_is_name, names)) or not isinstance(unload_first, bool):
+        raise InvalidArgument(f"the reload request is {body[:80].decode(errors='replace')!r}: {expected}")
+    return list(dict.fromkeys(names)), unload_first
+
+
+def _is_name(found: object) -> bool:
+    return isinstance(found, str) and 0 < len(found) <= 1024
+
+
+class StatusService(Protocol):
+    """What these routes need of service.Service."""
+
+    def status(self, done: Callable[[dict[str, Any]], None]) -> None: ...
+    def leave_safe_mode(self) -> list[str]: ...
+    def reload(
+        self, names: Sequence[str], unload_first: bool, done: Callable[[list[Reloaded] | EdgeServeError], None]
+    ) -> None: ...
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(document)
+    except TypeError:  # lone surrogates: the name of a directory that is no UTF-8
+        return json.dumps(document).encode()
+
+
+async def _reply_in_pieces(exchange: Exchange, document: dict[str, Any]) -> None:
+    """Write a document with many models. Other callbacks have their turn meanwhile."""
+    pieces = [b",".join(made) async for made in in_pieces(map(_json, document["models"])) if made]
+    rows = [part for piece in pieces for part in (b",", piece)][1:]
+    try:
+        rest = orjson.dumps({**document, "models": orjson.Fragment(b"[\0]")})  # JSON has no such byte
+    except TypeError:  # as in `_json`
+        await asyncio.sleep(0)
+        exchange.reply(200, (json.dumps(document).encode(),), headers=_NO_STORE)
+        return
+    head, _, tail = rest.partition(b"\0")
+    await asyncio.sleep(0)
+    exchange.reply(200, (head, *rows, tail), headers=_NO_STORE)
+
+
+class Edge:
+    """Answers these routes.
+
+    Args:
+        ui: whether there is a page (`--allow-ui`).
+    """
+
+    def __init__(self, service: StatusService, ui: bool) -> None:
+        self._service = service
+        self._files = page_files() if ui else {}
+
+    def status(self, exchange: Exchange, gate: Gate | None) -> None:
+        """GET /edge-serve/status, whole or as other hosts see it, and with the role of the client."""
+        field = exchange.head.get
+        role, refusal = (Role.ADMIN, "") if gate is None else gate.role_of_page(field)
+        client = {"role": role.word, "admin_refusal": refusal}
+        whole = gate is None or gate.may_read_log(field)
+
+        def reply(document: dict[str, Any]) -> None:
+            shown = {**(document if whole else for_strangers(document)), "client": client}
+            if len(shown["models"]) <= MANY_MODELS:
+                exchange.reply(200, (_json(shown),), headers=_NO_STORE)
+            else:
+                start_task(_reply_in_pieces(exchange, shown), "status document")
+
+        self._service.status(reply)
+
+    def leave_safe_mode(self, exchange: Exchange, route: Route) -> None:
+        """POST /edge-serve/safe-mode/leave"""
+        exchange.reply(200, (_json({"left_out": self._service.leave_safe_mode()}),))
+
+    def reload(self, exchange: Exchange, route: Route) -> None:
+        """POST /edge-serve/reload"""
+        names, unload_first = read_reload(bytes(exchange.body))
+
+        def done(found: list[Reloaded] | EdgeServeError) -> None:
+            if isinstance(found, EdgeServeError):
+                refuse(exchange, found, JSON)
+            else:
+                exchange.reply(200, (_json({"models": [asdict(one) for one in found]}),), headers=_NO_STORE)
+
+        self._service.reload(names, unload_first, done)
+
+    def page(self, exchange: Exchange, route: Route) -> None:
+        """GET /ui and the files that it loads"""
+        self._file(route.file).reply(exchange)
+
+    def root(self, exchange: Exchange, route: Route) -> None:
+        """GET /: a browser is led to the page, any other client is told what Triton tells it."""
+        self._file("")
+        if "text/html" not in (exchange.head.get("accept") or "").lower():
+            raise PathNotFound
+        # relative: behind a proxy this door may have another path
+        exchange.reply(302, content_type=None, headers=(("Location", "ui"), ("Vary", "Accept"), *_NO_STORE))
+
+    def _file(self, name: str) -> PageFile:
+        """Return a file of the page.
+
+        Raises:
+            PathNotFound: there is none of this name, or the page is switched off.
+        """
+        try:
+            return self._files[name]
+        except KeyError:
+            raise PathNotFound from None

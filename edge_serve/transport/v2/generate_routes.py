@@ -1,0 +1,143 @@
+"""`generate` and `generate_stream` over HTTP: decode, call the service; `generate` has what becomes of the answer.
+
+As with `infer`, the small path is straight, and what the loop has no time for is done in a codec process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.signature import Signature
+from edge_serve.protocol import generate
+from edge_serve.protocol.work import LOOP_LIMITS, NO_LIMITS, TooMuch
+from edge_serve.tensors import Buffer
+from edge_serve.transport.door.exchange import Exchange
+from edge_serve.transport.http.replies import refuse
+from edge_serve.transport.v2.codec_offload import Ticket, elsewhere
+from edge_serve.transport.v2.generate import Answer, StreamTicket, Writer, check_encoding
+from edge_serve.transport.v2.head import Request
+from edge_serve.transport.v2.infer import InferService, OnResponse, Served
+from edge_serve.workers.codec_job import Body, Encoded, Refused
+
+
+class Codec(Protocol):
+    """What this needs of workers.codec.Codec."""
+
+    def decode(self, body: Body, done: Callable[[InferRequest | Refused], None]) -> Ticket: ...
+    def encode_generated(
+        self, response: InferResponse, signature: Signature, done: Callable[[Encoded | Refused], None]
+    ) -> Ticket: ...
+
+
+class Generation:
+    """Answers generate requests.
+
+    Args:
+        codec: None = everything is done in the loop.
+    """
+
+    def __init__(self, service: InferService, max_input_size: int, codec: Codec | None) -> None:
+        self._service = service
+        self._max_input_size = max_input_size
+        self._codec = codec
+        self._limits = NO_LIMITS if codec is None else LOOP_LIMITS
+
+    def handle(self, exchange: Exchange, asked: Request, form: Callable[[Exchange, Writer | None], Answer]) -> None:
+        """Answer, now or later.
+
+        Args:
+            form: `Single` or `Stream`.
+
+        Raises:
+            EdgeServeError: it was refused before it reached the model.
+        """
+        route = asked.route
+        served = self._service.lookup(route.model, route.version)
+        check_encoding(exchange.head.get("content-encoding"))
+        body = exchange.body
+        try:
+            request = generate.read(body, served.signature, route.version, self._max_input_size, self._limits)
+        except TooMuch:
+            self._read_elsewhere(exchange, asked, served, form)
+            return
+        if exchange.lease is not None:
+            exchange.lease.release()  # nothing of the request is a view of its text
+            exchange.lease = None
+        self._run(request, self._answer(exchange, asked, served, form), self._service.infer)
+
+    def _answer(
+        self, exchange: Exchange, asked: Request, served: Served, form: Callable[[Exchange, Writer | None], Answer]
+    ) -> Answer:
+        answer = form(exchange, self._writer(served))
+        answer.on_error = partial(self._service.count_client_error, asked.route.model, asked.route.version)
+        return answer
+
+    def _run(
+        self, request: InferRequest, answer: Answer, infer: Callable[[InferRequest, OnResponse], StreamTicket]
+    ) -> None:
+        ticket = infer(request, answer.on_response)
+        if answer.refusal is not None:
+            raise answer.refusal
+        answer.accepted(ticket)
+
+    # ---- in a codec process -------------------------------------------------------------------------------------
+
+    def _read_elsewhere(
+        self, exchange: Exchange, asked: Request, served: Served, form: Callable[[Exchange, Writer | None], Answer]
+    ) -> None:
+        assert self._codec is not None, "nothing is too much without a codec"
+        body = Body(
+            served.signature,
+            asked.route.version,
+            served.arena,
+            exchange.body,
+            exchange.lease,
+            None,
+            False,
+            self._max_input_size,
+            generate=True,
+        )
+
+        def refuse_it(error: EdgeServeError) -> None:
+            self._service.count_client_error(asked.route.model, asked.route.version, error)
+            refuse(exchange, error, asked.error_type)
+
+        def on_read(outcome: InferRequest | Refused) -> None:
+            exchange.on_abandoned = None
+            if isinstance(outcome, Refused):
+                refuse_it(outcome.error)
+                return
+            try:
+                answer = self._answer(exchange, asked, served, form)
+                self._run(outcome, answer, partial(self._service.infer_held, served))
+            except EdgeServeError as error:
+                refuse_it(error)
+
+        ticket = elsewhere(served, partial(self._codec.decode, body), on_read)
+        if ticket is not None:
+            exchange.on_abandoned = ticket.cancel
+
+    def _writer(self, served: Served) -> Writer | None:
+        codec = self._codec
+        if codec is None:
+            return None
+
+        def write(response: InferResponse, then: Callable[[bytes | EdgeServeError], None]) -> Ticket | None:
+            def on_written(outcome: Encoded | Refused) -> None:
+                then(outcome.error if isinstance(outcome, Refused) else _text(outcome))
+
+            return elsewhere(served, partial(codec.encode_generated, response, served.signature), on_written)
+
+        return write
+
+
+def _text(encoded: Encoded) -> bytes:
+    """The JSON text, out of the memory that it was written to, which is given back."""
+    buffers: list[Buffer] = encoded.buffers
+    text = b"".join(buffers)
+    encoded.lease.release()
+    return text

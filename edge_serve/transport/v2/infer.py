@@ -1,0 +1,348 @@
+"""`infer` over HTTP: decode, call the service, encode. What the loop has no time for is done in a codec process.
+
+The small path is straight: everything happens in the call, or in the callback of the worker's reply. On the large one
+(`TooMuch`) the version is held, so that it and its memory stay while nothing of the request is in its queue.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from edge_serve.clock import Clock
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unsupported
+from edge_serve.messages import shared_memory
+from edge_serve.messages.about import about
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Room
+from edge_serve.messages.signature import Signature
+from edge_serve.protocol import compression
+from edge_serve.protocol.infer import InferDecoder, header_length, json_too_big
+from edge_serve.protocol.infer_response import InferEncoder
+from edge_serve.protocol.routes import Operation
+from edge_serve.protocol.work import LOOP_LIMITS, NO_LIMITS, SMALL_BYTES, SMALL_DEFLATE_BYTES, TooMuch
+from edge_serve.tensors import Buffer
+from edge_serve.transport.door.exchange import Exchange
+from edge_serve.transport.http.replies import refuse
+from edge_serve.transport.v2.codec_offload import Outcome, Ticket, elsewhere
+from edge_serve.transport.v2.generate import StreamTicket
+from edge_serve.transport.v2.head import JSON, PLAIN, Request
+from edge_serve.workers.arena import Arena
+from edge_serve.workers.codec_job import Body, Encoded, Refused
+
+log = logging.getLogger(__name__)
+
+_BINARY = "application/octet-stream"
+_ALIGNMENT = 64
+_UNBOUNDED = 1 << 62
+#: a codec process reads their bodies when they are large
+_READ = {Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM}
+
+OnResponse = Callable[[InferResponse], None]
+
+
+class Served(Protocol):
+    """A model version that serves."""
+
+    @property
+    def signature(self) -> Signature: ...
+    @property
+    def arena(self) -> Arena | None: ...
+    def hold(self) -> None: ...
+    def let_go(self) -> None: ...
+
+
+class InferService(Protocol):
+    """What this needs of service.Service; `infer_held` is given what `lookup` gave."""
+
+    def lookup(self, name: str, version: str) -> Served: ...
+    def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
+    def infer(self, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
+    def infer_held(self, served: Any, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
+    def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None: ...
+    @property
+    def regions(self) -> Regions: ...
+
+
+class Regions(shared_memory.Regions, Protocol):
+    """What this needs of workers.regions.Regions."""
+
+    def resolve(self, request: InferRequest) -> None: ...
+
+
+class Codec(Protocol):
+    """What this needs of workers.codec.Codec."""
+
+    def decode(self, body: Body, done: Callable[[InferRequest | Refused], None]) -> Ticket: ...
+    def encode(
+        self,
+        response: InferResponse,
+        request: InferRequest,
+        signature: Signature,
+        accept: str,
+        done: Callable[[Encoded | Refused], None],
+    ) -> Ticket: ...
+
+
+class _ShiftedLease:
+    """A lease whose body starts `shift` bytes in, so that the tensors behind its JSON part lie aligned."""
+
+    __slots__ = ("_lease", "arena", "offset", "view")
+
+    def __init__(self, lease: Room, shift: int, length: int) -> None:
+        self._lease = lease
+        self.view = lease.view[shift : shift + length]
+        self.offset = lease.offset + shift
+        self.arena = lease.arena
+
+    @property
+    def is_ready(self) -> bool:
+        return self._lease.is_ready
+
+    @property
+    def error(self) -> EdgeServeError | None:
+        return self._lease.error
+
+    def when_ready(self, done: Callable[[], None]) -> None:
+        self._lease.when_ready(done)
+
+    def release(self) -> None:
+        self._lease.release()
+
+
+class Inference:
+    """Answers infer requests.
+
+    Args:
+        codec: None = everything is done in the loop.
+    """
+
+    def __init__(self, service: InferService, max_input_size: int, clock: Clock, codec: Codec | None) -> None:
+        self._service = service
+        self._max_input_size = max_input_size
+        self._clock = clock
+        self._codec = codec
+        limits = NO_LIMITS if codec is None else LOOP_LIMITS
+        self._decoder = InferDecoder(max_input_size, limits, service.regions)
+        self._encoder = InferEncoder(patient=codec is None)
+        self._most_inflated = _UNBOUNDED if codec is None else SMALL_BYTES
+        self._most_deflated = _UNBOUNDED if codec is None else SMALL_DEFLATE_BYTES
+
+    def check(self, asked: Request, length: int) -> None:
+        """Refuse a body that the settings do not allow: the limit is for what is not binary.
+
+        Raises:
+            EdgeServeError: it is too large.
+        """
+        text = asked.length_text
+        if (asked.refusal is not None or asked.compressed or text is None) and length > self._max_input_size:
+            raise json_too_big(length, self._max_input_size)
+
+    def place(self, asked: Request, length: int) -> Room | None:
+        """Tensor memory for a body: a binary one with its first tensor on 64 bytes, or one that the codec will read."""
+        text = asked.length_text
+        shift = 0
+        if asked.refusal is not None or asked.compressed or text is None:
+            if length <= self._most_inflated or asked.refusal is not None or asked.route.operation not in _READ:
+                return None
+        else:
+            try:
+                shift = -(header_length(text, length) or 0) % _ALIGNMENT
+            except InvalidArgument:
+                return None  # `handle` answers it
+        lease = self._service.lease(asked.route.model, asked.route.version, length + shift)
+        if lease is None or not shift:
+            return lease
+        return _ShiftedLease(lease, shift, length)
+
+    def handle(self, exchange: Exchange, asked: Request) -> None:
+        """Answer, now or later.
+
+        Raises:
+            EdgeServeError: it was refused before the request itself was looked at.
+        """
+        route = asked.route
+        served = self._service.lookup(route.model, route.version)
+        signature = served.signature
+        if signature.decoupled:
+            raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+        body, lease = exchange.body, exchange.lease
+        try:
+            if asked.compressed:
+                body = compression.decompress(body, self._max_input_size, self._most_inflated)
+            length = header_length(asked.length_text, len(body))
+            try:
+                request = self._decoder.decode(
+                    signature,
+                    route.version,
+                    body,
+                    length,
+                    offset=-1 if lease is None else lease.offset,
+                    forwarded=asked.forwarded,
+                )
+            except EdgeServeError as error:
+                if lease is not None:
+                    lease.release()
+                self._refuse(exchange, asked, error, JSON)
+                return
+        except TooMuch:
+            self._read_elsewhere(exchange, asked, served)
+            return
+        request.lease = lease
+        if asked.timeout_ns:
+            request.deadline_ns = self._clock.now_ns() + asked.timeout_ns
+        self._run(exchange, asked, request, served)
+
+    def _run(
+        self,
+        exchange: Exchange,
+        asked: Request,
+        request: InferRequest,
+        served: Served,
+    ) -> None:
+        answered = False
+        error_type = JSON  # of a refusal by the scheduler; as in Triton, a model's own error is of another type
+
+        def on_response(response: InferResponse) -> None:
+            nonlocal answered
+            answered = True
+            exchange.on_abandoned = None
+            self._answer(exchange, asked, request, served, response, error_type)
+
+        ticket = self._service.infer_held(served, request, on_response)
+        error_type = PLAIN
+        if not answered:
+            exchange.on_abandoned = ticket.cancel
+
+    def _answer(
+        self,
+        exchange: Exchange,
+        asked: Request,
+        request: InferRequest,
+        served: Served,
+        response: InferResponse,
+        error_type: str,
+    ) -> None:
+        lease = response.lease
+        try:
+            if response.error is not None:
+                self._refuse(exchange, asked, response.error, error_type)
+            elif self._write(exchange, asked, request, served, response):
+                return  # the lease is released when the answer is sent
+        except EdgeServeError as error:
+            self._refuse(exchange, asked, error, PLAIN)
+        except Exception:
+            extra = about(response.model_name, response.model_version, response.id)
+            log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
+            refuse(exchange, Internal("the server failed to encode the response, its log says why"), PLAIN)
+        if lease is not None:
+            lease.release()
+
+    def _refuse(self, exchange: Exchange, asked: Request, error: EdgeServeError, content_type: str) -> None:
+        self._service.count_client_error(asked.route.model, asked.route.version, error)
+        refuse(exchange, error, content_type)
+
+    def _write(
+        self, exchange: Exchange, asked: Request, request: InferRequest, served: Served, response: InferResponse
+    ) -> bool:
+        """Send the response, encoded here or by a codec process. Return whether that takes care of its lease."""
+        try:
+            buffers, length = self._encoder.encode(response, request, served.signature)
+            if asked.accept != "identity":
+                if sum(map(len, buffers)) > self._most_deflated:
+                    raise TooMuch
+                buffers = [compression.compress(buffers, asked.accept)]
+        except TooMuch:
+            self._write_elsewhere(exchange, asked, request, served, response)
+            return True
+        in_lease = length is not None and asked.accept == "identity"
+        _send(exchange, asked, buffers, length, response.lease if in_lease else None)
+        return in_lease
+
+    # ---- in a codec process -------------------------------------------------------------------------------------
+
+    def _read_elsewhere(self, exchange: Exchange, asked: Request, served: Served) -> None:
+        body = Body(
+            served.signature,
+            asked.route.version,
+            served.arena,
+            exchange.body,
+            exchange.lease,
+            asked.length_text,
+            asked.compressed,
+            self._max_input_size,
+        )
+        deadline_ns = self._clock.now_ns() + asked.timeout_ns if asked.timeout_ns else 0
+
+        def on_read(outcome: InferRequest | Refused) -> None:
+            if isinstance(outcome, Refused):
+                self._refuse(exchange, asked, outcome.error, asked.error_type if outcome.before else JSON)
+            elif self._resolved(exchange, asked, outcome):
+                outcome.deadline_ns = deadline_ns
+                if asked.forwarded:
+                    outcome.parameters.update(asked.forwarded)
+                self._run(exchange, asked, outcome, served)
+
+        self._do_elsewhere(exchange, served, partial(self._its_codec.decode, body), on_read)
+
+    def _resolved(self, exchange: Exchange, asked: Request, request: InferRequest) -> bool:
+        """Whether the shared memory that a codec process has read of is there; if not, that was the answer."""
+        try:
+            if request.shared:
+                self._service.regions.resolve(request)
+        except EdgeServeError as error:
+            if request.lease is not None:
+                request.lease.release()
+            self._refuse(exchange, asked, error, JSON)
+            return False
+        return True
+
+    def _write_elsewhere(
+        self, exchange: Exchange, asked: Request, request: InferRequest, served: Served, response: InferResponse
+    ) -> None:
+        def on_written(outcome: Encoded | Refused) -> None:
+            if isinstance(outcome, Refused):
+                self._refuse(exchange, asked, outcome.error, PLAIN)
+            else:
+                _send(exchange, asked, outcome.buffers, outcome.length, outcome.lease)
+
+        encode = partial(self._its_codec.encode, response, request, served.signature, asked.accept)
+        self._do_elsewhere(exchange, served, encode, on_written)
+
+    def _do_elsewhere(
+        self,
+        exchange: Exchange,
+        served: Served,
+        start: Callable[[Callable[[Outcome], None]], Ticket],
+        then: Callable[[Outcome], None],
+    ) -> None:
+        """Start a job, and go on when it is done; a client that leaves cancels it."""
+
+        def done(outcome: Outcome) -> None:
+            exchange.on_abandoned = None
+            then(outcome)
+
+        ticket = elsewhere(served, start, done)
+        if ticket is not None:
+            exchange.on_abandoned = ticket.cancel
+
+    @property
+    def _its_codec(self) -> Codec:
+        assert self._codec is not None, "nothing is too much without a codec"
+        return self._codec
+
+
+def _send(
+    exchange: Exchange, asked: Request, buffers: Sequence[Buffer], length: int | None, lease: Lease | None
+) -> None:
+    """Reply with the buffers, which are views of `lease` if there is one."""
+    content_type = JSON
+    headers: tuple[tuple[str, str], ...] = ()
+    if length is not None:
+        content_type, headers = _BINARY, (("Inference-Header-Content-Length", str(length)),)
+    if asked.accept != "identity":
+        headers = (*headers, ("Content-Encoding", asked.accept))
+    exchange.reply(
+        200, buffers, content_type=content_type, headers=headers, on_sent=None if lease is None else lease.release
+    )

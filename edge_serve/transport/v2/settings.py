@@ -1,0 +1,41 @@
+"""`/v2/logging` and `/v2/trace/setting` over HTTP."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from edge_serve.messages.settings import LogSettings, TraceChanges, TraceSettings
+from edge_serve.protocol import settings
+from edge_serve.protocol.routes import Route
+from edge_serve.transport.door.exchange import Exchange
+
+
+class SettingsService(Protocol):
+    """What these operations need of service.Service."""
+
+    def log_settings(self) -> LogSettings: ...
+    def update_log_settings(self, settings: LogSettings) -> None: ...
+    def trace_settings(self, model: str) -> TraceSettings: ...
+    def update_trace_settings(self, model: str, changes: TraceChanges) -> None: ...
+
+
+class Settings:
+    """The two operations: GET shows what applies, POST changes it first."""
+
+    def __init__(self, service: SettingsService) -> None:
+        self._service = service
+
+    def logging(self, exchange: Exchange, route: Route) -> None:
+        """/v2/logging"""
+        service = self._service
+        if exchange.head.method == "POST":
+            service.update_log_settings(settings.read_log_settings(exchange.body, service.log_settings()))
+        exchange.reply(200, (settings.log_settings(service.log_settings()),))
+
+    def trace(self, exchange: Exchange, route: Route) -> None:
+        """/v2/trace/setting and /v2/models/{m}/trace/setting"""
+        current = self._service.trace_settings(route.model)
+        if exchange.head.method == "POST":
+            self._service.update_trace_settings(route.model, settings.read_trace_changes(exchange.body))
+            current = self._service.trace_settings(route.model)
+        exchange.reply(200, (settings.trace_settings(current),))

@@ -1,0 +1,146 @@
+"""Who gets memory for a body, and when."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from edge_serve.errors import Overloaded
+from edge_serve.protocol.http1_errors import ContentTooLarge
+from edge_serve.transport.door.body_memory import STEP, BodyMemory, Claim, ClaimedLease
+from tests.leases import Slot
+
+
+class Asker:
+    """Claims, and remembers what it is told."""
+
+    def __init__(self, memory: BodyMemory) -> None:
+        self.memory = memory
+        self.woken: list[str] = []
+        self.evicted: list[Overloaded] = []
+
+    def claim(self, size: int, name: str = "") -> Claim:
+        return self.memory.claim(size, lambda: self.woken.append(name))
+
+    def growing(self) -> Claim:
+        return self.memory.growing(self.evicted.append)
+
+
+def test_oldest_first_and_whole() -> None:
+    memory = BodyMemory(100)
+    asker = Asker(memory)
+    first, second = asker.claim(60), asker.claim(40)
+    large, small = asker.claim(70, "large"), asker.claim(10, "small")
+    assert (first.granted, second.granted, large.granted, small.granted) == (True, True, False, False)
+    assert memory.is_short
+    second.release()
+    assert asker.woken == []  # 40 would be enough for the small one, which is younger
+    first.release()
+    assert asker.woken == ["large", "small"]
+    assert memory.used == 80
+    large.release()
+    small.release()
+    assert (memory.used, memory.waiting, memory.is_short) == (0, 0, False)
+
+
+def test_one_that_leaves_makes_room_in_the_queue() -> None:
+    memory = BodyMemory(100)
+    asker = Asker(memory)
+    asker.claim(50)
+    large, small = asker.claim(80, "large"), asker.claim(50, "small")
+    large.release()
+    large.release()
+    assert asker.woken == ["small"]
+    assert small.granted
+    assert memory.used == 100
+
+
+def test_what_can_never_fit() -> None:
+    memory = BodyMemory(100)
+    with pytest.raises(ContentTooLarge, match="101 bytes is larger than the 100 bytes"):
+        memory.claim(101, lambda: None)
+    with pytest.raises(ContentTooLarge):
+        Asker(memory).growing().grow(101)
+    assert memory.refused["too_large"] == 2
+
+
+def test_chunked_bodies_grow_by_steps_and_the_youngest_goes() -> None:
+    memory = BodyMemory(4 * STEP)
+    asker, other = Asker(memory), Asker(memory)
+    old, young = asker.growing(), other.growing()
+    assert old.grow(1) == STEP
+    assert old.grow(STEP + 1) == 2 * STEP
+    assert young.grow(2 * STEP) == 2 * STEP
+    with pytest.raises(Overloaded):
+        young.grow(3 * STEP)
+    assert old.grow(3 * STEP) == 3 * STEP  # the other one had to go
+    assert len(other.evicted) == 1
+    assert other.evicted[0].retry_after > 0
+    assert memory.used == 3 * STEP
+    young.release()
+    old.release()
+    assert memory.used == 0
+    assert memory.refused["evicted"] == 2
+
+
+def test_a_complete_body_is_not_refused_any_more() -> None:
+    memory = BodyMemory(2 * STEP)
+    asker, other = Asker(memory), Asker(memory)
+    old, young = asker.growing(), other.growing()
+    young.grow(1)
+    young.settle()
+    old.grow(1)
+    with pytest.raises(Overloaded):
+        old.grow(STEP + 1)
+    assert other.evicted == []
+    assert memory.used == 2 * STEP
+
+
+def test_a_lease_gives_its_claim_back_once() -> None:
+    memory = BodyMemory(100)
+    claim = Asker(memory).claim(60)
+    slot = Slot(60)
+    lease = ClaimedLease(slot, claim)
+    assert lease.view is not None
+    lease.release()
+    lease.release()
+    assert memory.used == 0
+    assert slot.released == 2
+
+
+def test_a_walk_keeps_its_books() -> None:
+    """Whatever comes and goes: never more than the limit, nothing waits that could be, nothing is left."""
+    generator = random.Random(4)
+    memory = BodyMemory(10 * STEP)
+    living: list[Claim] = []
+
+    def forget(claim: Claim) -> None:
+        if claim in living:
+            living.remove(claim)
+
+    for _ in range(5000):
+        kind = generator.randrange(4)
+        if kind == 0:
+            living.append(memory.claim(generator.randrange(1, 6 * STEP), lambda: None))
+        elif kind == 1:
+            claim = memory.growing(lambda error: None)
+            living.append(claim)
+        elif living:
+            claim = generator.choice(living)
+            if kind == 2:
+                forget(claim)
+                claim.release()
+            elif claim._evict is not None and claim._age in memory._growing:
+                try:
+                    assert claim.grow(generator.randrange(1, 6 * STEP)) <= 6 * STEP
+                except Overloaded:
+                    forget(claim)
+                    claim.release()
+        assert memory.used == sum(claim.size for claim in living if claim.granted)
+        assert memory.used <= memory.limit
+        first = memory._waiting[0] if memory._waiting else None
+        assert first is None or memory.used + first.size > memory.limit
+    for claim in list(living):
+        claim.release()
+    assert memory.used == memory.waiting == 0

@@ -1,0 +1,54 @@
+"""What both doors do with their connections when the system has no more to give."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+
+import pytest
+
+from edge_serve.clock import MonotonicClock
+from edge_serve.messages.peer import Peer
+from edge_serve.transport.door.door import within_files
+from edge_serve.transport.door.exchange import Application
+from edge_serve.transport.door.listeners import listen_tcp
+from edge_serve.transport.door.shared_limits import Addresses, Sharing
+from edge_serve.transport.http.server import HttpServer
+from tests.transport.http_scene import Recorder
+
+
+def test_a_connection_that_cannot_be_watched_costs_its_address_nothing() -> None:
+    fails = [OSError("No space left on device"), MemoryError()]
+
+    def choose(peer: Peer) -> Application:
+        if fails:
+            raise fails.pop()
+        return Recorder()
+
+    async def main() -> None:
+        addresses = Addresses(1)
+        sharing = Sharing(addresses=addresses)
+        server = HttpServer(Recorder(), clock=MonotonicClock(), choose=choose, sharing=sharing)
+        listeners = listen_tcp("127.0.0.1", 0)
+        port = listeners[0].sock.getsockname()[1]
+        await server.start(listeners)
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert await reader.read() == b""
+            writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        await server.drain(0.1)
+        assert not addresses._open
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted", "most"), [(resource.RLIM_INFINITY, 9999, 9999), (1024, 4096, 896), (100, 4096, 25), (256, 8, 8)]
+)
+def test_no_more_connections_than_files(monkeypatch: pytest.MonkeyPatch, files: int, wanted: int, most: int) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
+    assert within_files(wanted, "HTTP") == most

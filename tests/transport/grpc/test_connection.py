@@ -1,0 +1,435 @@
+"""What a client may do to a connection, and what the door does with time."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from edge_serve.errors import NotFound
+from edge_serve.protocol import grpc_service_pb2 as pb
+from edge_serve.protocol import http2_frames as frames
+from edge_serve.protocol.http2_frames import DATA, END_STREAM, PING, PREFACE, SETTINGS, Code, Setting
+from edge_serve.protocol.http2_heads import literal
+from edge_serve.transport.grpc.call_head import GrpcSettings
+from edge_serve.transport.grpc.door_state import GrpcLimits
+from edge_serve.transport.grpc.keepalive import KeepaliveSettings
+from edge_serve.transport.grpc.messages import MessageStream
+from tests.transport.grpc_raw import Raw, RawScene, block, message, raw_scene
+from tests.transport.grpc_scene import INFERENCE, GrpcFakeService, infer_request
+from tests.transport.v2_scene import FakeLease
+
+GOOD = infer_request(request_id="i").SerializeToString()
+
+
+def run(
+    test: Callable[[RawScene], Awaitable[None]],
+    service: GrpcFakeService | None = None,
+    settings: GrpcSettings | None = None,
+    keepalive: KeepaliveSettings | None = None,
+    limits: GrpcLimits | None = None,
+) -> None:
+    async def main() -> None:
+        async with raw_scene(service, settings, keepalive, limits) as scene:
+            await asyncio.wait_for(test(scene), 20)
+
+    asyncio.run(main())
+
+
+async def settled(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def test_a_call_by_hand() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.call(1, GOOD)
+        assert await raw.status(1) == (0, "")
+        raw.call(3, b"\xff")
+        assert await raw.status(3) == (13, "Unable to parse request")
+
+    run(main)
+
+
+@pytest.mark.parametrize("step", [1, 13])
+def test_a_call_in_small_pieces(step: int) -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect(greet=False)
+        raw.send(PREFACE, frames.settings(()))
+        raw.begin(1, block())
+        whole = message(GOOD)
+        for at in range(0, len(whole), step):
+            raw.send(frames.frame(frames.DATA, 0, 1, whole[at : at + step]))
+        raw.send(frames.frame(frames.DATA, frames.END_STREAM, 1))
+        assert await raw.status(1) == (0, "")
+
+    run(main)
+
+
+def test_another_protocol_is_told_so() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect(greet=False)
+        raw.send(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(100_000))
+        last, code, text = await raw.goaway()
+        assert (last, code) == (0, Code.PROTOCOL_ERROR)
+        assert "this port speaks gRPC" in text
+        raw.writer.write_eof()
+        assert await raw.ended()
+
+    run(main)
+
+
+def test_a_client_that_leaves_cancels_what_it_asked_for() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.call(1, GOOD)
+        raw.call(3, GOOD)
+        await settled(lambda: len(scene.service.waiting) == 2)
+        raw.writer.close()
+        await settled(lambda: scene.service.ticket.cancelled == 2)
+        for answer in scene.service.waiting:
+            answer()
+
+    lease = FakeLease(memoryview(b""), 0)
+    run(main, GrpcFakeService(later=True, response_lease=lease))
+    assert lease.released == 2
+
+
+def test_a_reset_cancels_one_call() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.call(1, GOOD)
+        raw.call(3, GOOD)
+        raw.send(frames.rst_stream(1, Code.CANCEL))
+        await settled(lambda: scene.service.ticket.cancelled == 1)
+        for answer in scene.service.waiting:
+            answer()
+        assert await raw.status(3) == (0, "")
+
+    run(main, GrpcFakeService(later=True))
+
+
+def test_answers_of_one_turn_arrive_whatever_their_order() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        for index in range(50):
+            raw.call(2 * index + 1, GOOD)
+        await settled(lambda: len(scene.service.waiting) == 50)
+        for answer in reversed(scene.service.waiting):
+            answer()
+        assert [await raw.status(number) for number in (99, 1)] == [(0, ""), (0, "")]
+
+    run(main, GrpcFakeService(later=True))
+
+
+def test_memory_of_an_answer_is_given_back_when_the_kernel_has_taken_it() -> None:
+    values = bytes(8_000_000)
+    lease = FakeLease(memoryview(b""), 0)
+
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect(limit=1024)
+        raw.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]), frames.window_update(0, 2**30))
+        raw.call(1, b"")
+        raw.begin(3, block())
+        whole = message(infer_request(values=values).SerializeToString())
+        raw.send(frames.window_update(0, 1))
+        raw.data(3, whole[: 1 << 20])
+        sent = 1 << 20
+        while sent < len(whole):  # as far as the window allows
+            kind, _, number, payload = await raw.frame()
+            if kind == frames.WINDOW_UPDATE and number == 3:
+                grown = struct.unpack(">I", payload)[0]
+                raw.data(3, whole[sent : sent + grown], end=sent + grown >= len(whole))
+                sent += grown
+        await settled(lambda: len(scene.service.requests) == 1)
+        await asyncio.sleep(0.05)
+        assert lease.released == 0  # the client has not read all of it
+        assert await raw.status(3) == (0, "")
+        await settled(lambda: lease.released == 1)
+
+    run(main, GrpcFakeService(response_lease=lease))
+
+
+def test_without_memory_for_what_comes_the_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def place(self: MessageStream, size: int) -> memoryview | None:
+        raise MemoryError
+
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.begin(1, block())
+        whole = message(infer_request("unknown", bytes(500_000)).SerializeToString())
+        raw.send(frames.frame(DATA, END_STREAM, 1, whole))
+        assert await raw.ended()
+
+    monkeypatch.setattr(MessageStream, "place", place)
+    run(main)
+
+
+def test_a_client_that_greets_and_says_nothing_may_stay() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        while (await raw.frame())[0] != SETTINGS:
+            pass
+        await raw.frame()
+        await raw.frame()
+        scene.sweep_after(5000)
+        raw.call(1, GOOD)
+        assert await raw.status(1) == (0, "")
+
+    run(main)
+
+
+def test_a_client_that_does_not_greet_may_not() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect(greet=False)
+        await raw.frame()
+        scene.sweep_after(20)
+        assert await raw.ended()
+
+    run(main)
+
+
+def test_a_message_that_does_not_come_ends_its_call() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.begin(1, block())
+        raw.data(1, message(GOOD)[:30])
+        raw.begin(3, block())
+        raw.begin(5, block(INFERENCE + "ModelStreamInfer"))  # may say nothing for as long as it likes
+        raw.call(7, b"", INFERENCE + "ServerLive")
+        assert await raw.status(7) == (0, "")
+        scene.sweep_after(30)
+        found = {await raw.status(1), await raw.status(3)}
+        assert found == {(4, "the request was not complete after a time without progress")}
+        raw.data(5, message(GOOD)[:30])
+        raw.call(9, b"", INFERENCE + "ServerLive")
+        assert await raw.status(9) == (0, "")
+        scene.sweep_after(30)
+        assert (await raw.status(5))[0] == 4
+
+    run(main)
+
+
+def test_an_answer_that_is_not_read_ends_its_call() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 10)]))
+        raw.call(1, GOOD)
+        await settled(lambda: len(scene.service.requests) == 1)
+        scene.sweep_after(60)
+        assert await raw.trailers(1) == {"reset": "CANCEL"}
+
+    lease = FakeLease(memoryview(b""), 0)
+    run(main, GrpcFakeService(response_lease=lease))
+    assert lease.released == 1
+
+
+@pytest.mark.parametrize("afterwards", [b"", message(GOOD), message(GOOD) * 2], ids=["nothing", "one", "two"])
+def test_what_a_client_sends_after_the_end_of_its_call_changes_nothing(afterwards: bytes) -> None:
+    """The call has failed, and its responses wait for the client's window; the client does not know yet."""
+
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 0)]))
+        raw.begin(1, block(INFERENCE + "ModelStreamInfer") + literal(b"triton_grpc_error", b"true"))
+        raw.data(1, message(GOOD) * 2)
+        await settled(lambda: len(service.waiting) == 2)
+        service.waiting[0]()
+        service.error = NotFound("unknown")
+        service.waiting[1]()
+        raw.call(3, b"", INFERENCE + "ServerLive")
+        raw.send(frames.window_update(3, 100))
+        assert await raw.status(3) == (0, "")
+        raw.send(frames.frame(DATA, END_STREAM, 1, afterwards), frames.window_update(1, 10_000))
+        status, text = await raw.status(1)
+        assert (status, "unknown" in text) == (5, True), text
+        raw.call(5, b"", INFERENCE + "ServerLive")
+        raw.send(frames.window_update(5, 100))
+        assert await raw.status(5) == (0, "")
+
+    service = GrpcFakeService(later=True)
+    run(main, service)
+
+
+def test_a_client_that_asks_too_often_is_sent_away_as_by_grpc() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.call(1, GOOD)
+        await settled(lambda: len(scene.service.requests) == 1)
+        for _ in range(4):
+            raw.send(frames.frame(PING, 0, 0, bytes(8)))
+        _, code, text = await raw.goaway()
+        assert (code, text) == (Code.ENHANCE_YOUR_CALM, "too_many_pings")
+        await settled(lambda: scene.service.ticket.cancelled == 1)
+
+    run(main, GrpcFakeService(later=True))
+
+
+def test_a_silent_client_is_asked_and_closed() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.call(1, GOOD)
+        await settled(lambda: len(scene.service.waiting) == 1)
+        scene.sweep_after(10)
+        kinds = [await raw.frame() for _ in range(4)]
+        assert kinds[-1] == (PING, 0, 0, b"edgeping")
+        raw.send(frames.frame(PING, frames.ACK, 0, b"edgeping"))
+        raw.call(3, GOOD)
+        await settled(lambda: len(scene.service.waiting) == 2)
+        scene.sweep_after(9)
+        scene.sweep_after(1)
+        assert await raw.frame() == (PING, 0, 0, b"edgeping")
+        scene.sweep_after(5)
+        assert await raw.ended()
+        assert scene.service.ticket.cancelled == 2
+
+    run(main, GrpcFakeService(later=True), keepalive=KeepaliveSettings(time=10, timeout=5))
+
+
+def test_an_old_connection_ends_when_its_calls_have() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.call(1, GOOD)
+        await settled(lambda: len(scene.service.waiting) == 1)
+        scene.sweep_after(100)
+        assert (await raw.goaway())[:2] == (2**31 - 1, Code.NO_ERROR)
+        assert await raw.frame() == (PING, 0, 0, b"edgebye.")
+        raw.call(3, GOOD)  # was on its way
+        raw.send(frames.frame(PING, frames.ACK, 0, b"edgebye."))
+        assert (await raw.goaway())[:2] == (3, Code.NO_ERROR)
+        for answer in scene.service.waiting:
+            answer()
+        assert [await raw.status(number) for number in (1, 3)] == [(0, ""), (0, "")]
+        assert await raw.reader.read() == b""
+
+    run(main, GrpcFakeService(later=True), keepalive=KeepaliveSettings(max_age=80))
+
+
+def test_a_client_that_does_not_hear_that_it_should_leave_is_left_behind() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.call(1, GOOD)
+        assert await raw.status(1) == (0, "")
+        scene.sweep_after(100)
+        assert (await raw.goaway())[0] == 2**31 - 1
+        scene.sweep_after(1)
+        assert (await raw.goaway())[0] == 1
+        assert await raw.reader.read() == b""
+
+    run(main, keepalive=KeepaliveSettings(max_age=80))
+
+
+def test_no_more_connections_than_told() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.call(1, GOOD)
+        assert await raw.status(1) == (0, "")
+        raw.begin(3, block(INFERENCE + "ModelInfer", "POST"))  # a call without its message: it is under way
+        raw.call(5, GOOD)
+        assert await raw.status(5) == (0, "")
+        other = await scene.connect()
+        _, code, text = await other.goaway()
+        assert (code, text) == (Code.ENHANCE_YOUR_CALM, "the server has 1 connections open, which is its limit")
+        raw.data(3, message(GOOD), end=True)
+        assert await raw.status(3) == (0, "")
+        again = await scene.connect()  # takes the place of the one that is idle now
+        again.call(1, GOOD)
+        assert await again.status(1) == (0, "")
+        counters = scene.server.counters
+        assert (counters.connections, counters.connections_refused, counters.connections_evicted) == (1, 1, 1)
+
+    run(main, limits=GrpcLimits(connections=1))
+
+
+def test_nothing_is_read_from_who_does_not_read() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect(limit=1024)
+        # a metadata reply of a few hundred bytes, outside of all windows because it is an error
+        path = INFERENCE + "ModelReady" + "x" * 60
+        head = block(path)
+        written = 0
+        for index in range(400_000):
+            raw.begin(2 * index + 1, head, end=True)
+            written += 9 + len(head)
+            if index % 100 == 0:
+                try:
+                    await asyncio.wait_for(raw.writer.drain(), 0.5)
+                except asyncio.TimeoutError:
+                    break
+        else:
+            raise AssertionError("all of it was read")
+
+    run(main)
+
+
+async def _one(raw: Raw, head: bytes, *payload: bytes, end: bool = True) -> dict[str, str]:
+    raw.begin(1, head, end=not payload and end)
+    for index, data in enumerate(payload):
+        raw.data(1, data, end=end and index == len(payload) - 1)
+    return await raw.trailers(1)
+
+
+HEADS = {
+    "no content type": (block(content_type="text/plain"), {":status": "415"}),
+    "grpc-web": (block(content_type="application/grpc-web"), {":status": "415"}),
+    "GET": (block(method="GET"), {":status": "405"}),
+    "large": (block(much="x" * 17_000), {":status": "431"}),
+    "unknown": (block("/inference.GRPCInferenceService/Nope"), {"grpc-status": "12"}),
+    "timeout": (block(grpc_timeout="5"), {"grpc-status": "3"}),
+    "encoding": (block(grpc_encoding="snappy"), {"grpc-status": "12"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_that_are_refused(name: str) -> None:
+    head, expected = HEADS[name]
+
+    async def main(scene: RawScene) -> None:
+        found = await _one(await scene.connect(), head, message(GOOD))
+        assert expected.items() <= found.items()
+
+    run(main)
+
+
+def test_a_timeout_in_the_past_is_over_at_once() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.call(1, GOOD, grpc_timeout="1n")
+        assert await raw.status(1) == (4, "Deadline Exceeded")
+
+    run(main, GrpcFakeService(later=True))
+
+
+MESSAGES = {
+    "none": ((), 13, "none came"),
+    "two": ((message(GOOD), message(GOOD)), 13, "more than one came"),
+    "cut": ((message(GOOD)[:-1],), 13, "ends within a message"),
+    "prefix cut": ((b"\0\0\0",), 13, "ends within a message"),
+    "flag": ((b"\x02" + message(GOOD)[1:],), 13, "flag 2"),
+    "no encoding": ((message(GOOD, 1),), 13, "no grpc-encoding"),
+    "too large": ((struct.pack(">BI", 0, 1_000_001) + b"x",), 8, "larger than max (1000001 vs. 1000000)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages_that_are_refused(name: str) -> None:
+    payload, code, text = MESSAGES[name]
+
+    async def main(scene: RawScene) -> None:
+        found = await _one(await scene.connect(), block(), *payload)
+        assert int(found["grpc-status"]) == code
+        assert text in found["grpc-message"]
+
+    run(main, settings=GrpcSettings(max_message=1_000_000))
+
+
+def test_what_is_told_of_an_error_is_quoted() -> None:
+    async def main(scene: RawScene) -> None:
+        raw = await scene.connect()
+        raw.call(1, pb.ModelInferRequest(model_name="n\u00e4h%\n").SerializeToString())
+        assert await raw.status(1) == (5, "Request for unknown model: 'n%C3%A4h%25%0A' is not found")
+
+    run(main)

@@ -1,0 +1,185 @@
+"""Large messages over gRPC, when there is not memory for all of them; and calls, when there are too many."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+
+from edge_serve.errors import InvalidArgument
+from edge_serve.transport.door.body_memory import BodyMemory
+from edge_serve.transport.door.shared_limits import InFlight, Sharing
+from edge_serve.transport.grpc.door_state import GrpcLimits
+from tests.transport.grpc_scene import INFERENCE, Caller, GrpcFakeService, door, infer_request, with_door
+from tests.transport.http_scene import StandingClock, until
+from tests.transport.v2_scene import FakeService
+
+MIB = 1 << 20
+LARGE = infer_request(values=bytes(3 * MIB))
+SIZE = LARGE.ByteSize()
+
+
+def test_large_messages_take_turns() -> None:
+    memory = BodyMemory(SIZE)
+
+    async def test(service: FakeService, call: Caller) -> None:
+        service.later = True  # answers are held back
+        calls = [asyncio.ensure_future(call("ModelInfer", LARGE)) for _ in range(4)]
+        for number in range(4):
+            await until(lambda: len(service.waiting) == number + 1)  # noqa: B023
+            assert memory.used == SIZE
+            await asyncio.sleep(0.05)
+            assert len(service.requests) == number + 1  # the others are not there yet
+            service.waiting[number]()
+        await asyncio.gather(*calls)
+        await until(lambda: memory.used == 0)
+
+    # the service gives back the lease of a request when it answers it
+    with_door(test, sharing=Sharing(memory=memory))
+    assert memory.waiting == memory._early == 0
+
+
+def test_what_came_early_is_not_lost() -> None:
+    """A message that waited lies in its place as it was sent."""
+    values = bytes(range(256)) * (8 * 1024)
+    memory = BodyMemory(2 * MIB + 1000)
+
+    async def test(service: FakeService, call: Caller) -> None:
+        service.later = True
+        message = infer_request(values=values)
+        first, second = (asyncio.ensure_future(call("ModelInfer", message)) for _ in range(2))
+        await until(lambda: service.waiting)
+        await asyncio.sleep(0.05)
+        service.waiting[0]()
+        await until(lambda: len(service.waiting) == 2)
+        assert [bytes(request.inputs[0].data) == values for request in service.requests] == [True, True]
+        service.waiting[1]()
+        await asyncio.gather(first, second)
+
+    with_door(test, sharing=Sharing(memory=memory))
+
+
+def test_larger_than_all_memory_is_refused_at_its_beginning() -> None:
+    async def test(service: FakeService, call: Caller) -> None:
+        assert (await call.refusal("ModelInfer", LARGE))[0] == "RESOURCE_EXHAUSTED"
+
+    with_door(test, sharing=Sharing(memory=BodyMemory(MIB)))
+
+
+def test_one_that_waits_too_long_and_one_that_leaves() -> None:
+    async def main() -> None:
+        memory = BodyMemory(SIZE)
+        clock = StandingClock()
+        service = GrpcFakeService()
+        service.later = True
+        limits = GrpcLimits(memory_wait=30)
+        async with door(service, sharing=Sharing(memory=memory), limits=limits, clock=clock) as (server, call):
+            holder = asyncio.ensure_future(call("ModelInfer", LARGE))
+            await until(lambda: service.waiting)
+            leaving = asyncio.ensure_future(call("ModelInfer", LARGE))
+            await until(lambda: memory.waiting == 1)
+            leaving.cancel()
+            await until(lambda: memory.waiting == 0)
+            late = asyncio.ensure_future(call.refusal("ModelInfer", LARGE))
+            await until(lambda: memory.waiting == 1)
+            server.sweep()
+            clock.seconds += 31
+            server.sweep()
+            code, text = await late
+            assert (code, "no memory for this body for 30 seconds" in text) == ("UNAVAILABLE", True)
+            service.waiting[0]()
+            await holder
+            assert memory.used == memory._early == 0
+
+    asyncio.run(main())
+
+
+def test_messages_that_nobody_places_are_counted_until_the_answer() -> None:
+    memory = BodyMemory(10 * MIB)
+    message = infer_request("none", bytes(200_000))
+
+    async def test(service: FakeService, call: Caller) -> None:
+        assert (await call.refusal("ModelInfer", message))[0] == "NOT_FOUND"
+        assert (await call.refusal("ModelInfer", infer_request("none", bytes(2 * MIB))))[0] == "NOT_FOUND"
+        await until(lambda: memory.used == 0)
+
+    with_door(test, sharing=Sharing(memory=memory))
+
+
+def test_small_and_middling_messages_do_not_wait_behind_large_ones() -> None:
+    memory = BodyMemory(SIZE + MIB)
+
+    async def test(service: FakeService, call: Caller) -> None:
+        service.later = True
+        large = [asyncio.ensure_future(call("ModelInfer", LARGE)) for _ in range(2)]
+        await until(lambda: memory.waiting == 1 and service.waiting)
+        middling = asyncio.ensure_future(call("ModelInfer", infer_request(values=bytes(100_000))))
+        small = asyncio.ensure_future(call("ModelInfer", infer_request()))
+        await until(lambda: len(service.waiting) == 3)
+        code, _ = await call.refusal("ModelInfer", infer_request(values=bytes(MIB - 1000)))
+        assert code == "UNAVAILABLE"
+        for answer in service.waiting:
+            answer()
+        await until(lambda: len(service.waiting) == 4)
+        service.waiting[3]()
+        await asyncio.gather(*large, middling, small)
+
+    with_door(test, sharing=Sharing(memory=memory))
+    assert memory.used == 0
+
+
+def test_too_many_calls() -> None:
+    in_flight = InFlight(2)
+
+    async def test(service: FakeService, call: Caller) -> None:
+        service.later = True
+        calls = [asyncio.ensure_future(call("ModelInfer", infer_request())) for _ in range(2)]
+        await until(lambda: len(service.waiting) == 2 and in_flight.now == 2)
+        code, text = await call.refusal("ModelInfer", infer_request())
+        assert (code, "2 requests wait for their answers" in text) == ("UNAVAILABLE", True)
+        await call("ServerLive")
+        for answer in service.waiting:
+            answer()
+        await asyncio.gather(*calls)
+        await until(lambda: in_flight.now == 0)
+
+    with_door(test, sharing=Sharing(in_flight))
+    assert in_flight.now == 0
+
+
+def test_what_messages_are_inflated_to_counts_too() -> None:
+    """Two that are small on the wire: there is memory for one of them at a time."""
+    memory = BodyMemory(9 * MIB)
+
+    async def test(service: FakeService, call: Caller) -> None:
+        service.later = True
+        large = infer_request(values=bytes(5 * MIB))
+        first = asyncio.ensure_future(call("ModelInfer", large, compression=grpc.Compression.Gzip))
+        await until(lambda: service.waiting)
+        assert memory.used == large.ByteSize()
+        code, _ = await call.refusal("ModelInfer", large, compression=grpc.Compression.Gzip)
+        assert code == "UNAVAILABLE"
+        bomb = infer_request(values=bytes(20 * MIB))
+        code, _ = await call.refusal("ModelInfer", bomb, compression=grpc.Compression.Gzip)
+        assert code == "RESOURCE_EXHAUSTED"
+        service.error = InvalidArgument("no answer of 5 MiB for this client")
+        service.waiting[0]()
+        assert (await asyncio.gather(first, return_exceptions=True))[0]
+        await until(lambda: memory.used == 0)
+
+    with_door(test, sharing=Sharing(memory=memory))
+
+
+def test_an_idle_stream_claims_no_memory_for_messages_that_were_answered() -> None:
+    """Messages that lie in ordinary memory: with typed contents, compressed, or for an unknown model."""
+    memory = BodyMemory(4 * MIB)
+
+    async def test(service: FakeService, call: Caller) -> None:
+        stream = call.channel.stream_stream(INFERENCE + "ModelStreamInfer")()
+        await stream.write(infer_request("none", bytes(3 * MIB)).SerializeToString())
+        assert b"not found" in await stream.read()
+        assert memory.used == 0  # the stream is still open
+        await call("ModelInfer", LARGE)
+        await stream.done_writing()
+
+    with_door(test, sharing=Sharing(memory=memory))

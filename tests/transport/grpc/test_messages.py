@@ -1,0 +1,309 @@
+"""Messages that are large, compressed, or both: where they are put, and what becomes of the memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import threading
+import zlib
+from functools import partial
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+
+from edge_serve.errors import Unavailable
+from edge_serve.protocol import grpc_service_pb2 as pb
+from edge_serve.protocol import grpc_wire
+from edge_serve.protocol import http2_frames as frames
+from edge_serve.protocol.http2_frames import Setting
+from edge_serve.transport.grpc.call_head import GrpcSettings
+from edge_serve.transport.grpc.deflater import SMALL, Deflater
+from tests.transport.grpc_raw import block, message, raw_scene
+from tests.transport.grpc_scene import INFERENCE, Caller, GrpcFakeService, infer_request, with_door
+from tests.transport.http_scene import until
+from tests.transport.v2_scene import FakeService
+
+STREAM = INFERENCE + "ModelStreamInfer"
+LARGE = bytes(range(256)) * 12_000
+
+
+def test_a_large_message_lies_aligned_in_tensor_memory() -> None:
+    service = GrpcFakeService()
+
+    async def main(service: FakeService, call: Caller) -> None:
+        for name in ("", "i" * 17):
+            reply = await call("ModelInfer", infer_request(values=LARGE, request_id=name), pb.ModelInferResponse)
+            assert reply.raw_output_contents[0] == LARGE
+
+    with_door(main, service)
+    for request, lease in zip(service.requests, service.leases, strict=True):
+        (tensor,) = request.inputs
+        start = tensor.offset - lease.offset
+        assert tensor.offset % 64 == 0
+        assert bytes(lease.view[start : start + len(LARGE)]) == LARGE
+        assert lease.released == 1
+
+
+def test_a_message_of_a_stream_lies_there_too() -> None:
+    service = GrpcFakeService()
+
+    async def main(service: FakeService, call: Caller) -> None:
+        stream = call.channel.stream_stream(STREAM)()
+        for values in (LARGE, b"\0\0\0\0", LARGE):
+            await stream.write(infer_request(values=values).SerializeToString())
+        await stream.done_writing()
+        replies = [pb.ModelStreamInferResponse.FromString(data) async for data in stream]
+        assert [len(one.infer_response.raw_output_contents[0]) for one in replies] == [len(LARGE), 4, len(LARGE)]
+
+    with_door(main, service)
+    assert [lease.released for lease in service.leases] == [1, 1]
+    assert [request.inputs[0].offset >= 0 for request in service.requests] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        infer_request("nope", values=LARGE),  # nobody has memory for it
+        pb.ModelInferRequest(model_name="m", raw_input_contents=[LARGE] * 2),  # refused once it is read
+        pb.ModelInferRequest(model_name="d", raw_input_contents=[LARGE]),
+    ],
+)
+def test_a_large_message_that_is_refused_gives_its_memory_back(request_: pb.ModelInferRequest) -> None:
+    service = GrpcFakeService()
+
+    async def main(service: FakeService, call: Caller) -> None:
+        await call.refusal("ModelInfer", request_)
+        await call("ModelInfer", infer_request())
+
+    with_door(main, service)
+    assert all(lease.released == 1 for lease in service.leases)
+
+
+def test_without_memory_the_call_fails_and_the_connection_goes_on() -> None:
+    service = GrpcFakeService(lease_error=Unavailable("no tensor memory"))
+
+    async def main(service: FakeService, call: Caller) -> None:
+        assert await call.refusal("ModelInfer", infer_request(values=LARGE)) == ("UNAVAILABLE", "no tensor memory")
+        await call("ModelInfer", infer_request())
+
+    with_door(main, service)
+
+
+def test_a_client_that_leaves_in_the_middle_gives_the_memory_back() -> None:
+    service = GrpcFakeService()
+
+    async def main() -> None:
+        async with raw_scene(service) as scene:
+            raw = await scene.connect()
+            raw.begin(1, block())
+            raw.data(1, message(infer_request(values=LARGE).SerializeToString())[:500_000])
+            while not service.leases:
+                await asyncio.sleep(0.001)
+            raw.writer.close()
+            while not service.leases[0].released:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+    assert (service.leases[0].released, service.requests) == (1, [])
+
+
+def test_typed_contents_come_in_ordinary_memory() -> None:
+    service = GrpcFakeService()
+    made = pb.ModelInferRequest(model_name="m")
+    made.inputs.add(name="X", datatype="INT32", shape=[50_000]).contents.int_contents.extend(range(50_000))
+
+    async def main(service: FakeService, call: Caller) -> None:
+        reply = await call("ModelInfer", made, pb.ModelInferResponse)
+        assert len(reply.raw_output_contents[0]) == 200_000
+
+    with_door(main, service)
+    assert service.leases == []
+
+
+@pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+@pytest.mark.parametrize("size", [4, 100_000, 3_000_000])
+def test_compressed_requests_of_all_sizes(algorithm: grpc.Compression, size: int) -> None:
+    async def main(service: FakeService, call: Caller) -> None:
+        request = infer_request(values=bytes(size))
+        reply = await call("ModelInfer", request, pb.ModelInferResponse, compression=algorithm)
+        assert len(reply.raw_output_contents[0]) == size
+
+    with_door(main)
+
+
+@pytest.mark.parametrize("level", ["low", "medium", "high"])
+def test_compressed_answers_of_all_sizes(level: str) -> None:
+    async def main(service: FakeService, call: Caller) -> None:
+        for values in (bytes(4), LARGE[:40_000], LARGE):
+            reply = await call("ModelInfer", infer_request(values=values), pb.ModelInferResponse)
+            assert reply.raw_output_contents[0] == values
+        stream = call.channel.stream_stream(STREAM)()
+        await stream.write(infer_request(values=LARGE).SerializeToString())
+        await stream.done_writing()
+        (data,) = [data async for data in stream]
+        assert pb.ModelStreamInferResponse.FromString(data).infer_response.raw_output_contents[0] == LARGE
+
+    with_door(main, settings=GrpcSettings(compression_level=level))
+
+
+@pytest.mark.parametrize("ending", ["done", "fault"])
+def test_messages_of_a_stream_keep_their_order_while_one_is_deflated_elsewhere(
+    ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop deflates nothing that is large; what is said last, comes last."""
+    deflate, in_loop = grpc_wire.deflate, []
+
+    def watched(message: bytes, encoding: str) -> tuple[int, bytes]:
+        if threading.current_thread() is threading.main_thread():
+            in_loop.append(len(message))
+        return deflate(message, encoding)
+
+    monkeypatch.setattr(grpc_wire, "deflate", watched)
+    many = np.random.default_rng(1).integers(0, 9, 3_900_000, np.uint8).tobytes()  # slow for zlib
+    sent = [LARGE, b"1234", many, b"5678"]
+
+    async def main(service: FakeService, call: Caller) -> None:
+        strict = (("triton_grpc_error", "true"),)
+        stream = call.channel.stream_stream(STREAM)(metadata=strict)
+
+        async def write() -> None:  # beside reading: who reads nothing is not read from
+            for values in sent:
+                await stream.write(infer_request(values=values).SerializeToString())
+            if ending == "fault":
+                await stream.write(b"\xff")
+            await stream.done_writing()
+
+        writing = asyncio.ensure_future(write())
+        got = [pb.ModelStreamInferResponse.FromString(await stream.read())]
+        assert (await call("ServerLive", pb.ServerLiveRequest(), pb.ServerLiveResponse)).live
+        with contextlib.suppress(grpc.RpcError):  # of the ending that is one
+            while (data := await stream.read()) is not grpc.aio.EOF:
+                got.append(pb.ModelStreamInferResponse.FromString(data))
+        await writing
+        assert [one.infer_response.raw_output_contents[0] for one in got] == sent
+        assert await stream.code() == (grpc.StatusCode.OK if ending == "done" else grpc.StatusCode.INTERNAL)
+
+    with_door(main, settings=GrpcSettings(compression_level="low"))
+    assert max(in_loop, default=0) <= SMALL
+
+
+def test_a_client_that_leaves_while_its_answers_are_deflated_holds_nothing() -> None:
+    async def main() -> None:
+        sent: list[int] = []
+        taken: list[int] = []
+        released: list[str] = []
+
+        def send(flag: int, message: bytes) -> int:
+            sent.append(flag)
+            return 0
+
+        deflater = Deflater("gzip", send, taken.append, lambda: None)
+        for name in ("first", "second"):
+            assert deflater.write((LARGE,), len(LARGE), partial(released.append, name)) == len(LARGE) + 5
+        await asyncio.sleep(0)
+        deflater.drop()
+        ended = asyncio.Event()
+        deflater.then(ended.set)
+        await asyncio.wait_for(ended.wait(), 20)
+        assert (sent, taken, released) == ([], [], ["first", "second"])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("method", ["unary", "stream"])
+def test_what_cannot_be_deflated_fails_its_call(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(message: bytes, encoding: str) -> tuple[int, bytes]:
+        raise MemoryError
+
+    monkeypatch.setattr(grpc_wire, "deflate", fail)
+
+    async def main(service: FakeService, call: Caller) -> None:
+        if method == "unary":
+            code, text = await call.refusal("ModelInfer", infer_request(values=LARGE))
+            assert (code, "its log says why" in text) == ("INTERNAL", True)
+            return
+        stream = call.channel.stream_stream(STREAM)()
+        for _ in range(2):
+            await stream.write(infer_request(values=LARGE).SerializeToString())
+        assert await asyncio.wait_for(stream.code(), 20) == grpc.StatusCode.INTERNAL
+
+    with_door(main, settings=GrpcSettings(compression_level="low"))
+
+
+def test_messages_of_a_stream_keep_their_order_while_one_is_inflated_elsewhere() -> None:
+    async def main() -> None:
+        async with raw_scene() as scene:
+            raw = await scene.connect(limit=1 << 26)
+            raw.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]), frames.window_update(0, 2**30))
+            raw.begin(1, block(STREAM, grpc_encoding="gzip"))
+            large = infer_request(request_id="a", values=bytes(8_000_000)).SerializeToString()
+            raw.data(1, message(gzip.compress(large), 1))
+            raw.data(1, message(infer_request(request_id="b").SerializeToString()))
+            raw.data(1, message(gzip.compress(large.replace(b"\x01a", b"\x01c", 1)), 1))
+            raw.data(1, message(infer_request(request_id="d").SerializeToString()), end=True)
+            while len(scene.service.requests) < 4:
+                await asyncio.sleep(0.001)
+            assert [request.id for request in scene.service.requests] == ["a", "b", "c", "d"]
+
+    asyncio.run(main())
+
+
+def test_a_message_that_comes_while_one_is_inflated_keeps_its_claim() -> None:
+    async def main() -> None:
+        async with raw_scene() as scene:
+            memory = scene.server._sharing.memory
+            scene.service.later = True  # a request keeps its message
+            raw = await scene.connect(limit=1 << 26)
+            raw.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]), frames.window_update(0, 2**30))
+            raw.begin(1, block(STREAM, grpc_encoding="gzip"))
+            first = infer_request(values=bytes(8_000_000)).SerializeToString()
+            second = message(infer_request(values=bytes(100_000)).SerializeToString())
+            raw.data(1, message(gzip.compress(first), 1) + second[:50_000])
+            while len(scene.service.requests) < 1:
+                await asyncio.sleep(0.001)
+            assert memory.used == len(first) + len(second) - 5
+            raw.data(1, second[50_000:], end=True)
+            while len(scene.service.requests) < 2:
+                await asyncio.sleep(0.001)
+            for answer in scene.service.waiting:
+                answer()
+            assert await raw.status(1) == (0, "")
+            await until(lambda: memory.used == 0)
+
+    asyncio.run(main())
+
+
+def test_what_waits_for_a_message_that_cannot_be_inflated_gives_its_memory_back() -> None:
+    async def main() -> None:
+        async with raw_scene() as scene:
+            raw = await scene.connect(limit=1 << 26)
+            raw.begin(1, block(STREAM, grpc_encoding="gzip"))
+            raw.data(1, message(bytes(100_000), 1) + message(infer_request(values=bytes(100_000)).SerializeToString()))
+            assert (await raw.status(1))[0] == 3
+            assert [lease.released for lease in scene.service.leases] == [1]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "text"),
+    [
+        (b"no gzip", 3, "no gzip data"),
+        (gzip.compress(b"x" * 1000, mtime=0)[:-9], 3, "ends too early"),
+        (gzip.compress(bytes(2_000_000), mtime=0), 8, "larger than max"),
+        (zlib.compress(b""), 3, "no gzip data"),
+    ],
+)
+def test_compressed_messages_that_are_refused(data: bytes, code: int, text: str) -> None:
+    async def main() -> None:
+        async with raw_scene(settings=GrpcSettings(max_message=1_500_000)) as scene:
+            raw = await scene.connect()
+            raw.begin(1, block(grpc_encoding="gzip"))
+            raw.data(1, message(data, 1), end=True)
+            status, said = await raw.status(1)
+            assert (status, text in said) == (code, True)
+
+    asyncio.run(main())

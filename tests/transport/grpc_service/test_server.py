@@ -1,0 +1,229 @@
+"""The gRPC door: calls over a real channel, refusals, metadata, cancellation, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+from edge_serve.errors import InvalidArgument, Unavailable
+from edge_serve.protocol import grpc_service_pb2 as pb
+from edge_serve.protocol.routes import Group
+from edge_serve.transport.grpc.call_head import GrpcSettings
+from tests.transport.grpc_scene import Caller, GrpcFakeService, door, infer_request, with_door
+from tests.transport.v2_scene import FakeLease, FakeService
+
+
+def test_infer_answers_with_raw_contents() -> None:
+    async def main(service: FakeService, call: Caller) -> None:
+        reply = await call("ModelInfer", infer_request(request_id="i"), pb.ModelInferResponse)
+
+        assert (reply.model_name, reply.model_version, reply.id) == ("m", "3", "i")
+        assert list(reply.raw_output_contents) == [b"\1\0\0\0"]
+        assert not reply.parameters
+
+    with_door(main)
+
+
+def test_memory_of_a_response_is_given_back() -> None:
+    lease = FakeLease(memoryview(b""), 0)
+
+    async def main(service: FakeService, call: Caller) -> None:
+        await call("ModelInfer", infer_request())
+
+    with_door(main, GrpcFakeService(response_lease=lease))
+    assert lease.released == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "text"),
+    [
+        (infer_request("nope"), "NOT_FOUND", "Request for unknown model: 'nope' is not found"),
+        (infer_request("broken"), "INTERNAL", "the server failed to handle this request, its log says why"),
+        (b"\xff", "INTERNAL", "Unable to parse request"),
+        (pb.ModelInferRequest(model_name="d"), "UNIMPLEMENTED",
+         "ModelInfer RPC doesn't support models with decoupled transaction policy"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_run_has_a_code_and_a_text(request_: object, code: str, text: str) -> None:
+    async def main(service: FakeService, call: Caller) -> None:
+        assert await call.refusal("ModelInfer", request_) == (code, text)
+
+    with_door(main)
+
+
+def test_a_models_error_becomes_its_code() -> None:
+    async def main(service: FakeService, call: Caller) -> None:
+        assert await call.refusal("ModelInfer", infer_request()) == ("UNAVAILABLE", "later")
+
+    with_door(main, GrpcFakeService(error=Unavailable("later")))
+
+
+def test_a_client_that_leaves_cancels_its_request() -> None:
+    async def main(service: FakeService, call: Caller) -> None:
+        running = call.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(
+            infer_request().SerializeToString()
+        )
+        while not service.waiting:
+            await asyncio.sleep(0.001)
+        running.cancel()
+        while not service.ticket.cancelled:
+            await asyncio.sleep(0.001)
+        service.waiting.pop()()  # the late answer gives its memory back
+
+    lease = FakeLease(memoryview(b""), 0)
+    with_door(main, GrpcFakeService(later=True, response_lease=lease))
+    assert lease.released == 1
+
+
+def test_a_deadline_cancels_and_is_told_to_the_worker() -> None:
+    async def main(service: FakeService, call: Caller) -> None:
+        path = "/inference.GRPCInferenceService/ModelInfer"
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call.channel.unary_unary(path)(infer_request().SerializeToString(), timeout=0.2)
+        assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        while not service.ticket.cancelled:
+            await asyncio.sleep(0.001)
+        assert 0 < service.requests[0].deadline_ns < 1_000 + 205_000_000  # gRPC rounds it up
+
+    with_door(main, GrpcFakeService(later=True))
+
+
+def test_unknown_calls_are_unimplemented() -> None:
+    async def main(service: FakeService, call: Caller) -> None:
+        assert (await call.refusal("Nope"))[0] == "UNIMPLEMENTED"
+        assert (await call.refusal("/other.Service/X"))[0] == "UNIMPLEMENTED"
+
+    with_door(main)
+
+
+def test_restricted_calls_need_their_key() -> None:
+    settings = GrpcSettings(restricted={Group.INFERENCE: ("triton-grpc-protocol-k", "v")})
+    text = "This protocol is restricted, expecting header 'triton-grpc-protocol-k'"
+
+    async def main(service: FakeService, call: Caller) -> None:
+        assert await call.refusal("ModelInfer", infer_request()) == ("UNAVAILABLE", text)
+        wrong = (("triton-grpc-protocol-k", "x"),)
+        assert await call.refusal("ModelInfer", infer_request(), metadata=wrong) == ("UNAVAILABLE", text)
+        await call("ModelInfer", infer_request(), metadata=(("triton-grpc-protocol-k", "v"),))
+        await call("ServerLive")
+        stream = call.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+        with pytest.raises(grpc.aio.AioRpcError, match="restricted"):
+            await stream.read()
+
+    with_door(main, settings=settings)
+
+
+def test_metadata_that_matches_becomes_parameters() -> None:
+    async def main(service: FakeService, call: Caller) -> None:
+        await call("ModelInfer", infer_request(), metadata=(("x-one", " 1 "), ("other", "2"), ("x-raw-bin", b"\0")))
+        assert service.requests[0].parameters == {"x-one": " 1 "}
+        code, text = await call.refusal("ModelInfer", infer_request(), metadata=(("triton_x-y", "1"),))
+        assert (code, "reserved" in text) == ("INVALID_ARGUMENT", True)
+
+    with_door(main, settings=GrpcSettings(header_forward_pattern="X-"))
+
+
+def test_a_stream_answers_and_ends_with_its_client() -> None:
+    async def main(service: FakeService, call: Caller) -> None:
+        stream = call.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+        for name in ("a", "b"):
+            await stream.write(infer_request(request_id=name).SerializeToString())
+        await stream.done_writing()
+        replies = [pb.ModelStreamInferResponse.FromString(data) async for data in stream]
+
+        assert [reply.infer_response.id for reply in replies] == ["a", "b"]
+        assert await stream.code() is grpc.StatusCode.OK
+
+    with_door(main)
+
+
+def test_a_strict_stream_ends_with_the_errors_code() -> None:
+    async def main(service: FakeService, call: Caller) -> None:
+        metadata = (("triton_grpc_error", "true"),)
+        stream = call.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")(metadata=metadata)
+        await stream.write(infer_request().SerializeToString())
+        while not service.waiting:
+            await asyncio.sleep(0.01)
+        service.waiting.pop()()
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await stream.read()
+        assert (raised.value.code(), raised.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "no")
+
+    with_door(main, GrpcFakeService(error=InvalidArgument("no"), later=True))
+
+
+@pytest.mark.parametrize(("level", "most"), [("none", 200_000), ("low", 5_000), ("high", 5_000)])
+def test_responses_are_compressed_when_asked_for(level: str, most: int) -> None:
+    async def main() -> None:
+        async with door(GrpcFakeService(), GrpcSettings(compression_level=level)) as (server, _):
+            received = 0
+            upstream = server.address.rpartition(":")
+
+            async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, counts: bool) -> None:
+                nonlocal received
+                while data := await reader.read(65536):
+                    received += len(data) if counts else 0
+                    writer.write(data)
+                writer.close()
+
+            async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                up_reader, up_writer = await asyncio.open_connection(upstream[0], int(upstream[2]))
+                await asyncio.gather(pipe(reader, up_writer, False), pipe(up_reader, writer, True))
+
+            async with await asyncio.start_server(forward, "127.0.0.1", 0) as between:
+                port = between.sockets[0].getsockname()[1]
+                async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                    request = infer_request(values=bytes(100_000))
+                    reply = await Caller(channel)("ModelInfer", request, pb.ModelInferResponse)
+
+            assert len(reply.raw_output_contents[0]) == 100_000
+            assert received < most
+            assert (received > 100_000) == (level == "none")
+
+    asyncio.run(main())
+
+
+def test_compressed_requests_are_read() -> None:
+    async def main(service: FakeService, call: Caller) -> None:
+        data = infer_request(values=bytes(100_000))
+        reply = await call("ModelInfer", data, pb.ModelInferResponse, compression=grpc.Compression.Gzip)
+        assert len(reply.raw_output_contents[0]) == 100_000
+
+    with_door(main)
+
+
+def test_draining_lets_calls_under_way_finish() -> None:
+    async def main() -> None:
+        service = GrpcFakeService(later=True)
+        async with door(service) as (server, call):
+            running = asyncio.create_task(call("ModelInfer", infer_request(), pb.ModelInferResponse))
+            while not service.waiting:
+                await asyncio.sleep(0.001)
+            draining = asyncio.create_task(server.drain(10.0))
+            await asyncio.sleep(0)
+            service.waiting.pop()()
+
+            assert (await running).model_name == "m"
+            assert await asyncio.wait_for(draining, 5) == 0
+
+    asyncio.run(main())
+
+
+def test_reflection_lists_the_services() -> None:
+    reflection = pytest.importorskip("grpc_reflection.v1alpha.reflection_pb2")
+
+    async def main(service: FakeService, call: Caller) -> None:
+        stream = call.channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")()
+        await stream.write(reflection.ServerReflectionRequest(list_services="").SerializeToString())
+        reply = reflection.ServerReflectionResponse.FromString(await stream.read())
+        names = {one.name for one in reply.list_services_response.service}
+        assert {"inference.GRPCInferenceService", "grpc.health.v1.Health"} <= names
+        wanted = reflection.ServerReflectionRequest(file_containing_symbol="inference.GRPCInferenceService")
+        await stream.write(wanted.SerializeToString())
+        reply = reflection.ServerReflectionResponse.FromString(await stream.read())
+        assert reply.file_descriptor_response.file_descriptor_proto
+        await stream.done_writing()
+
+    with_door(main)

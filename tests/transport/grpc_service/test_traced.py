@@ -1,0 +1,139 @@
+"""What the gRPC door tells of traced requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.settings import TraceSettings
+from edge_serve.messages.trace import Arrival, Trace
+from edge_serve.protocol import grpc_service_pb2 as pb
+from edge_serve.tensors import Buffer
+from edge_serve.tracing.tracing import Tracing
+from edge_serve.transport.grpc.call_head import Asked
+from edge_serve.transport.grpc_service.traced import TracedCall
+from tests.tracing.recorder import Collected, Steps
+from tests.transport.grpc_scene import Caller, GrpcFakeService, door, infer_request
+from tests.transport.http_scene import until
+from tests.transport.traced_service import TracedService
+
+STARTED, ENDED = ["REQUEST_START", "QUEUE_START"], ["REQUEST_END"]
+READ = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
+SENT = ["INFER_RESPONSE_COMPLETE", "GRPC_SEND_START", "GRPC_SEND_END"]
+
+
+class Traced(TracedService, GrpcFakeService):
+    """Over gRPC."""
+
+    def marks(self, number: int) -> dict[str, int]:
+        return dict(self.traces[number].timestamps or ())
+
+
+def with_traced(tmp_path: Path, test: Callable[[Traced, Caller], Awaitable[None]]) -> None:
+    service = Traced(Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps()))
+
+    async def main() -> None:
+        async with door(service) as (server, call):
+            await call("ServerLive", pb.ServerLiveRequest())
+            server.trace(service.tracing)
+            await asyncio.wait_for(test(service, call), 20)
+
+    asyncio.run(main())
+    service.tracing.close()
+
+
+def test_calls_are_traced_and_wait_since_the_one_before(tmp_path: Path) -> None:
+    async def story(service: Traced, call: Caller) -> None:
+        for _ in range(2):
+            await call("ModelInfer", infer_request())
+        first, second = service.marks(0), service.marks(1)
+        assert [list(first), list(second)] == [[*STARTED, *ENDED, *READ, *SENT]] * 2
+        assert first["GRPC_WAITREAD_END"] == second["GRPC_WAITREAD_START"]
+        assert all(trace.closed for trace in service.traces)
+
+    with_traced(tmp_path, story)
+
+
+def test_an_error_is_sent_too(tmp_path: Path) -> None:
+    async def story(service: Traced, call: Caller) -> None:
+        service.error = Internal("no")
+        assert await call.refusal("ModelInfer", infer_request()) == ("INTERNAL", "no")
+        assert list(service.marks(0)) == [*STARTED, *ENDED, *READ, *SENT]
+        assert service.traces[0].closed
+
+    with_traced(tmp_path, story)
+
+
+def test_a_call_that_is_given_up_ends_with_the_models_last_word(tmp_path: Path) -> None:
+    async def story(service: Traced, call: Caller) -> None:
+        service.later = True
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(call("ModelInfer", infer_request()), 0.05)
+        await until(lambda: service.ticket.cancelled)
+        assert not service.traces[0].closed
+        service.waiting.pop()()
+        assert service.traces[0].closed
+
+    with_traced(tmp_path, story)
+
+
+def test_a_refused_call_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def story(service: Traced, call: Caller) -> None:
+        assert (await call.refusal("ModelInfer", infer_request("unknown")))[0] != "OK"
+        assert service.traces == []
+        assert service.tracing.arrival is None
+
+    with_traced(tmp_path, story)
+
+
+def test_each_request_of_a_stream_is_traced(tmp_path: Path) -> None:
+    async def story(service: Traced, call: Caller) -> None:
+        stream = call.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+        for _ in range(2):
+            await stream.write(infer_request().SerializeToString())
+            await stream.read()
+        await stream.done_writing()
+        assert [list(service.marks(number)) for number in (0, 1)] == [[*STARTED, *ENDED, *READ, *SENT]] * 2
+        assert service.marks(0)["GRPC_WAITREAD_END"] == service.marks(1)["GRPC_WAITREAD_START"]
+        assert all(trace.closed for trace in service.traces)
+
+    with_traced(tmp_path, story)
+
+
+# ---- the call -----------------------------------------------------------------------------------------------------
+
+
+class Call:
+    """Keeps what is answered."""
+
+    def __init__(self) -> None:
+        self.asked = Asked()
+        self.on_cancelled: Callable[[], None] | None = None
+        self.sent: list[Callable[[], None] | None] = []
+
+    def reply(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None:
+        self.sent.append(on_sent)
+
+    def fail(self, error: EdgeServeError) -> None:
+        raise AssertionError("it goes well")
+
+
+def test_an_answer_is_sent_when_nobody_reads_it_any_more() -> None:
+    below, arrival = Call(), Arrival((), late=True)
+    trace = Trace(1, Collected(), timestamps=True, tensors=False)
+    arrival.traced(trace)
+    trace.leave()
+    call, freed = TracedCall(below, arrival), list[bool]()
+    call.on_cancelled = print
+    call.reply((b"x",), 1, lambda: freed.append(True))
+    assert (below.on_cancelled, trace.closed) == (print, False)
+    (sent,) = below.sent
+    assert sent is not None
+    sent()
+
+    assert (freed, trace.closed) == ([True], True)
+    assert [name for name, _ in trace.timestamps or ()] == ["GRPC_SEND_START", "GRPC_SEND_END"]

@@ -1,0 +1,122 @@
+"""Clients that dawdle, on a clock that moves only when told."""
+
+from __future__ import annotations
+
+from edge_serve.transport.http.connection import HttpConnection
+from edge_serve.transport.http.limits import HttpLimits
+from tests.transport.http_scene import Recorder, Scene, play, scene, until
+
+
+async def connections(here: Scene) -> list[HttpConnection]:
+    """The server's side of the open connections."""
+    await until(lambda: here.server.counters.connections)
+    return list(here.server.connections)
+
+
+TIMEOUTS = HttpLimits(
+    idle_timeout=50, head_timeout=20, body_timeout=30, write_timeout=40, linger_timeout=10, unsent=1000
+)  # fmt: skip
+
+
+def test_an_idle_connection_is_closed() -> None:
+    async def story() -> None:
+        async with scene(limits=TIMEOUTS) as here:
+            client = await here.connect()
+            client.get("/")
+            await client.reply()
+            here.pass_time(49)
+            client.get("/")
+            await client.reply()
+            here.pass_time(49)
+            assert here.server.counters.connections == 1
+            here.pass_time(2)
+
+            assert await client.closed()
+            assert here.server.counters.connections == 0
+
+    play(story)
+
+
+def test_a_head_that_trickles_in() -> None:
+    async def story() -> None:
+        async with scene(limits=TIMEOUTS) as here:
+            client = await here.connect()
+            (connection,) = await connections(here)
+            for received, byte in enumerate(b"GET / HT"):
+                client.send(bytes((byte,)))
+                await until(lambda received=received: connection._reader.received > received)  # type: ignore[misc]
+                here.pass_time(2.4)  # a byte now and then is no excuse
+            here.pass_time(2.4)
+            reply = await client.reply()
+
+            assert (reply.status, reply.headers["connection"]) == (408, "close")
+
+    play(story)
+
+
+def test_a_body_that_stands_still() -> None:
+    async def story() -> None:
+        async with scene(limits=TIMEOUTS) as here:
+            client = await here.connect()
+            (connection,) = await connections(here)
+            client.send(b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\n")
+            await until(lambda: connection._reader.in_body)
+            for kib in (2, 4, 6):
+                client.send(bytes(2048))
+                await until(lambda kib=kib: connection._reader.received >> 10 == kib)  # type: ignore[misc]
+                here.pass_time(29)
+            assert here.server.counters.requests == {}
+            client.send(bytes(10))  # too little to count as progress
+            here.pass_time(2)
+
+            assert (await client.reply()).status == 408
+
+    play(story)
+
+
+def test_a_reader_that_stands_still() -> None:
+    async def story() -> None:
+        application = Recorder(lambda exchange: exchange.reply(200, (bytes(20_000_000),)))
+        async with scene(application, TIMEOUTS) as here:
+            client = await here.connect()
+            client.get("/")
+            await until(lambda: application.exchanges)
+            (connection,) = await connections(here)
+            await until(lambda: connection._writing)
+            here.pass_time(39)
+            assert here.server.counters.connections == 1
+            here.pass_time(2)
+
+            assert here.server.counters.connections == 0
+
+    play(story)
+
+
+def test_the_application_may_take_its_time() -> None:
+    async def story() -> None:
+        async with scene(Recorder(hold=True), TIMEOUTS) as here:
+            client = await here.connect()
+            client.get("/slow")
+            await until(lambda: here.application.exchanges)
+            here.pass_time(10_000)
+            here.application.answer(here.application.exchanges[0])
+
+            assert (await client.reply()).body == b"/slow 0"
+
+    play(story)
+
+
+def test_a_refused_client_that_does_not_close() -> None:
+    async def story() -> None:
+        async with scene(limits=TIMEOUTS) as here:
+            client = await here.connect()
+            client.send(b"NONSENSE\r\n\r\n")
+            assert (await client.reply()).status == 400
+            client.send(b"more")
+            here.pass_time(9)
+            assert here.server.counters.connections == 1
+            here.pass_time(2)
+
+            assert here.server.counters.connections == 0
+
+    play(story)

@@ -1,0 +1,240 @@
+"""HTTP over TLS: the same door behind a handshake."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from pathlib import Path
+
+import pytest
+
+from edge_serve.transport.door.exchange import Exchange
+from edge_serve.transport.door.reloaded import Reloaded
+from edge_serve.transport.http.exchange import HttpExchange
+from edge_serve.transport.http.limits import HttpLimits
+from edge_serve.transport.sockets.tls import TlsFiles, make_context
+from tests.certificates import Authority
+from tests.transport.http_scene import Recorder, play, scene, until
+
+LARGE = bytes(range(256)) * 20_000
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+def context_of(authority: Authority, *, demanded: bool = False) -> ssl.SSLContext:
+    pair = authority.issue()
+    clients = str(authority.root) if demanded else ""
+    return make_context(TlsFiles(str(pair.certificate), str(pair.key), clients, demanded), ("http/1.1",))
+
+
+def test_requests_large_and_small_and_pipelined(authority: Authority) -> None:
+    def handle(exchange: object) -> None:
+        application.exchanges[-1].reply(200, (application.exchanges[-1].body,))
+
+    application = Recorder(handle)
+
+    async def story() -> None:
+        context = context_of(authority)
+        async with scene(application, tls=lambda: context) as here:
+            client = await here.connect(authority.client(alpn="http/1.1"))
+            for body in (b"small", LARGE, b""):
+                client.post("/echo", body)
+                assert (await client.reply()).body == body
+            for number in range(20):
+                client.post("/echo", str(number).encode())
+            assert [(await client.reply()).body for _ in range(20)] == [str(number).encode() for number in range(20)]
+
+    play(story)
+
+
+def test_for_traces_it_is_noted_when_a_request_began(authority: Authority) -> None:
+    async def story() -> None:
+        def handle(exchange: Exchange) -> None:
+            assert isinstance(exchange, HttpExchange)
+            begun.append(exchange.begun_ns)
+            exchange.reply(200)
+
+        begun: list[int] = []
+        application = Recorder(handle)
+        context = context_of(authority)
+        async with scene(application, tls=lambda: context) as here:
+            client = await here.connect(authority.client(alpn="http/1.1"))
+            client.get("/before")
+            await client.reply()
+            here.server.trace(True)
+            client.post("/large", LARGE)
+            await client.reply()
+            here.clock.seconds += 5
+            client.get("/small")
+            await client.reply()
+            assert begun == [0, 1_000_000_000_000, 1_005_000_000_000]
+
+    play(story)
+
+
+def test_a_body_is_received_straight_into_its_place(authority: Authority) -> None:
+    async def story() -> None:
+        application = Recorder()
+        application.places = True
+        context = context_of(authority)
+        async with scene(application, tls=lambda: context) as here:
+            client = await here.connect(authority.client())
+            client.post("/there", LARGE)
+            await client.reply()
+            assert bytes(application.slots[0].memory[: len(LARGE)]) == LARGE
+
+    play(story)
+
+
+def test_bytes_that_openssl_holds_are_not_forgotten_when_reading_was_stopped(authority: Authority) -> None:
+    """More requests than may be pipelined come in one record; the last of them is answered all the same."""
+
+    async def story() -> None:
+        application = Recorder(hold=True)
+        context = context_of(authority)
+        async with scene(application, HttpLimits(pipelined=2, receive_buffer=1024), tls=lambda: context) as here:
+            client = await here.connect(authority.client())
+            client.send(b"".join(b"GET /%d HTTP/1.1\r\nX: %s\r\n\r\n" % (n, b"y" * 300) for n in range(20)))
+            for number in range(20):
+                await until(lambda: len(application.exchanges) > number)  # noqa: B023
+                application.answer(application.exchanges[number])
+                assert (await client.reply()).body == b"/%d 0" % number
+
+    play(story)
+
+
+def test_a_slow_reader_gets_all(authority: Authority) -> None:
+    async def story() -> None:
+        application = Recorder(lambda exchange: exchange.reply(200, (LARGE,)))
+        context = context_of(authority)
+        async with scene(application, tls=lambda: context) as here:
+            client = await here.connect(authority.client())
+            client.get("/")
+            await client.reader.readuntil(b"\r\n\r\n")
+            got = 0
+            while got < len(LARGE):
+                await asyncio.sleep(0.001)
+                data = await client.reader.read(100_000)
+                assert data == LARGE[got : got + len(data)]
+                got += len(data)
+
+    play(story)
+
+
+def test_the_last_answer_ends_with_a_goodbye(authority: Authority) -> None:
+    async def story() -> None:
+        context = context_of(authority)
+        async with scene(tls=lambda: context) as here:
+            client = await here.connect(authority.client())
+            client.get("/", "Connection: close\r\n")
+            assert (await client.reply()).status == 200
+            assert await client.rest() == b""
+
+    play(story)
+
+
+def test_http_without_tls_is_told_so(authority: Authority) -> None:
+    async def story() -> None:
+        context = context_of(authority)
+        async with scene(tls=lambda: context) as here:
+            client = await here.connect()
+            client.get("/v2")
+            reply = await client.reply()
+            assert reply.status == 400
+            assert b"use https://" in reply.body
+            assert await client.closed()
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\0" * 100, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 600, b"\xff"],
+    ids=["zeros", "hello", "little"],
+)
+def test_garbage_costs_its_connection_only(authority: Authority, data: bytes) -> None:
+    async def story() -> None:
+        context = context_of(authority)
+        async with scene(limits=HttpLimits(handshake_timeout=0.2), tls=lambda: context) as here:
+            bad = await here.connect()
+            bad.send(data)
+            good = await here.connect(authority.client())
+            good.get("/")
+            assert (await good.reply()).status == 200
+            with contextlib.suppress(ConnectionResetError):
+                await bad.rest()  # an alert, or nothing, then the end
+
+    play(story)
+
+
+def test_a_client_that_never_shakes_hands_is_closed(authority: Authority) -> None:
+    async def story() -> None:
+        context = context_of(authority)
+        async with scene(limits=HttpLimits(handshake_timeout=0.05), tls=lambda: context) as here:
+            assert await (await here.connect()).closed()
+
+    play(story)
+
+
+def test_handshakes_count_as_connections(authority: Authority) -> None:
+    async def story() -> None:
+        context = context_of(authority)
+        async with scene(limits=HttpLimits(connections=1), tls=lambda: context) as here:
+            first = await here.connect()
+            await until(lambda: here.server.counters.connections_total == 1)
+            await here.connect()
+            assert await first.closed()
+            counters = here.server.counters
+            assert (counters.connections_refused, counters.connections_evicted, counters.handshakes_failed) == (0, 1, 1)
+
+    play(story)
+
+
+def test_mutual_tls(authority: Authority, tmp_path: Path) -> None:
+    async def story() -> None:
+        context = context_of(authority, demanded=True)
+        async with scene(tls=lambda: context) as here:
+            known = await here.connect(authority.client(authority.issue("client")))
+            known.get("/")
+            assert (await known.reply()).status == 200
+            stranger = Authority(tmp_path)
+            for pair in (None, stranger.issue("client")):
+                with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):  # noqa: PT012
+                    client = await here.connect(authority.client(pair))
+                    client.get("/")
+                    await client.reply()
+
+    play(story)
+
+
+def test_a_new_certificate_is_for_new_connections(authority: Authority) -> None:
+    async def story() -> None:
+        mine = authority.issue()
+        files = TlsFiles(str(mine.certificate), str(mine.key))
+        contexts = Reloaded("certificate", files.paths, lambda: make_context(files))
+        async with scene(tls=lambda: contexts.value) as here:
+            old = await here.connect(authority.client())
+            certificate = _certificate(old.writer)
+            other = authority.issue()
+            mine.key.write_bytes(other.key.read_bytes())  # for a moment they do not fit
+            await contexts.look()
+            mine.certificate.write_bytes(other.certificate.read_bytes())
+            await contexts.look()
+            assert await contexts.look()
+            new = await here.connect(authority.client())
+            assert _certificate(new.writer) != certificate
+            for client in (old, new):
+                client.get("/")
+                assert (await client.reply()).status == 200
+
+    play(story)
+
+
+def _certificate(writer: asyncio.StreamWriter) -> bytes:
+    found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    assert isinstance(found, bytes)
+    return found

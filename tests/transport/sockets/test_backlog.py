@@ -1,0 +1,63 @@
+"""When a stream is held, and when it goes on."""
+
+from __future__ import annotations
+
+from edge_serve.transport.sockets.backlog import GO_ON_BELOW, HOLD_ABOVE, MAX_UNREAD, Backlog
+
+SIZE = 4096
+
+
+def grown(above: int, backlog: Backlog | None = None) -> tuple[Backlog, int]:
+    """A backlog of events that just exceed `above` bytes, and how many they are."""
+    backlog, count = backlog or Backlog(), 0
+    while count * SIZE <= above:
+        backlog.add(SIZE)
+        count += 1
+    return backlog, count
+
+
+def test_it_is_held_above_one_bound_and_goes_on_below_a_lower_one() -> None:
+    backlog = Backlog()
+    backlog.add(HOLD_ABOVE // 2)
+    assert not backlog.must_hold()
+
+    backlog, count = grown(HOLD_ABOVE)
+    assert backlog.must_hold()
+    backlog.held = True
+    assert not backlog.must_hold()  # once is enough
+    assert not backlog.may_go_on()
+
+    for _ in range(count * 3 // 4 - 4):
+        backlog.take(SIZE)
+        assert not backlog.may_go_on()
+    for _ in range(8):
+        backlog.take(SIZE)
+    assert backlog.may_go_on()
+
+    backlog.held = False
+    assert not backlog.may_go_on()  # once is enough
+    assert not backlog.must_hold()
+
+
+def test_what_is_not_held_does_not_go_on() -> None:
+    assert not Backlog().may_go_on()
+
+
+def test_without_a_hold_there_is_an_end() -> None:
+    backlog, _ = grown(MAX_UNREAD)
+    assert backlog.is_too_much()
+
+    backlog.held = True
+    assert not backlog.is_too_much()
+
+
+def test_many_small_events_count_for_the_memory_that_they_take() -> None:
+    backlog = Backlog()
+    for _ in range(HOLD_ABOVE // 50):
+        backlog.add(30)
+
+    assert backlog.must_hold()
+
+
+def test_the_bounds_leave_the_client_something_to_read_while_the_model_wakes() -> None:
+    assert 0 < GO_ON_BELOW < HOLD_ABOVE < MAX_UNREAD
