@@ -66,7 +66,7 @@ docs: .venv/test  ## write the generated pages of docs/ again
 
 proto: .venv/test  ## write what is made from the .proto files again
 	$(BIN)/python -m edge_serve.config.generate
-	$(BIN)/python -m edge_serve.protocol.grpc_generate
+	$(BIN)/python -m edge_serve.protocol.grpc.generate
 
 clean:  ## remove .venv, caches and build output; fetched models stay
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 
 from benchmarks.report import Report, Row
 from edge_serve.messages.infer import Room
-from edge_serve.protocol.http1 import Head
+from edge_serve.protocol.http1.head import Head
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.door.listeners import listen_tcp
 from edge_serve.transport.http.server import HttpServer

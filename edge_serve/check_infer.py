@@ -27,7 +27,7 @@ from edge_serve.models.dependencies import members_of
 from edge_serve.models.registry import Registry
 from edge_serve.models.served import Served
 from edge_serve.models.warmup import make_requests, zeros
-from edge_serve.protocol.validate import validate
+from edge_serve.protocol.inference.validate import validate
 from edge_serve.tensors import DataType, Tensor
 
 #: correlation id of a sequence of one request

@@ -37,7 +37,7 @@ from edge_serve.models.registry import Registry
 from edge_serve.models.served import Served
 from edge_serve.models.ticket import OnResponse, Ticket
 from edge_serve.models.traced import check_traceable
-from edge_serve.protocol.validate import validate
+from edge_serve.protocol.inference.validate import validate
 from edge_serve.tracing.tracing import Tracing
 from edge_serve.workers.regions import Regions
 

@@ -28,7 +28,7 @@ from edge_serve.in_process.arrays import Inputs, Outputs, outputs_of, tensor_of
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter, RequestedOutput
 from edge_serve.models.repository import versions
 from edge_serve.models.reshape import reshape_inputs, reshape_outputs
-from edge_serve.protocol.validate import validate
+from edge_serve.protocol.inference.validate import validate
 from edge_serve.workers.mismatch import Mismatches
 
 #: how long a decoupled model may take until its final response, seconds

@@ -24,14 +24,14 @@ from edge_serve.clock import MonotonicClock
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.shared_memory import NamedRegions
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.protocol import http2_frames as wire
-from edge_serve.protocol.grpc_infer import GrpcInferDecoder
-from edge_serve.protocol.grpc_response import GrpcInferEncoder
-from edge_serve.protocol.grpc_service_pb2 import ModelInferRequest, ModelInferResponse
-from edge_serve.protocol.grpc_wire import PREFIX
-from edge_serve.protocol.http2 import Http2
-from edge_serve.protocol.http2_heads import Head, encode
-from edge_serve.protocol.routes import Group
+from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest, ModelInferResponse
+from edge_serve.protocol.grpc.infer import GrpcInferDecoder
+from edge_serve.protocol.grpc.response import GrpcInferEncoder
+from edge_serve.protocol.grpc.wire import PREFIX
+from edge_serve.protocol.http2 import frames as wire
+from edge_serve.protocol.http2.connection import Http2
+from edge_serve.protocol.http2.heads import Head, encode
+from edge_serve.protocol.v2.routes import Group
 from edge_serve.tensors import Buffer, DataType, Tensor
 from edge_serve.transport.grpc.call import GrpcCall, Unary
 from edge_serve.transport.grpc.call_head import Asked, GrpcSettings, Understanding

@@ -22,8 +22,8 @@ from edge_serve.messages.infer import (
     RequestedOutput,
 )
 from edge_serve.messages.metadata import IndexEntry
-from edge_serve.protocol.infer_header import MAX_CORRELATION_ID
-from edge_serve.protocol.json_text import UINT64_MAX
+from edge_serve.protocol.v2.infer_header import MAX_CORRELATION_ID
+from edge_serve.protocol.v2.json_text import UINT64_MAX
 
 
 @dataclass(frozen=True, slots=True)

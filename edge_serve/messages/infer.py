@@ -84,7 +84,7 @@ class InferRequest:
         deadline_ns: from the `timeout-ms` header, on the monotonic clock; 0 = none.
         binary_default: `binary_data_output`, for outputs when none are listed.
         lease: the arena slot that the tensors are views of, released when the backend is done with them.
-        rows: its batch size (1 when the model has no batch dimension), set by protocol/validate.py.
+        rows: its batch size (1 when the model has no batch dimension), set by protocol/inference/validate.py.
         validated: the signature it was checked against; None = not yet.
         seat: where its sequence sits in the instance, set when it runs; -1 = it is part of none, and keeps no state;
             NULL_SEAT = it only fills a row, and nobody wants its outputs.

@@ -28,7 +28,7 @@ from edge_serve.models.served import Served
 from edge_serve.models.ticket import Ticket
 from edge_serve.models.traced import TracedServed
 from edge_serve.models.waits import Place, Waits
-from edge_serve.protocol.validate import validate
+from edge_serve.protocol.inference.validate import validate
 from edge_serve.tensors import Tensor
 from edge_serve.workers.arena import Slot
 from edge_serve.workers.beside import copy, work

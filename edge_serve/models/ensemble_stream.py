@@ -20,7 +20,7 @@ from edge_serve.models.ensemble_member import fitted, mark_parameters, member_in
 from edge_serve.models.ensemble_shared import share
 from edge_serve.models.shared_lease import shares
 from edge_serve.models.ticket import OnResponse, Ticket
-from edge_serve.protocol.validate import validate
+from edge_serve.protocol.inference.validate import validate
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble_stream import Cell, StreamRun
 from edge_serve.tensors import Handle, Tensor

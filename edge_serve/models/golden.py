@@ -23,7 +23,7 @@ from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.models.driver import Driver
 from edge_serve.models.served import Runner, Served
-from edge_serve.protocol.validate import validate
+from edge_serve.protocol.inference.validate import validate
 from edge_serve.tensors import Tensor
 
 T = TypeVar("T")

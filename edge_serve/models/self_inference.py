@@ -26,7 +26,7 @@ from edge_serve.models.driver import Driver
 from edge_serve.models.golden import converse, read_limited, request_of
 from edge_serve.models.served import Served
 from edge_serve.models.warmup import make_requests, zeros
-from edge_serve.protocol.validate import validate
+from edge_serve.protocol.inference.validate import validate
 
 log = logging.getLogger(__name__)
 

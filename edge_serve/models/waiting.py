@@ -9,7 +9,7 @@ from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.models.served import Served
 from edge_serve.models.ticket import OnResponse, Ticket
-from edge_serve.protocol.validate import validate
+from edge_serve.protocol.inference.validate import validate
 
 
 class Waiter:

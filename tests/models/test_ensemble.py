@@ -25,7 +25,7 @@ from edge_serve.models.ensemble import EnsembleRunner, member_labels
 from edge_serve.models.served import Served
 from edge_serve.models.statistics import new_statistics
 from edge_serve.models.ticket import OnResponse
-from edge_serve.protocol.validate import validate
+from edge_serve.protocol.inference.validate import validate
 from edge_serve.scheduling.ensemble import ensemble_plan
 from edge_serve.tensors import DataType, Shape, Tensor
 from tests.leases import Slot

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Lease
-from edge_serve.protocol.http1 import Head, HeadParser, MessageLimits
-from edge_serve.protocol.http1_reader import RequestReader
+from edge_serve.protocol.http1.head import Head, HeadParser, MessageLimits
+from edge_serve.protocol.http1.reader import RequestReader
 
 Seen = tuple[str, str, bytes]
 

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from edge_serve.protocol import http2_frames as frames
-from edge_serve.protocol.http2 import Http2
-from edge_serve.protocol.http2_frames import (
+from edge_serve.protocol.http2 import frames as frames
+from edge_serve.protocol.http2.connection import Http2
+from edge_serve.protocol.http2.frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
@@ -19,8 +19,8 @@ from edge_serve.protocol.http2_frames import (
     Code,
     Setting,
 )
-from edge_serve.protocol.http2_heads import Head, encode, literal
-from edge_serve.protocol.http2_stream import Stream
+from edge_serve.protocol.http2.heads import Head, encode, literal
+from edge_serve.protocol.http2.stream import Stream
 from edge_serve.tensors import Buffer
 
 #: a request head as a block without the dynamic table

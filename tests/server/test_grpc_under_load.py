@@ -15,7 +15,7 @@ import grpc
 import pytest
 from hpack import Encoder
 
-from edge_serve.protocol import grpc_service_pb2 as pb
+from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from tests.server.load import Load, busy
 from tests.server.running import PATIENCE, Running, python_model, running
 from tests.server.secured import Keys

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from google.protobuf.message import Message
 
-from edge_serve.protocol.grpc_service_pb2 import ModelInferRequest, ModelStatisticsRequest, RepositoryIndexRequest
+from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest, ModelStatisticsRequest, RepositoryIndexRequest
 from tests.certificates import Authority
 from tests.server import watched
 from tests.server.many_models import small_models

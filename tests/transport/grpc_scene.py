@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from edge_serve.config.model_config_pb2 import ModelConfig
-from edge_serve.protocol import grpc_service_pb2 as pb
+from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.transport.door.listeners import listen_tcp
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc_service.server import GrpcServer

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Room
-from edge_serve.protocol.http1 import Head
+from edge_serve.protocol.http1.head import Head
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.door.listeners import Listener, listen_tcp
 from edge_serve.transport.door.shared_limits import Sharing

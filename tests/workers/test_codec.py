@@ -19,9 +19,9 @@ import pytest
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.protocol import generate
-from edge_serve.protocol.infer import InferDecoder
-from edge_serve.protocol.infer_response import InferEncoder
+from edge_serve.protocol.v2 import generate
+from edge_serve.protocol.v2.infer import InferDecoder
+from edge_serve.protocol.v2.infer_response import InferEncoder
 from edge_serve.tensors import Buffer, DataType, Tensor
 from edge_serve.workers import arena as arena_module
 from edge_serve.workers.arena import Arena, Budget

@@ -17,7 +17,7 @@ from edge_serve.access.roles import Role
 from edge_serve.access.tokens import Tokens, read_tokens
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.peer import Peer
-from edge_serve.protocol.routes import Group, Operation
+from edge_serve.protocol.v2.routes import Group, Operation
 from edge_serve.transport.door.reloaded import Reloaded
 
 log = logging.getLogger(__name__)

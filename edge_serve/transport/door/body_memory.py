@@ -13,7 +13,7 @@ from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Overloaded
 from edge_serve.messages.infer import Lease
-from edge_serve.protocol.http1_errors import ContentTooLarge, RequestTimeout
+from edge_serve.protocol.http1.errors import ContentTooLarge, RequestTimeout
 
 #: what a chunked body asks for at once
 STEP = 1 << 20

@@ -1,6 +1,6 @@
 """What a request head says about a gRPC call, worked out once per head.
 
-Heads with equal bytes are one object (protocol/http2_heads.py), so a client that repeats itself costs a look-up.
+Heads with equal bytes are one object (protocol/http2/heads.py), so a client that repeats itself costs a look-up.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Protocol
 
 from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError, Unavailable, Unsupported
-from edge_serve.protocol import forwarding, grpc_wire
-from edge_serve.protocol.http2_heads import Head
-from edge_serve.protocol.routes import Group
+from edge_serve.protocol.grpc import wire as grpc_wire
+from edge_serve.protocol.http2.heads import Head
+from edge_serve.protocol.v2 import forwarding
+from edge_serve.protocol.v2.routes import Group
 from edge_serve.transport.door.access import Gate, changes_by_message, role_of_call
 
 #: --grpc-infer-response-compression-level -> the encodings in question, the best first

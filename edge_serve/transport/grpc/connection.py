@@ -14,10 +14,10 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from edge_serve.protocol.http2 import Http2
-from edge_serve.protocol.http2_frames import Code, ConnectionFault
-from edge_serve.protocol.http2_heads import Head
-from edge_serve.protocol.routes import Group
+from edge_serve.protocol.http2.connection import Http2
+from edge_serve.protocol.http2.frames import Code, ConnectionFault
+from edge_serve.protocol.http2.heads import Head
+from edge_serve.protocol.v2.routes import Group
 from edge_serve.tensors import Buffer
 from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.grpc.call import GrpcCall

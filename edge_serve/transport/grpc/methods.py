@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from edge_serve.protocol.routes import Group
+from edge_serve.protocol.v2.routes import Group
 from edge_serve.transport.grpc.messages import Message, Place
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 import ssl
 
 from edge_serve.config.server import ServerConfig
-from edge_serve.protocol.routes import Group
+from edge_serve.protocol.v2.routes import Group
 from edge_serve.transport.door.door import within_files
 from edge_serve.transport.door.reloaded import Reloaded
 from edge_serve.transport.grpc.call_head import GrpcSettings

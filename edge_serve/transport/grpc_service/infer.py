@@ -14,8 +14,8 @@ from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
 from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
-from edge_serve.protocol.grpc_infer import GrpcInferDecoder, names, peek
-from edge_serve.protocol.grpc_response import GrpcInferEncoder
+from edge_serve.protocol.grpc.infer import GrpcInferDecoder, names, peek
+from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.tensors import Buffer
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import Asked

@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from edge_serve.protocol.grpc_infer import Unreadable
+from edge_serve.protocol.grpc.infer import Unreadable
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.messages import Message
 
@@ -27,7 +27,7 @@ class Reflection:
     def open(self, call: GrpcCall) -> _Questions:
         """What answers a call."""
         if self._answers is None:
-            self._answers = importlib.import_module("edge_serve.protocol.grpc_reflection")
+            self._answers = importlib.import_module("edge_serve.protocol.grpc.reflection")
         return _Questions(call, self._answers.answer)
 
 

@@ -21,9 +21,9 @@ from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Room
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
-from edge_serve.protocol import grpc_response
-from edge_serve.protocol.grpc_infer import GrpcInferDecoder, Unreadable, cut, names
-from edge_serve.protocol.grpc_response import GrpcInferEncoder
+from edge_serve.protocol.grpc import response as grpc_response
+from edge_serve.protocol.grpc.infer import GrpcInferDecoder, Unreadable, cut, names
+from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.tensors import Buffer
 from edge_serve.transport.grpc.call_head import Asked
 from edge_serve.transport.grpc.large import decode

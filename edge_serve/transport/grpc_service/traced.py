@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.trace import Arrival
-from edge_serve.protocol.grpc_infer import GrpcInferDecoder
-from edge_serve.protocol.grpc_response import GrpcInferEncoder
+from edge_serve.protocol.grpc.infer import GrpcInferDecoder
+from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.tensors import Buffer
 from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.grpc.call import GrpcCall

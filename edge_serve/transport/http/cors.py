@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edge_serve.messages.infer import Room
-from edge_serve.protocol.http1 import Head
+from edge_serve.protocol.http1.head import Head
 from edge_serve.transport.door.exchange import Application, Exchange
 
 #: header fields of answers that pages may read beside the few that they may always

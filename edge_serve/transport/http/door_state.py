@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from edge_serve.protocol.http1 import HeadParser
+from edge_serve.protocol.http1.head import HeadParser
 from edge_serve.transport.door.door import DoorCounters
 from edge_serve.transport.door.shared_limits import Sharing
 from edge_serve.transport.http.limits import HttpLimits

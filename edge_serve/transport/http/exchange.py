@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from edge_serve.messages.infer import Lease
-from edge_serve.protocol.http1 import Head
-from edge_serve.protocol.http1_response import BODILESS, CLOSE, KEEP, LAST_CHUNK, chunk_head, response_head
+from edge_serve.protocol.http1.head import Head
+from edge_serve.protocol.http1.response import BODILESS, CLOSE, KEEP, LAST_CHUNK, chunk_head, response_head
 from edge_serve.tensors import Buffer
 from edge_serve.transport.door.body_memory import Claim
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edge_serve.protocol.http1 import MessageLimits
+from edge_serve.protocol.http1.head import MessageLimits
 
 
 @dataclass(frozen=True, slots=True)

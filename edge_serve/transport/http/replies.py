@@ -7,8 +7,8 @@ import json
 import orjson
 
 from edge_serve.errors import EdgeServeError, Overloaded, Unauthenticated
-from edge_serve.protocol.compression import UnsupportedEncoding
-from edge_serve.protocol.routes import MethodNotAllowed
+from edge_serve.protocol.inference.compression import UnsupportedEncoding
+from edge_serve.protocol.v2.routes import MethodNotAllowed
 from edge_serve.transport.door.exchange import Exchange
 
 #: RFC 6750 3

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, InvalidArgument, Overloaded
 from edge_serve.messages.peer import Peer
-from edge_serve.protocol.http1_response import CLOSE, response_head
+from edge_serve.protocol.http1.response import CLOSE, response_head
 from edge_serve.transport.door.door import Door, DoorLimits
 from edge_serve.transport.door.exchange import Application
 from edge_serve.transport.door.listeners import Listener

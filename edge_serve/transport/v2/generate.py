@@ -22,8 +22,8 @@ from typing import Protocol
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferResponse
-from edge_serve.protocol import generate
-from edge_serve.protocol.work import is_long
+from edge_serve.protocol.inference.cost import is_long
+from edge_serve.protocol.v2 import generate
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import error_body
 from edge_serve.transport.sockets import backlog

@@ -12,8 +12,8 @@ from typing import Protocol
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
-from edge_serve.protocol import generate
-from edge_serve.protocol.work import LOOP_LIMITS, NO_LIMITS, TooMuch
+from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, TooMuch
+from edge_serve.protocol.v2 import generate
 from edge_serve.tensors import Buffer
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse

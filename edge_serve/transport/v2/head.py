@@ -1,6 +1,6 @@
 """What a request head says about a v2 request, worked out once per head.
 
-Heads with equal bytes are one object (protocol/http1.py), so a client that repeats itself costs a dictionary look-up.
+Heads with equal bytes are one object (protocol/http1), so a client that repeats itself costs a dictionary look-up.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edge_serve.errors import EdgeServeError, InvalidArgument
-from edge_serve.protocol import compression, forwarding
-from edge_serve.protocol.http1 import Head
-from edge_serve.protocol.infer import MAX_INPUT_SIZE
-from edge_serve.protocol.routes import Group, MethodNotAllowed, Operation, PathNotFound, Restricted, Route, match
+from edge_serve.protocol.http1.head import Head
+from edge_serve.protocol.inference import compression
+from edge_serve.protocol.v2 import forwarding
+from edge_serve.protocol.v2.infer import MAX_INPUT_SIZE
+from edge_serve.protocol.v2.routes import Group, MethodNotAllowed, Operation, PathNotFound, Restricted, Route, match
 from edge_serve.transport.door.access import Gate, role_of_operation
 
 JSON = "application/json"

@@ -17,11 +17,11 @@ from edge_serve.messages import shared_memory
 from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Room
 from edge_serve.messages.signature import Signature
-from edge_serve.protocol import compression
-from edge_serve.protocol.infer import InferDecoder, header_length, json_too_big
-from edge_serve.protocol.infer_response import InferEncoder
-from edge_serve.protocol.routes import Operation
-from edge_serve.protocol.work import LOOP_LIMITS, NO_LIMITS, SMALL_BYTES, SMALL_DEFLATE_BYTES, TooMuch
+from edge_serve.protocol.inference import compression
+from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, SMALL_BYTES, SMALL_DEFLATE_BYTES, TooMuch
+from edge_serve.protocol.v2.infer import InferDecoder, header_length, json_too_big
+from edge_serve.protocol.v2.infer_response import InferEncoder
+from edge_serve.protocol.v2.routes import Operation
 from edge_serve.tensors import Buffer
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse

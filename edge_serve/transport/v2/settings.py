@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from edge_serve.messages.settings import LogSettings, TraceChanges, TraceSettings
-from edge_serve.protocol import settings
-from edge_serve.protocol.routes import Route
+from edge_serve.protocol.v2 import settings
+from edge_serve.protocol.v2.routes import Route
 from edge_serve.transport.door.exchange import Exchange
 
 

@@ -14,7 +14,7 @@ import pytest
 from edge_serve.access.roles import Role
 from edge_serve.errors import PermissionDenied, Unauthenticated
 from edge_serve.messages.peer import LOCAL, Certificate, Peer
-from edge_serve.protocol.routes import Group, Operation
+from edge_serve.protocol.v2.routes import Group, Operation
 from edge_serve.transport.door.access import (
     Access,
     AccessSettings,

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from edge_serve.errors import Overloaded
-from edge_serve.protocol.http1_errors import ContentTooLarge
+from edge_serve.protocol.http1.errors import ContentTooLarge
 from edge_serve.transport.door.body_memory import STEP, BodyMemory, Claim, ClaimedLease
 from tests.leases import Slot
 

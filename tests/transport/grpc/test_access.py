@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from edge_serve.access.roles import Role
-from edge_serve.protocol import grpc_service_pb2 as pb
+from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.transport.door.access import Access, AccessSettings
 from edge_serve.transport.door.listeners import listen_tcp
 from edge_serve.transport.door.reloaded import Reloaded

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from edge_serve.errors import Unavailable
-from edge_serve.protocol import grpc_service_pb2 as pb
-from edge_serve.protocol import grpc_wire
-from edge_serve.protocol import http2_frames as frames
-from edge_serve.protocol.http2_frames import Setting
+from edge_serve.protocol.grpc import grpc_service_pb2 as pb
+from edge_serve.protocol.grpc import wire as grpc_wire
+from edge_serve.protocol.http2 import frames as frames
+from edge_serve.protocol.http2.frames import Setting
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.deflater import SMALL, Deflater
 from tests.transport.grpc_raw import block, message, raw_scene

@@ -13,7 +13,7 @@ import pytest
 
 from edge_serve.config.server import ServerConfig, parse_argv
 from edge_serve.errors import InvalidArgument
-from edge_serve.protocol.routes import Group
+from edge_serve.protocol.v2.routes import Group
 from edge_serve.transport.door.listeners import listen_tcp
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings

@@ -11,7 +11,7 @@ import pytest
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.settings import TraceSettings
 from edge_serve.messages.trace import Arrival, Trace
-from edge_serve.protocol import grpc_service_pb2 as pb
+from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.tensors import Buffer
 from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.grpc.call_head import Asked

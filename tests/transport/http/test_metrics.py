@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edge_serve.messages.infer import Lease
-from edge_serve.protocol.http1 import HeadParser, MessageLimits
+from edge_serve.protocol.http1.head import HeadParser, MessageLimits
 from edge_serve.tensors import Buffer
 from edge_serve.transport.door.exchange import Application, Exchange
 from edge_serve.transport.http.metrics import MetricsApplication

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from edge_serve.access.roles import Role
-from edge_serve.protocol.routes import Group, Operation
+from edge_serve.protocol.v2.routes import Group, Operation
 from edge_serve.transport.door.access import role_of_operation
 from edge_serve.transport.http.page import page_files
 from tests.transport.v2_scene import JSON, PLAIN, Door

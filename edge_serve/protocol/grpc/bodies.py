@@ -1,0 +1,193 @@
+"""The messages of every call other than inference: values into messages, messages into values
+(server src/grpc/grpc_server.cc)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from edge_serve.errors import InvalidArgument, Unsupported
+from edge_serve.messages.infer import Parameter
+from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata
+from edge_serve.messages.settings import LOG_FORMATS, LogSettings, TraceChanges, TraceSettings
+from edge_serve.messages.shared_memory import RegionStatus
+from edge_serve.messages.statistics import BatchStatistics, Duration, ModelStatistics, ResponseStatistics
+from edge_serve.protocol.grpc import grpc_service_pb2 as pb
+from edge_serve.protocol.v2 import settings as json_settings
+
+_DURATIONS = (
+    "success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss",
+)  # fmt: skip
+_RESPONSE_DURATIONS = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
+_BATCH_DURATIONS = ("compute_input", "compute_infer", "compute_output")
+
+
+def server_metadata(metadata: ServerMetadata) -> pb.ServerMetadataResponse:
+    """ServerMetadata"""
+    return pb.ServerMetadataResponse(name=metadata.name, version=metadata.version, extensions=metadata.extensions)
+
+
+def model_metadata(metadata: ModelMetadata) -> pb.ModelMetadataResponse:
+    """ModelMetadata"""
+    message = pb.ModelMetadataResponse(name=metadata.name, versions=metadata.versions, platform=metadata.platform)
+    for tensor in metadata.inputs:
+        message.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    for tensor in metadata.outputs:
+        message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    return message
+
+
+def repository_index(entries: Iterable[IndexEntry]) -> pb.RepositoryIndexResponse:
+    """RepositoryIndex"""
+    message = pb.RepositoryIndexResponse()
+    for entry in entries:
+        message.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
+    return message
+
+
+# ---- statistics -------------------------------------------------------------------------------------------------
+
+
+def statistics(models: Sequence[tuple[str, str, ModelStatistics]]) -> pb.ModelStatisticsResponse:
+    """ModelStatistics: (name, version, statistics) of each version."""
+    message = pb.ModelStatisticsResponse()
+    for name, version, of in models:
+        one = message.model_stats.add(
+            name=name,
+            version=version,
+            last_inference=of.last_inference_ms,
+            inference_count=of.inference_count,
+            execution_count=of.execution_count,
+        )
+        _fill(one.inference_stats, of, _DURATIONS)
+        for size in sorted(of.batches):
+            _fill(one.batch_stats.add(batch_size=size), of.batches[size], _BATCH_DURATIONS)
+        for index, response in of.responses.items():
+            _fill(one.response_stats[index], response, _RESPONSE_DURATIONS)
+    return message
+
+
+def _fill(message: Any, of: ModelStatistics | BatchStatistics | ResponseStatistics, names: Iterable[str]) -> None:
+    """Copy the durations; one that is all zero is there too."""
+    for name in names:
+        duration: Duration = getattr(of, name)
+        field = getattr(message, name)
+        field.SetInParent()
+        field.count, field.ns = duration.count, duration.ns
+
+
+# ---- the repository ---------------------------------------------------------------------------------------------
+
+
+def load_parameters(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> dict[str, Parameter | bytes]:
+    """`config` as text and `file:<path>` as bytes.
+
+    Raises:
+        InvalidArgument: another parameter, or another type.
+    """
+    read: dict[str, Parameter | bytes] = {}
+    for name, value in parameters.items():
+        kind = value.WhichOneof("parameter_choice")
+        if name == "config":
+            if kind != "string_param":
+                raise InvalidArgument("invalid value type for load parameter 'config', expected string_param.")
+            read[name] = value.string_param
+        elif name.startswith("file:"):
+            if kind != "bytes_param":
+                raise InvalidArgument(f"invalid value type for load parameter '{name}', expected bytes_param.")
+            read[name] = value.bytes_param
+        else:
+            raise InvalidArgument(f"unrecognized load parameter '{name}'.")
+    return read
+
+
+def unload_dependents(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> bool:
+    """`unload_dependents`.
+
+    Raises:
+        InvalidArgument: it is no boolean.
+    """
+    if "unload_dependents" not in parameters:
+        return False
+    value = parameters["unload_dependents"]
+    if value.WhichOneof("parameter_choice") != "bool_param":
+        raise InvalidArgument("invalid value type for 'unload_dependents' parameter, expected bool_param.")
+    return value.bool_param
+
+
+def shared_memory(regions: Iterable[RegionStatus]) -> pb.SystemSharedMemoryStatusResponse:
+    """SystemSharedMemoryStatus"""
+    message = pb.SystemSharedMemoryStatusResponse()
+    for region in regions:
+        entry = message.regions[region.name]
+        entry.name, entry.key = region.name, region.key
+        entry.offset, entry.byte_size = region.offset, region.byte_size
+    return message
+
+
+# ---- settings ---------------------------------------------------------------------------------------------------
+
+
+def trace_settings(settings: TraceSettings) -> pb.TraceSettingResponse:
+    """TraceSetting: what the HTTP door says, each value as a list of strings."""
+    message = pb.TraceSettingResponse()
+    for name, value in orjson.loads(json_settings.trace_settings(settings)).items():
+        message.settings[name].value.extend(value if isinstance(value, list) else [value])
+    return message
+
+
+def read_trace_changes(settings: Mapping[str, pb.TraceSettingRequest.SettingValue]) -> TraceChanges:
+    """What a TraceSetting asks for; an empty list clears a field.
+
+    Raises:
+        Unsupported: `trace_file`. InvalidArgument: a value that is none.
+    """
+    document: dict[str, Any] = {}
+    for name, setting in settings.items():
+        values = list(setting.value)
+        if name == "trace_level" and values:
+            document[name] = values
+        elif len(values) > 1:
+            raise InvalidArgument(f"expect only 1 value for '{name}', got {len(values)}")
+        else:
+            document[name] = values[0] if values else None
+    return json_settings.read_trace_changes(orjson.dumps(document))
+
+
+#: setting -> (the field of its value, the word for it)
+_LOG_KINDS = {
+    "log_info": ("bool_param", "boolean"), "log_warning": ("bool_param", "boolean"),
+    "log_error": ("bool_param", "boolean"), "log_verbose_level": ("uint32_param", "int32"),
+    "log_format": ("string_param", "string"),
+}  # fmt: skip
+
+
+def log_settings(settings: LogSettings) -> pb.LogSettingsResponse:
+    """LogSettings"""
+    message = pb.LogSettingsResponse()
+    for name, value in orjson.loads(json_settings.log_settings(settings)).items():
+        setattr(message.settings[name], _LOG_KINDS.get(name, ("string_param", ""))[0], value)
+    return message
+
+
+def read_log_settings(settings: Mapping[str, pb.LogSettingsRequest.SettingValue], current: LogSettings) -> LogSettings:
+    """The settings that a LogSettings asks for; others than the log's are passed over, as in Triton.
+
+    Raises:
+        Unsupported: `log_file`. InvalidArgument: a value of another type, or no such `log_format`.
+    """
+    if "log_file" in settings:
+        raise Unsupported("log file location can not be updated through network protocol")
+    document: dict[str, Any] = {}
+    for name, (field, word) in _LOG_KINDS.items():
+        if name not in settings:
+            continue
+        value = settings[name]
+        if value.WhichOneof("parameter_choice") != field:
+            raise InvalidArgument(f"expect {word} for '{name}'")
+        document[name] = getattr(value, field)
+    if document.get("log_format", LOG_FORMATS[0]) not in LOG_FORMATS:
+        raise InvalidArgument(f"invalid argument for log_format, got: {document['log_format']}")
+    return json_settings.read_log_settings(orjson.dumps(document), current)

@@ -1,0 +1,316 @@
+"""The bytes of a ModelInferRequest into an `InferRequest`.
+
+The hot path is a client that repeats itself, as in `infer`: what stands before the raw contents is the same but for the
+`id`. It is remembered with what was read and validated from it, so that the next such request costs a walk over its
+top-level fields, a dictionary look-up and a view of each raw content. What is not known is read with protobuf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from edge_serve.errors import Internal
+from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
+from edge_serve.messages.shared_memory import Regions
+from edge_serve.messages.signature import Signature
+from edge_serve.protocol.grpc import request as grpc_request
+from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest
+from edge_serve.protocol.inference.validate import check_strings, validate
+from edge_serve.tensors import Buffer, DataType, Shape, Tensor, element_count
+
+#: the tags of the fields, all length-delimited: the number times 8, plus 2
+_MODEL, _VERSION, _ID, _RAW = 1 << 3 | 2, 2 << 3 | 2, 3 << 3 | 2, 7 << 3 | 2
+_TAGS = frozenset(number << 3 | 2 for number in range(1, 7))
+
+UNPARSABLE = "Unable to parse request"
+
+Lookup = Callable[[str, str], Signature]
+
+
+class Unreadable(Internal):
+    """The bytes are no message (what gRPC itself says then)."""
+
+    def __init__(self) -> None:
+        super().__init__(UNPARSABLE)
+
+
+@dataclass(slots=True)
+class Parts:
+    """A message cut at its top level.
+
+    Attributes:
+        head: what stands before the raw contents, less the id.
+        starts: where each of the raw contents begins in the message.
+    """
+
+    head: bytes
+    id: str
+    raw: list[Buffer]
+    starts: list[int]
+
+
+@dataclass(slots=True)
+class _Input:
+    """`size`: of its raw content, -1 for BYTES, of which the `elements` are checked."""
+
+    name: str
+    datatype: DataType
+    shape: Shape
+    size: int
+    elements: int
+
+
+@dataclass(slots=True)
+class _Template:
+    signature: Signature
+    model_name: str
+    model_version: str
+    inputs: list[_Input]
+    outputs: list[RequestedOutput]
+    parameters: dict[str, Parameter]
+    correlation_id: int | str
+    flags: int
+    priority: int
+    timeout_us: int
+    rows: int
+    wants_final: bool
+
+
+def cut(data: Buffer) -> Parts | None:
+    """The message's parts, or None when its fields come in an order that no serializer writes, or it is broken."""
+    position, end = 0, len(data)
+    head_end = end
+    id_start = id_end = 0
+    text = ""
+    raw: list[Buffer] = []
+    starts: list[int] = []
+    view = memoryview(data)
+    try:
+        while position < end:
+            tag = data[position]
+            length = data[position + 1]
+            start = position + 2
+            if length > 0x7F:
+                length, start = _varint(data, position + 1)
+            stop = start + length
+            if tag == _RAW:
+                if not raw:
+                    head_end = position
+                raw.append(view[start:stop])
+                starts.append(start)
+            elif raw or tag not in _TAGS:
+                return None
+            elif tag == _ID:
+                if id_end:
+                    return None
+                id_start, id_end, text = position, stop, str(view[start:stop], "utf-8")
+            position = stop
+    except (IndexError, UnicodeDecodeError):
+        return None
+    if position != end:
+        return None
+    if type(data) is not bytes:
+        data = bytes(view[:head_end])
+    head = data[:id_start] + data[id_end:head_end] if id_end else data[:head_end]
+    return Parts(head, text, raw, starts)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What the first bytes of a large message say: who is to read it, and where its first raw content starts."""
+
+    model_name: str
+    model_version: str
+    first_raw: int
+
+
+def peek(data: bytes) -> Beginning | None:
+    """The beginning of a message that is not complete; None when it does not reach to the first raw content."""
+    position, names = 0, {_MODEL: "", _VERSION: ""}
+    try:
+        while True:
+            tag = data[position]
+            length, start = _varint(data, position + 1)
+            if tag == _RAW:
+                return Beginning(names[_MODEL], names[_VERSION], start)
+            if tag not in _TAGS:
+                return None
+            if tag in names:
+                names[tag] = data[start : start + length].decode()
+            position = start + length
+    except (IndexError, UnicodeDecodeError):
+        return None
+
+
+def names(data: Buffer) -> tuple[str, str]:
+    """The model and the version that a message names, as far as it can be read; "" = none."""
+    position, found = 0, {_MODEL: "", _VERSION: ""}
+    try:
+        while position < len(data) and (tag := data[position]) in _TAGS:
+            length, start = _varint(data, position + 1)
+            position = start + length
+            if tag in found:
+                found[tag] = bytes(data[start:position]).decode()
+    except (IndexError, UnicodeDecodeError):
+        pass
+    return found[_MODEL], found[_VERSION]
+
+
+def _varint(data: Buffer, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while shift < 35:
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        position += 1
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise IndexError(position)
+
+
+class GrpcInferDecoder:
+    """Decodes messages, and remembers those that clients repeat.
+
+    Args:
+        signature_of: what serves a name and version; raises as service.lookup.
+        regions: shared memory that requests may name.
+    """
+
+    _MAX_TEMPLATES = 1024
+    _MAX_TEMPLATE_SIZE = 4096
+
+    def __init__(self, signature_of: Lookup, regions: Regions) -> None:
+        self._regions = regions
+        self._signature_of = signature_of
+        self._templates: dict[bytes, _Template] = {}
+
+    def decode(
+        self, data: Buffer, forwarded: Mapping[str, str] | None = None, offset: int = -1
+    ) -> tuple[InferRequest, Signature, bool]:
+        """A validated request, whose raw tensors are views of `data`; what serves it; is an empty final wanted?
+
+        Args:
+            offset: where `data` starts in the model's tensor arena; -1 in ordinary memory.
+
+        Raises:
+            EdgeServeError: with Triton's text and code.
+        """
+        parts = cut(data)
+        if parts is None:
+            message = parse(bytes(data))
+            return self._read(message, list(message.raw_input_contents), forwarded)
+        template = self._templates.get(parts.head)
+        if template is not None:
+            signature = self._signature_of(template.model_name, template.model_version)
+            if signature is template.signature:
+                request = _fill(template, parts)
+                if request is not None:
+                    if offset >= 0:
+                        _set_offsets(request, parts, offset)
+                    if forwarded:
+                        request.parameters.update(forwarded)
+                    return request, signature, template.wants_final
+        message = parse(parts.head)
+        message.id = parts.id
+        decoded = self._read(message, parts.raw, None)
+        self._remember(parts, *decoded)
+        if offset >= 0:
+            _set_offsets(decoded[0], parts, offset)
+        if forwarded:
+            decoded[0].parameters.update(forwarded)
+        return decoded
+
+    def _read(
+        self, message: ModelInferRequest, raw: list[Buffer], forwarded: Mapping[str, str] | None
+    ) -> tuple[InferRequest, Signature, bool]:
+        signature = self._signature_of(message.model_name, message.model_version)
+        request, wants_final = grpc_request.read(message, raw, self._regions)
+        validate(request, signature)
+        if forwarded:
+            request.parameters.update(forwarded)
+        return request, signature, wants_final
+
+    def _remember(self, parts: Parts, request: InferRequest, signature: Signature, wants_final: bool) -> None:
+        if len(parts.head) > self._MAX_TEMPLATE_SIZE or len(parts.raw) != len(request.inputs) or request.shared:
+            return  # typed contents, or a region that may be another one next time
+        if len(self._templates) >= self._MAX_TEMPLATES:
+            del self._templates[next(iter(self._templates))]  # the oldest
+        inputs = [
+            _Input(
+                tensor.name,
+                tensor.datatype,
+                tensor.shape,
+                -1 if tensor.datatype is DataType.BYTES else len(tensor.data),
+                element_count(tensor.shape),
+            )
+            for tensor in request.inputs
+        ]
+        self._templates[parts.head] = _Template(
+            signature,
+            request.model_name,
+            request.model_version,
+            inputs,
+            request.outputs,
+            dict(request.parameters),
+            request.correlation_id,
+            request.flags,
+            request.priority,
+            request.timeout_us,
+            request.rows,
+            wants_final,
+        )
+
+
+def parse(data: bytes) -> ModelInferRequest:
+    """The message.
+
+    Raises:
+        Unreadable: it is none.
+    """
+    try:
+        return ModelInferRequest.FromString(data)
+    except DecodeError as error:
+        raise Unreadable from error
+
+
+def _set_offsets(request: InferRequest, parts: Parts, offset: int) -> None:
+    """Tell where in the arena the tensors lie that are views of the message."""
+    starts = {id(view): start for view, start in zip(parts.raw, parts.starts, strict=True)}
+    for tensor in request.inputs:
+        start = starts.get(id(tensor.data))
+        if start is not None:
+            tensor.offset = offset + start
+
+
+def _fill(template: _Template, parts: Parts) -> InferRequest | None:
+    """The request, or None when its raw contents are not what the template was made from."""
+    raw = parts.raw
+    if len(raw) != len(template.inputs):
+        return None
+    tensors = []
+    for known, data in zip(template.inputs, raw, strict=True):
+        if known.size < 0:
+            check_strings(data, known.elements, known.name, template.model_name, parts.id)
+        elif known.size != len(data):
+            return None
+        tensors.append(Tensor(known.name, known.datatype, known.shape, data))
+    return InferRequest(
+        template.model_name,
+        template.model_version,
+        parts.id,
+        tensors,
+        template.outputs,
+        template.parameters.copy(),
+        template.correlation_id,
+        template.flags,
+        template.priority,
+        template.timeout_us,
+        0,
+        True,
+        None,
+        template.rows,
+        template.signature,
+    )

@@ -1,0 +1,250 @@
+"""A ModelInferRequest message into an `InferRequest`, with Triton's order of checks and its texts
+(server src/grpc/infer_handler.cc, `SetInferenceRequestMetadata`, and infer_handler.h, `InferGRPCToInput`).
+
+Raw contents are not part of the message here: `grpc_infer` hands them over as views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from edge_serve.errors import InvalidArgument, Unsupported
+from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter, RequestedOutput
+from edge_serve.messages.shared_memory import Place, Regions
+from edge_serve.protocol.grpc.grpc_service_pb2 import InferParameter, InferTensorContents, ModelInferRequest
+from edge_serve.protocol.inference.validate import prefix
+from edge_serve.protocol.v2.infer_header import MAX_RANK
+from edge_serve.tensors import BY_NAME, Buffer, DataType, Shared, Tensor, Unseen, join_bytes
+
+EMPTY_FINAL = "triton_enable_empty_final_response"
+
+_MAX_CORRELATION_ID = 128
+#: field of InferTensorContents -> the word for it in messages, and how its values lie in memory
+_CONTENTS = {
+    "bool_contents": ("BOOL", "?"), "int_contents": ("INT32", "<i4"), "int64_contents": ("INT64", "<i8"),
+    "uint_contents": ("UINT32", "<u4"), "uint64_contents": ("UINT64", "<u8"), "fp32_contents": ("FP32", "<f4"),
+    "fp64_contents": ("FP64", "<f8"), "bytes_contents": ("BYTES", "O"),
+}  # fmt: skip
+#: which field carries a type; FP16 and BF16 travel raw only
+_FIELDS = {
+    DataType.BOOL: "bool_contents", DataType.INT8: "int_contents", DataType.INT16: "int_contents",
+    DataType.INT32: "int_contents", DataType.INT64: "int64_contents", DataType.UINT8: "uint_contents",
+    DataType.UINT16: "uint_contents", DataType.UINT32: "uint_contents", DataType.UINT64: "uint64_contents",
+    DataType.FP32: "fp32_contents", DataType.FP64: "fp64_contents", DataType.BYTES: "bytes_contents",
+}  # fmt: skip
+_INPUT = "unexpected explicit tensor data for input tensor"
+
+
+def read(message: ModelInferRequest, raw: Sequence[Buffer], regions: Regions) -> tuple[InferRequest, bool]:
+    """The request, and whether the client wants an empty final response of a decoupled model.
+
+    Raises:
+        InvalidArgument: a value is not acceptable. NotFound: a shared memory region. Unsupported: a long sequence id.
+    """
+    request = InferRequest(message.model_name, message.model_version, message.id, binary_default=True)
+    wants_final = _read_parameters(message.parameters, request)
+    names: set[str] = set()
+    taken = 0
+    for item in message.inputs:
+        if item.name in names:
+            raise InvalidArgument(f"{prefix(request.id)}input '{item.name}' already exists in request")
+        names.add(item.name)
+        tensor, taken = _read_input(item, raw, taken, request.model_name, regions)
+        request.shared |= type(tensor) is Shared
+        request.inputs.append(tensor)
+    if taken < len(raw):
+        raise InvalidArgument(
+            f"expected {taken} entries of raw_input_contents for model '{request.model_name}', one for each input that "
+            f"is not in shared memory, got {len(raw)}"
+        )
+    _read_outputs(message, request, regions)
+    return request, wants_final
+
+
+# ---- parameters -------------------------------------------------------------------------------------------------
+
+
+def _read_parameters(parameters: Mapping[str, InferParameter], request: InferRequest) -> bool:
+    wants_final = False
+    for name, value in parameters.items():
+        kind = value.WhichOneof("parameter_choice")
+        match name:
+            case "sequence_id":
+                request.correlation_id = _correlation_id(value, kind)
+            case "sequence_start":
+                request.flags |= SEQUENCE_START if _flag(name, value, kind) else 0
+            case "sequence_end":
+                request.flags |= SEQUENCE_END if _flag(name, value, kind) else 0
+            case "priority":
+                request.priority = _priority(value, kind)
+            case "timeout":
+                request.timeout_us = _integer(name, value, kind, "int64_param.")
+            case _ if name == EMPTY_FINAL:
+                wants_final = _flag(name, value, kind)
+            case _:
+                request.parameters[name] = _custom(name, value, kind)
+    return wants_final
+
+
+def _wrong_kind(name: str, expected: str) -> InvalidArgument:
+    return InvalidArgument(f"invalid value type for '{name}' parameter, expected {expected}")
+
+
+def _flag(name: str, value: InferParameter, kind: str | None) -> bool:
+    if kind != "bool_param":
+        raise _wrong_kind(name, "bool_param.")
+    return value.bool_param
+
+
+def _integer(name: str, value: InferParameter, kind: str | None, expected: str) -> int:
+    if kind != "int64_param":
+        raise _wrong_kind(name, expected)
+    if value.int64_param < 0:
+        raise InvalidArgument(f"invalid value for '{name}', expected value >= 0.")
+    return value.int64_param
+
+
+def _priority(value: InferParameter, kind: str | None) -> int:
+    if kind == "uint64_param":
+        return value.uint64_param
+    return _integer("priority", value, kind, "int64_param or uint64_param.")
+
+
+def _correlation_id(value: InferParameter, kind: str | None) -> int | str:
+    if kind == "int64_param":
+        return value.int64_param & (2**64 - 1)  # a C cast
+    if kind != "string_param":
+        raise _wrong_kind("sequence_id", "int64_param or string_param.")
+    if len(value.string_param.encode()) > _MAX_CORRELATION_ID:
+        raise Unsupported(f"string correlation ID cannot be longer than {_MAX_CORRELATION_ID} characters")
+    return value.string_param
+
+
+def _custom(name: str, value: InferParameter, kind: str | None) -> Parameter:
+    if name.startswith("triton_"):
+        raise InvalidArgument(
+            "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting "
+            f"with 'triton_' are allowed: {EMPTY_FINAL}"
+        )
+    if kind is None or kind == "uint64_param":
+        raise _wrong_kind(name, "int64_param, bool_param, or string_param.")
+    parameter: Parameter = getattr(value, kind)
+    return parameter
+
+
+# ---- inputs -----------------------------------------------------------------------------------------------------
+
+
+def _read_input(
+    item: ModelInferRequest.InferInputTensor, raw: Sequence[Buffer], taken: int, model: str, regions: Regions
+) -> tuple[Tensor, int]:
+    """The tensor, and how many raw contents are used up now."""
+    if len(item.shape) > MAX_RANK:
+        raise InvalidArgument(f"input '{item.name}' has {len(item.shape)} dimensions, expected at most {MAX_RANK}")
+    shape = tuple(item.shape)
+    datatype = BY_NAME.get(item.datatype)
+    if "shared_memory_region" in item.parameters:
+        if item.HasField("contents"):
+            raise InvalidArgument(
+                f"unexpected 'content' provided when using shared memory for input tensor '{item.name}' for model "
+                f"'{model}'"
+            )
+        place = _place(item.parameters, regions, item.name)
+        known = _known(datatype, item.name)
+        return Shared(item.name, known, shape, Unseen.buffer(place.size), -1, place.region, place.offset), taken
+    if item.HasField("contents") and raw:
+        raise InvalidArgument(
+            f"contents field must not be specified when using raw_input_contents for '{item.name}' for model '{model}'"
+        )
+    if item.HasField("contents"):
+        data: Buffer = _typed(item.contents, datatype, item, model)
+    elif taken < len(raw):
+        data, taken = raw[taken], taken + 1
+    else:
+        raise InvalidArgument(f"unable to find data for input tensor '{item.name}' for model '{model}' in request.")
+    return Tensor(item.name, _known(datatype, item.name), shape, data), taken
+
+
+def _known(datatype: DataType | None, name: str) -> DataType:
+    if datatype is None:
+        raise InvalidArgument(f"invalid datatype for input {name}")
+    return datatype
+
+
+def _typed(
+    contents: InferTensorContents, datatype: DataType | None, item: ModelInferRequest.InferInputTensor, model: str
+) -> bytes:
+    given = [field.name for field, _ in contents.ListFields()]
+    if len(given) > 1:
+        raise InvalidArgument(f"{_INPUT} '{item.name}' for model '{model}', binary data was already supplied.")
+    if not given:
+        return b""
+    wanted = _FIELDS.get(datatype) if datatype is not None else None
+    if wanted != given[0]:
+        raise InvalidArgument(
+            f"{_INPUT} '{item.name}' for model '{model}' of type '{_CONTENTS[given[0]][0]}', expected datatype "
+            f"'{item.datatype}'"
+        )
+    values = getattr(contents, given[0])
+    if datatype is DataType.BYTES:
+        return join_bytes(values)
+    assert datatype is not None, "it has a field"
+    # narrower integers are cut off as a C cast does
+    return np.array(values, dtype=_CONTENTS[given[0]][1]).astype(datatype.numpy, copy=False).tobytes()
+
+
+def _place(parameters: Mapping[str, InferParameter], regions: Regions, tensor: str, label: str = "") -> Place:
+    """The part of a region that `parameters` of a tensor name.
+
+    Raises:
+        NotFound, InvalidArgument: there is no such part.
+    """
+    region = parameters["shared_memory_region"]
+    if region.WhichOneof("parameter_choice") != "string_param":
+        text = f"invalid value type for 'shared_memory_region' parameter for tensor '{tensor}', expected string_param."
+        raise InvalidArgument(text)
+    if "shared_memory_byte_size" not in parameters:
+        raise InvalidArgument(
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor "
+            f"'{tensor}'"
+        )
+    offset, size = (
+        _integer(name, parameters[name], parameters[name].WhichOneof("parameter_choice"), "int64_param.")
+        if name in parameters
+        else 0
+        for name in ("shared_memory_offset", "shared_memory_byte_size")
+    )
+    return regions.find(region.string_param, offset, size, label)
+
+
+# ---- outputs ----------------------------------------------------------------------------------------------------
+
+
+def _read_outputs(message: ModelInferRequest, request: InferRequest, regions: Regions) -> None:
+    outputs: dict[str, RequestedOutput] = {}
+    for item in message.outputs:
+        output = _read_output(item, regions)
+        first = outputs.setdefault(output.name, output)
+        if output.classification:  # as in Triton, the first of a name counts, but the last that asks for classes
+            outputs[output.name] = replace(first, classification=output.classification)
+    request.outputs += outputs.values()
+    request.shared |= any(output.place is not None for output in request.outputs)
+
+
+def _read_output(output: ModelInferRequest.InferRequestedOutputTensor, regions: Regions) -> RequestedOutput:
+    shared = "shared_memory_region" in output.parameters
+    classes = 0
+    if "classification" in output.parameters:
+        value = output.parameters["classification"]
+        if value.WhichOneof("parameter_choice") != "int64_param":
+            raise _wrong_kind("classification", "int64_param")
+        classes = value.int64_param
+        if classes <= 0:
+            raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
+        if shared:
+            raise InvalidArgument("output can't set both 'shared_memory_region' and 'classification'")
+    place = _place(output.parameters, regions, output.name, output.name) if shared else None
+    return RequestedOutput(output.name, True, classes, place)

@@ -1,0 +1,159 @@
+"""An `InferResponse` as the bytes of a ModelInferResponse, written by hand.
+
+The parts that repeat are remembered; the outputs' bytes stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import InferRequest, InferResponse, Parameter
+from edge_serve.messages.signature import Signature
+from edge_serve.protocol.grpc.grpc_service_pb2 import InferParameter, ModelInferResponse, ModelStreamInferResponse
+from edge_serve.protocol.inference.classification import classify
+from edge_serve.tensors import Buffer, Tensor, is_unseen
+
+_Key = tuple[object, ...]
+#: names; the outputs without data; what goes before the bytes of each; how long all of it is, with the data
+_Head = tuple[bytes, bytes, list[bytes], int]
+_FINAL = "triton_final_response"
+_INT64 = range(-(2**63), 2**63)
+
+
+def varint(value: int) -> bytes:
+    """`value` as protobuf writes lengths."""
+    if value < 0x80:
+        return bytes((value,))
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def delimited(tag: int, data: Buffer) -> bytes:
+    """A length-delimited field; `tag` is its first byte."""
+    return b"".join((bytes((tag,)), varint(len(data)), data))
+
+
+class GrpcInferEncoder:
+    """Encodes responses, and remembers what does not change from one to the next."""
+
+    _MAX_HEADS = 1024
+
+    def __init__(self) -> None:
+        self._heads: dict[_Key, _Head] = {}
+
+    def parts(
+        self, response: InferResponse, request: InferRequest, signature: Signature, *, final: bool | None = None
+    ) -> tuple[list[Buffer], int]:
+        """The message in pieces, among them the outputs' own bytes, and its length.
+
+        Args:
+            final: what `triton_final_response` says; None = unary, which does not say it.
+
+        Raises:
+            InvalidArgument: an output has no classes. Internal: an output's bytes do not make up its shape.
+        """
+        outputs = response.outputs
+        if request.shared:  # what lies in the client's memory is not in the message
+            outputs = [replace(one, data=b"") if is_unseen(one.data) else one for one in outputs]
+        if any(output.classification for output in request.outputs):
+            outputs = _classified(outputs, request, signature)
+        key = (
+            response.model_name,
+            response.model_version,
+            *[(tensor.name, tensor.datatype._value_, tensor.shape, len(tensor.data)) for tensor in outputs],
+        )
+        head = self._heads.get(key)
+        if head is None:
+            head = _head(response, outputs)
+            if len(self._heads) >= self._MAX_HEADS:
+                del self._heads[next(iter(self._heads))]  # the oldest
+            self._heads[key] = head
+        names, described, befores, size = head
+        parts: list[Buffer] = [names]
+        if response.id:
+            given = delimited(0x1A, response.id.encode())
+            parts.append(given)
+            size += len(given)
+        if response.parameters or final is not None:
+            given = _parameters(response.parameters, final)
+            parts.append(given)
+            size += len(given)
+        parts.append(described)
+        for before, tensor in zip(befores, outputs, strict=True):
+            parts.append(before)
+            parts.append(tensor.data)
+        return parts, size
+
+
+def stream_response(parts: list[Buffer], size: int) -> tuple[list[Buffer], int]:
+    """A ModelStreamInferResponse with a ModelInferResponse of `size` bytes."""
+    before = b"\x12" + varint(size)
+    return [before, *parts], len(before) + size
+
+
+def stream_error(error: EdgeServeError, request: InferRequest, *, final: bool) -> bytes:
+    """A model's error, as a ModelStreamInferResponse; `final`: no response follows."""
+    inner = ModelInferResponse(model_name=request.model_name, model_version=request.model_version, id=request.id)
+    inner.parameters[_FINAL].bool_param = final
+    return ModelStreamInferResponse(error_message=error.message, infer_response=inner).SerializeToString()
+
+
+def stream_refusal(error: EdgeServeError, request_id: str) -> bytes:
+    """The error of a request that did not get to its model, as a ModelStreamInferResponse."""
+    inner = ModelInferResponse(id=request_id)
+    return ModelStreamInferResponse(error_message=error.message, infer_response=inner).SerializeToString()
+
+
+def stream_final(request: InferRequest) -> bytes:
+    """The news that no response follows, as a ModelStreamInferResponse."""
+    inner = ModelInferResponse(model_name=request.model_name, model_version=request.model_version, id=request.id)
+    inner.parameters[_FINAL].bool_param = True
+    return ModelStreamInferResponse(infer_response=inner).SerializeToString()
+
+
+def _head(response: InferResponse, outputs: list[Tensor]) -> _Head:
+    message = ModelInferResponse()
+    for tensor in outputs:
+        message.outputs.add(name=tensor.name, datatype=tensor.datatype.name, shape=tensor.shape)
+    names = ModelInferResponse(model_name=response.model_name, model_version=response.model_version)
+    befores = [b"\x32" + varint(len(tensor.data)) for tensor in outputs]
+    named, described = names.SerializeToString(), message.SerializeToString()
+    size = len(named) + len(described) + sum(map(len, befores)) + sum(len(tensor.data) for tensor in outputs)
+    return named, described, befores, size
+
+
+def _parameters(parameters: Mapping[str, Parameter], final: bool | None) -> bytes:
+    message = ModelInferResponse()
+    for name, value in parameters.items():
+        _set(message.parameters[name], value)
+    if final is not None:
+        message.parameters[_FINAL].bool_param = final
+    return message.SerializeToString()
+
+
+def _set(parameter: InferParameter, value: Parameter) -> None:
+    if isinstance(value, bool):
+        parameter.bool_param = value
+    elif isinstance(value, int) and value in _INT64:
+        parameter.int64_param = value
+    elif isinstance(value, str):
+        parameter.string_param = value
+    else:
+        parameter.double_param = value
+
+
+def _classified(outputs: list[Tensor], request: InferRequest, signature: Signature) -> list[Tensor]:
+    wanted = {output.name: output.classification for output in request.outputs}
+    batched = signature.max_batch_size > 0
+    return [
+        classify(tensor, wanted[tensor.name], signature.outputs.get(tensor.name), batched)
+        if wanted.get(tensor.name)
+        else tensor
+        for tensor in outputs
+    ]

@@ -1,0 +1,150 @@
+"""The chunked transfer coding, decoded as it arrives (RFC 9112 7.1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from edge_serve.protocol.http1.body_buffer import BodyBuffer
+from edge_serve.protocol.http1.errors import BadRequest, ContentTooLarge, FieldsTooLarge
+from edge_serve.protocol.http1.head import FIELD, SINGLE, TOKEN, MessageLimits, refuse_field
+
+#: size, then extensions. No blanks around `;` and `=`, and no escapes in quotes: readers differ about them.
+_SIZE_LINE = re.compile(
+    rf"""([0-9A-Fa-f]{{1,16}})((?:;{TOKEN}(?:={TOKEN}|="[\t\x20\x21\x23-\x5b\x5d-\x7e]*")?)*)""".encode()
+)
+
+_NOT_IN_TRAILERS = SINGLE | {"connection", "proxy-connection", "keep-alive", "upgrade", "te", "trailer", "expect"}
+
+#: Bytes that a body may have before anybody is asked for memory.
+UNASKED = 32 * 1024
+
+#: Chunks decoded in one call. A buffer full of one-byte chunks would otherwise hold the loop for tens of milliseconds.
+_CHUNKS_PER_CALL = 1000
+
+
+class ChunkedDecoder:
+    """Decodes one body.
+
+    Args:
+        grow: asked before the body grows to so many bytes; says up to where it need not ask again, or raises.
+
+    Attributes:
+        body: what has been decoded so far.
+        done: the last chunk and the trailer section have been read.
+        rested: the last call stopped before the end of its data to let others run; call again.
+    """
+
+    __slots__ = (
+        "_allowed", "_chunks", "_extensions", "_grow", "_left", "_limits", "_trailers", "body", "done", "rested",
+    )  # fmt: skip
+
+    def __init__(self, limits: MessageLimits, grow: Callable[[int], int]) -> None:
+        self.body = BodyBuffer()
+        self.done = False
+        self.rested = False
+        self._limits = limits
+        self._grow = grow
+        self._allowed = UNASKED
+        self._chunks = 0
+        self._extensions = 0
+        #: bytes of the present chunk and its CR LF still to come; 0: a size line is next
+        self._left = 0
+        #: bytes of trailer fields so far; None before the last chunk
+        self._trailers: int | None = None
+
+    def feed(self, data: bytearray, pos: int, end: int) -> int:
+        """Decode from `data[pos:end]`; returns where it stopped. What it left must come again, with more behind it.
+
+        Raises:
+            EdgeServeError: the coding is broken, or the body passes a limit.
+        """
+        self.rested = False
+        view = memoryview(data)
+        budget = _CHUNKS_PER_CALL
+        while not self.done:
+            if self._left:
+                pos = self._take(view, pos, end)
+                if self._left:
+                    return pos
+            at = data.find(b"\n", pos, end)
+            if at < 0:
+                self._check_unfinished_line(end - pos)
+                return pos
+            if at == pos or data[at - 1] != 13:
+                raise BadRequest("a line of the chunked body ends with LF alone, expected CR LF")
+            if self._trailers is not None:
+                self._trailer_line(bytes(view[pos : at + 1]))
+            elif budget:
+                budget -= 1
+                self._size_line(bytes(view[pos : at - 1]))
+            else:
+                self.rested = True
+                return pos
+            pos = at + 1
+        return pos
+
+    def _take(self, view: memoryview, pos: int, end: int) -> int:
+        """Move chunk data into the body; `_left` counts the CR LF behind it too."""
+        data_left = self._left - 2
+        if data_left > 0:
+            taken = min(data_left, end - pos)
+            if len(self.body) + taken > self._allowed:
+                self._allowed = self._grow(len(self.body) + taken)
+            self.body.extend(view[pos : pos + taken])
+            self._left -= taken
+            pos += taken
+            if taken < data_left:
+                return pos
+        if end - pos >= self._left:
+            if view[pos : pos + self._left] != b"\r\n"[2 - self._left :]:
+                raise BadRequest("chunk data is not followed by CR LF: it is longer than its size says")
+            pos += self._left
+            self._left = 0
+        elif end > pos and view[pos] != 13:
+            raise BadRequest("chunk data is not followed by CR LF: it is longer than its size says")
+        return pos
+
+    def _size_line(self, line: bytes) -> None:
+        match = _SIZE_LINE.fullmatch(line)
+        if match is None or len(line) > self._limits.chunk_line:
+            raise BadRequest(f"chunk size line {line[:32].decode('latin-1')!r}, expected a hexadecimal number")
+        if match[2]:
+            self._extensions += len(match[2])
+            if self._extensions > self._limits.chunk_extensions:
+                raise BadRequest(f"chunk extensions of more than {self._limits.chunk_extensions} bytes")
+        size = int(match[1], 16)
+        if size == 0:
+            self._trailers = 0
+            return
+        self._chunks += 1
+        if self._chunks > self._limits.chunks:  # Triton's words (ChunkCountIncrement in server src/http_server.cc)
+            raise BadRequest(
+                f"Chunked request body exceeds maximum of {self._limits.chunks} non-empty chunks. "
+                "Send fewer or larger HTTP chunks."
+            )
+        if len(self.body) + size > self._limits.body:
+            raise ContentTooLarge(f"the chunked body is larger than {self._limits.body} bytes")
+        self._left = size + 2
+
+    def _trailer_line(self, line: bytes) -> None:
+        """Trailer fields are checked and forgotten (RFC 9110 6.5.1): none may have a say in framing or routing."""
+        if line == b"\r\n":
+            self.done = True
+            return
+        assert self._trailers is not None
+        self._trailers += len(line)
+        if self._trailers > self._limits.trailers:
+            raise FieldsTooLarge(f"trailer fields of more than {self._limits.trailers} bytes")
+        text = line.decode("latin-1")
+        match = FIELD.fullmatch(text)
+        if match is None:
+            refuse_field(text[:-2])
+        if match[1].lower() in _NOT_IN_TRAILERS:
+            raise BadRequest(f"trailer field {match[1]} belongs into the head")
+
+    def _check_unfinished_line(self, length: int) -> None:
+        if self._trailers is None and length > self._limits.chunk_line:
+            raise BadRequest(f"a chunk size line is longer than {self._limits.chunk_line} bytes")
+        if self._trailers is not None and self._trailers + length > self._limits.trailers:
+            raise FieldsTooLarge(f"trailer fields of more than {self._limits.trailers} bytes")

@@ -1,0 +1,287 @@
+"""The head of an HTTP/1.1 request: bytes in, `Head` out. No sockets, no clock.
+
+Narrow on purpose. Where RFC 9112 lets a recipient choose, this one refuses, because each leniency is a place where a
+proxy in front and this server may see different requests (request smuggling). tests/protocol/http1/test_oracles.py
+holds it against h11 and llhttp.
+
+Start with `HeadParser.parse`; http1_reader.py turns a stream of bytes into heads and bodies.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NoReturn
+
+from edge_serve.protocol.http1.errors import (
+    BadRequest,
+    ExpectationFailed,
+    FieldsTooLarge,
+    FramingUnsupported,
+    TargetTooLong,
+    VersionUnsupported,
+)
+
+END_OF_HEAD = b"\r\n\r\n"
+
+TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+#: one `name: value` line. No blank before the colon, no folding, no control characters (RFC 9112 5). Linear: blanks
+#: around the value are stripped afterwards rather than matched, which would backtrack.
+FIELD = re.compile(rf"({TOKEN}):([\t\x20-\x7e\x80-\xff]*)\r\n")
+
+_REQUEST_LINE = re.compile(rf"({TOKEN}) ([\x21-\x7e]+) HTTP/([0-9]\.[0-9])\r\n")
+_VERSION_AT_END = re.compile(r" HTTP/[0-9.]+$")
+_TOKEN_BYTES = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+_ABSOLUTE = re.compile(r"https?://[0-9a-z.\-_~:\[\]]+(?=[/?]|$)", re.IGNORECASE)
+_LENGTH = re.compile(r"[0-9]{1,18}")
+
+_NOT_HTTP = "this is not HTTP: a request begins with a method name"
+_LF_ALONE = "a line of the head ends with LF alone, expected CR LF"
+
+#: fields of which a second copy could change the framing or the origin (RFC 9112 3.2, 6.3)
+SINGLE = frozenset(("content-length", "transfer-encoding", "host"))
+_TAB_IN_SINGLE = re.compile(rf"\n(?:{'|'.join(sorted(SINGLE))}):[^\r\n]*\t", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLimits:
+    """How much of a request is read before it is refused.
+
+    Attributes:
+        request_line: bytes of the request line; beyond it 414.
+        head: bytes of request line and header fields together; beyond it 431.
+        fields: number of header fields; beyond it 431.
+        chunks: number of non-empty chunks of one body, as in Triton; beyond it 400.
+        chunk_line: bytes of one chunk-size line with its extensions.
+        chunk_extensions: bytes of all chunk extensions of one body.
+        trailers: bytes of all trailer fields.
+        body: bytes of a body that the application did not place itself; beyond it 413.
+    """
+
+    request_line: int = 16 * 1024
+    head: int = 64 * 1024
+    fields: int = 100
+    chunks: int = 65536
+    chunk_line: int = 1024
+    chunk_extensions: int = 16 * 1024
+    trailers: int = 8 * 1024
+    body: int = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """Request line and header fields. Shared between requests with equal bytes: never change one.
+
+    Attributes:
+        target: the request target as it came.
+        path: of the target, still percent-encoded, without scheme and host; query: what follows `?`, "" if nothing.
+        version: "1.1" or "1.0".
+        headers: (name, value) as they came, in order; values are latin-1, without blanks around them.
+        fields: the same by lower-case name; repeated fields are joined with ", " (RFC 9110 5.3).
+        content_length: None when the request does not say one; then it has no body unless it is chunked.
+        expect_continue: the client waits for `100 Continue` before it sends the body.
+    """
+
+    method: str
+    target: str
+    path: str
+    query: str
+    version: str
+    headers: tuple[tuple[str, str], ...]
+    fields: dict[str, str]
+    content_length: int | None
+    chunked: bool
+    keep_alive: bool
+    expect_continue: bool
+
+    def get(self, name: str) -> str | None:
+        """The value of a field, None if it is absent. Fastest when `name` is lower-case."""
+        value = self.fields.get(name)
+        return self.fields.get(name.lower()) if value is None else value
+
+
+#: stands in where a reply is due to something that was no request
+NO_HEAD = Head("", "", "", "", "1.1", (), {}, None, False, False, False)
+
+
+class HeadParser:
+    """Parses heads, and remembers the last few: a client that repeats itself (they do) costs one dict look-up."""
+
+    _REMEMBERED = 512
+    _REMEMBERED_BYTES = 2048
+
+    def __init__(self, limits: MessageLimits) -> None:
+        self.limits = limits
+        self._memo: dict[bytes, Head] = {}
+
+    def parse(self, raw: bytes) -> Head:
+        """The head in `raw`, which ends with the first empty line.
+
+        Raises:
+            EdgeServeError: one of http1_errors.py.
+        """
+        head = self._memo.get(raw)
+        if head is None:
+            head = self._parse(raw)
+            if len(raw) <= self._REMEMBERED_BYTES:
+                if len(self._memo) >= self._REMEMBERED:
+                    self._memo.clear()
+                self._memo[raw] = head
+        return head
+
+    def check_beginning(self, data: bytearray | bytes, start: int, end: int, scanned: int) -> None:
+        """Refuse what can no longer become a head, so that nobody waits for a timeout.
+
+        Args:
+            scanned: what lies before it has been checked by an earlier call.
+
+        Raises:
+            EdgeServeError: one of http1_errors.py.
+        """
+        if end > start and data[start] not in _TOKEN_BYTES and data[start] != 13:
+            raise BadRequest(_NOT_HTTP)
+        at = data.find(b"\n", scanned, end)
+        while at >= 0:
+            if at == start or data[at - 1] != 13:
+                raise BadRequest(_LF_ALONE)
+            at = data.find(b"\n", at + 1, end)
+        if end - start > self.limits.request_line and data.find(b"\n", start, start + self.limits.request_line) < 0:
+            raise TargetTooLong(f"the request line is longer than {self.limits.request_line} bytes")
+        if end - start > self.limits.head:
+            raise FieldsTooLarge(f"the request head is larger than {self.limits.head} bytes")
+
+    def _parse(self, raw: bytes) -> Head:
+        text = raw.decode("latin-1")
+        line = _REQUEST_LINE.match(text)
+        if line is None or line.end() > self.limits.request_line:
+            _refuse_line(text.partition("\r\n")[0], self.limits)
+        method, target, version = line.groups()
+        if version not in ("1.1", "1.0"):
+            raise VersionUnsupported(f"HTTP/{version} is not spoken here, expected HTTP/1.1 or HTTP/1.0")
+        if method == "CONNECT":
+            raise FramingUnsupported("CONNECT is not offered: this server is not a proxy")
+        if len(text) > self.limits.head:
+            raise FieldsTooLarge(f"the request head is larger than {self.limits.head} bytes")
+        if "\t" in text and _TAB_IN_SINGLE.search(text):
+            raise BadRequest("a tab in a header that decides about framing, where readers differ about it")
+        headers = self._headers(text, line.end())
+        fields = _by_name(headers)
+        chunked = _is_chunked(fields, version)
+        content_length = _content_length(fields)
+        path, query = _split(target)
+        return Head(
+            method,
+            target,
+            path,
+            query,
+            version,
+            headers,
+            fields,
+            content_length,
+            chunked,
+            _keeps_alive(fields.get("connection", ""), version),
+            _expects_continue(fields, version) and (chunked or bool(content_length)),
+        )
+
+    def _headers(self, text: str, at: int) -> tuple[tuple[str, str], ...]:
+        headers: list[tuple[str, str]] = []
+        end = len(text) - 2
+        while at < end:
+            match = FIELD.match(text, at)
+            if match is None:
+                refuse_field(text[at:].partition("\r\n")[0])
+            headers.append((match[1], match[2].strip(" \t")))
+            at = match.end()
+        if len(headers) > self.limits.fields:
+            raise FieldsTooLarge(f"the request has {len(headers)} header fields, expected at most {self.limits.fields}")
+        return tuple(headers)
+
+
+def refuse_field(line: str) -> NoReturn:
+    """Say what is wrong with a line that is no header field."""
+    if "\n" in line:
+        raise BadRequest(_LF_ALONE)
+    if line[:1] in " \t":
+        raise BadRequest("a header line begins with a blank: folded header lines are obsolete and refused")
+    name = line.partition(":")[0]
+    if ":" in line and name != name.rstrip(" \t"):
+        raise BadRequest(f"there is a blank between the header name {name.rstrip()[:64]!r} and its colon")
+    raise BadRequest(f"not a header line: {line[:64]!r}")
+
+
+def _refuse_line(line: str, limits: MessageLimits) -> NoReturn:
+    if ord(line[:1] or " ") not in _TOKEN_BYTES:
+        raise BadRequest(_NOT_HTTP)
+    if "\n" in line:
+        raise BadRequest(_LF_ALONE)
+    if len(line) + 2 > limits.request_line:
+        raise TargetTooLong(f"the request line is longer than {limits.request_line} bytes")
+    if _VERSION_AT_END.search(line) is None:
+        raise BadRequest(f"the request line {line[:64]!r} does not end with a version such as HTTP/1.1")
+    raise BadRequest(f"not a request line: {line[:64]!r}")
+
+
+def _by_name(headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for name, value in headers:
+        key = name.lower()
+        before = fields.get(key)
+        if before is None:
+            fields[key] = value
+        elif key in SINGLE:
+            raise BadRequest(f"more than one {name} header")
+        else:
+            fields[key] = f"{before}, {value}"
+    return fields
+
+
+def _is_chunked(fields: dict[str, str], version: str) -> bool:
+    coding = fields.get("transfer-encoding")
+    if coding is None:
+        return False
+    # RFC 9112 6.1 and 6.3: both lengths at once, or a coding that HTTP/1.0 does not know, is an attack or a fault.
+    if "content-length" in fields:
+        raise BadRequest("both Content-Length and Transfer-Encoding are given")
+    if version == "1.0":
+        raise BadRequest("Transfer-Encoding in an HTTP/1.0 request")
+    if coding.lower() != "chunked":
+        raise FramingUnsupported(f"transfer coding {coding[:64]!r} is not supported, expected 'chunked'")
+    return True
+
+
+def _content_length(fields: dict[str, str]) -> int | None:
+    value = fields.get("content-length")
+    if value is None:
+        return None
+    if _LENGTH.fullmatch(value) is None:
+        raise BadRequest(f"Content-Length is {value[:64]!r}, expected a number")
+    return int(value)
+
+
+def _keeps_alive(connection: str, version: str) -> bool:
+    if not connection:
+        return version == "1.1"
+    options = [option.strip(" \t").lower() for option in connection.split(",")]
+    return "close" not in options and (version == "1.1" or "keep-alive" in options)
+
+
+def _expects_continue(fields: dict[str, str], version: str) -> bool:
+    value = fields.get("expect")
+    if value is None or version == "1.0":  # RFC 9110 10.1.1: a server ignores it from an HTTP/1.0 client
+        return False
+    if value.lower() != "100-continue":
+        raise ExpectationFailed(f"expectation {value[:64]!r} is not known, expected '100-continue'")
+    return True
+
+
+def _split(target: str) -> tuple[str, str]:
+    """Path and query of a target in origin, absolute or asterisk form (RFC 9112 3.2)."""
+    if target[0] != "/" and target != "*":
+        absolute = _ABSOLUTE.match(target)
+        if absolute is None:
+            raise BadRequest(f"request target {target[:64]!r} is neither a path nor an http:// URI")
+        target = target[absolute.end() :]
+        if target[:1] != "/":
+            target = f"/{target}"
+    path, _, query = target.partition("?")
+    return path, query

@@ -1,0 +1,287 @@
+"""The receiving half of a connection, without the connection: says where the next bytes go, and what they made.
+
+    buffer() -> memory for the next bytes;  advance(n): n bytes are in it;  next() -> a complete request, or not yet
+
+All readers of a loop share one receive buffer, so an idle connection owns no memory. What is left over after `next`
+has said "not yet" must be saved with `keep` before another connection receives.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from edge_serve.messages.infer import Lease
+from edge_serve.protocol.http1.body_buffer import SMALL as LARGE
+from edge_serve.protocol.http1.body_buffer import pages
+from edge_serve.protocol.http1.chunked import ChunkedDecoder
+from edge_serve.protocol.http1.errors import ContentTooLarge
+from edge_serve.protocol.http1.head import END_OF_HEAD, Head, HeadParser
+from edge_serve.tensors import Buffer
+
+#: Bodies shorter than this are never offered to the application's `place`: a copy costs less than a slot.
+PLACED_FROM = 32 * 1024
+
+#: Memory of a body that nobody placed grows by doubling from here, so that a declared length alone costs nothing.
+_FIRST_STEP = 256 * 1024
+
+#: Bytes of a body received in one call: a fast sender must not keep the loop for itself.
+_AT_ONCE = 512 * 1024
+
+#: Empty lines before a request line that are forgiven (RFC 9112 2.2 asks for at least one).
+_EMPTY_LINES = 4
+
+
+class NotYet(Exception):  # no error: a word of `place`
+    """There is no memory for this body now: it stays unread, and `next` is called again when there is."""
+
+
+def _no_bounds(total: int) -> int:
+    return sys.maxsize
+
+
+class RequestReader:
+    """One connection's requests.
+
+    Args:
+        place: memory for a body of known length, or None for ordinary memory; raises NotYet, or an EdgeServeError.
+        grow: asked before a chunked body grows to so many bytes; says up to where it need not ask again, or raises.
+
+    Attributes:
+        body: of the request that `next` returned last.
+        lease: the memory that `body` is a view of, when the application placed it. The caller's from `next` on.
+        received: bytes received so far; count: requests completed so far. Timeouts are measured on these.
+    """
+
+    __slots__ = (
+        "_chunked",
+        "_data",
+        "_end",
+        "_filled",
+        "_grow",
+        "_head",
+        "_lease",
+        "_length",
+        "_own",
+        "_parser",
+        "_place",
+        "_pos",
+        "_scanned",
+        "_shared",
+        "_shared_view",
+        "_store",
+        "body",
+        "count",
+        "lease",
+        "received",
+    )
+
+    def __init__(
+        self,
+        parser: HeadParser,
+        shared: bytearray,
+        shared_view: memoryview,
+        place: Callable[[Head, int], Lease | None],
+        grow: Callable[[int], int] = _no_bounds,
+    ) -> None:
+        self._parser = parser
+        self._shared = shared
+        self._shared_view = shared_view
+        self._place = place
+        self._grow = grow
+        self._data = shared
+        self._pos = self._end = self._scanned = 0
+        self._own: bytearray | None = None
+        self._head: Head | None = None
+        self._chunked: ChunkedDecoder | None = None
+        self._store: memoryview | bytearray | None = None
+        self._lease: Lease | None = None
+        self._length = self._filled = 0
+        self.body: Buffer = b""
+        self.lease: Lease | None = None
+        self.received = 0
+        self.count = 0
+
+    @property
+    def in_head(self) -> bool:
+        """A head has begun and is not complete."""
+        return self._head is None and self._pos < self._end
+
+    @property
+    def in_body(self) -> bool:
+        """A head is complete and its body is not."""
+        return self._head is not None
+
+    @property
+    def has_place(self) -> bool:
+        """The next bytes go straight to where the body will be read."""
+        return self._store is not None
+
+    @property
+    def unread(self) -> bool:
+        """Received bytes that `next` has not used yet."""
+        return self._pos < self._end
+
+    @property
+    def rested(self) -> bool:
+        """`next` said "not yet" only to let others run: call it again soon, without waiting for more bytes."""
+        return self._chunked is not None and self._chunked.rested
+
+    @property
+    def awaits_continue(self) -> bool:
+        """The client holds its body back until it reads `100 Continue`."""
+        head = self._head
+        return (
+            head is not None and head.expect_continue and self._filled == 0 and self._pos == self._end
+            and (self._chunked is None or not self._chunked.body)
+        )  # fmt: skip
+
+    def buffer(self) -> memoryview:
+        """Where to put the next bytes."""
+        store = self._store
+        if store is None:
+            return self._shared_view
+        if type(store) is bytearray and self._filled == len(store):
+            store += bytes(min(len(store), self._length - len(store)))
+        return memoryview(store)[self._filled : self._filled + _AT_ONCE]
+
+    def advance(self, received: int) -> None:
+        """`received` bytes have been put into `buffer()`."""
+        self.received += received
+        if self._store is not None:
+            self._filled += received
+        elif self._own is None:
+            self._data, self._pos, self._end = self._shared, 0, received
+            self._scanned = 0
+        else:
+            own = self._own
+            own += self._shared_view[:received]
+            self._end = len(own)
+
+    def next(self) -> Head | None:
+        """The head of the next complete request, its body in `body` and `lease`; None: not enough yet.
+
+        Raises:
+            EdgeServeError: the request cannot be read, or `place` refuses it. The reader is of no use afterwards.
+        """
+        if self._head is not None:
+            return self._continue_body(self._head)
+        data, pos = self._data, self._pos
+        if pos == self._end:
+            return None
+        at = data.find(END_OF_HEAD, max(pos, self._scanned - 3), self._end)
+        if at < 0 or data[pos] == 13:
+            at = self._begin_head(at)
+            if at < 0:
+                return None
+            pos = self._pos
+        head = self._parser.parse(bytes(data[pos : at + 4]))
+        self._pos = self._scanned = at + 4
+        if head.chunked or head.content_length:
+            try:
+                return self._begin_body(head)
+            except NotYet:
+                self._pos, self._scanned = pos, at
+                return None
+        self.body = b""
+        self.lease = None
+        self.count += 1
+        return head
+
+    def keep(self) -> None:
+        """Save what `next` has not used, before the shared buffer is filled again."""
+        if self._pos == self._end:
+            self._own = None
+            self._data = self._shared
+            self._pos = self._end = self._scanned = 0
+        elif self._own is None:
+            self._own = self._data = bytearray(self._shared_view[self._pos : self._end])
+            self._rebase()
+        elif self._pos:
+            del self._own[: self._pos]
+            self._rebase()
+
+    def abandon(self) -> Buffer:
+        """Forget the request that is under way and give its memory back; the part of its body that was in no lease."""
+        own = self._chunked.body.take() if self._chunked is not None else self._store
+        lease, self._lease, self._store, self._head, self._chunked = self._lease, None, None, None, None
+        self._own = None
+        self._pos = self._end = 0
+        if lease is not None:
+            lease.release()
+        return b"" if own is None or lease is not None else own
+
+    def _rebase(self) -> None:
+        self._scanned = max(0, self._scanned - self._pos)
+        self._end -= self._pos
+        self._pos = 0
+
+    def _begin_head(self, at: int) -> int:
+        """Skip empty lines, then find the end of the head; -1 and everything checked if it is not there yet."""
+        data = self._data
+        for _ in range(_EMPTY_LINES):
+            if data[self._pos : min(self._pos + 2, self._end)] != b"\r\n":
+                break
+            self._pos += 2
+            at = data.find(END_OF_HEAD, self._pos, self._end)
+        if at < 0:
+            self._parser.check_beginning(data, self._pos, self._end, max(self._pos, self._scanned))
+            self._scanned = self._end
+        return at
+
+    def _begin_body(self, head: Head) -> Head | None:
+        if head.chunked:
+            self._head = head
+            self._chunked = ChunkedDecoder(self._parser.limits, self._grow)
+            return self._continue_body(head)
+        length = head.content_length or 0
+        here = self._end - self._pos
+        lease = self._place(head, length) if length >= PLACED_FROM else None
+        if lease is None and length > self._parser.limits.body:
+            raise ContentTooLarge(f"a body of {length} bytes is larger than {self._parser.limits.body} bytes")
+        if lease is None and here >= length:
+            return self._whole_body(head, length)
+        self._head, self._length, self._lease = head, length, lease
+        taken = min(here, length)
+        self._store = self._memory(length, taken) if lease is None else lease.view[:length]
+        with memoryview(self._data) as view:
+            self._store[:taken] = view[self._pos : self._pos + taken]
+        self._filled = taken
+        self._pos += taken
+        self._scanned = self._pos
+        return self._continue_body(head)
+
+    def _memory(self, length: int, taken: int) -> bytearray | memoryview:
+        if length > LARGE:
+            return memoryview(pages(length))
+        return bytearray(min(length, max(_FIRST_STEP, taken)))
+
+    def _whole_body(self, head: Head, length: int) -> Head:
+        start, end = self._pos, self._pos + length
+        if self._own is None:
+            self.body = bytes(self._shared_view[start:end])
+        else:
+            with memoryview(self._own) as view:  # released at once: `keep` cuts what it is a view of
+                self.body = bytes(view[start:end])
+        self._pos += length
+        self._scanned = self._pos
+        self.lease = None
+        self.count += 1
+        return head
+
+    def _continue_body(self, head: Head) -> Head | None:
+        if self._chunked is not None:
+            self._pos = self._scanned = self._chunked.feed(self._data, self._pos, self._end)
+            if not self._chunked.done:
+                return None
+            self.body = self._chunked.body.take()
+        elif self._filled < self._length:
+            return None
+        else:
+            assert self._store is not None
+            self.body = self._store
+        self.lease = self._lease
+        self._head = self._chunked = self._store = self._lease = None
+        self._filled = 0
+        self.count += 1
+        return head

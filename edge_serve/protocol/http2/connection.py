@@ -1,0 +1,325 @@
+"""The server's side of an HTTP/2 connection (RFC 9113): bytes in, calls to streams out. No socket, no clock of its own.
+
+    start();  receive(bytes): calls the host and the streams, pushes answers to the output
+    place() -> memory for bytes of a large message, past all copies;  placed(n): n bytes are in it
+
+What is pushed to the output must be sent soon. Server push, priorities and upgrades from HTTP/1.1 are not offered.
+Start with `_read`.
+"""
+
+from __future__ import annotations
+
+from edge_serve.clock import Clock
+from edge_serve.protocol.http2 import frames as frames
+from edge_serve.protocol.http2.allowance import TRIFLE, WASTED_REQUEST
+from edge_serve.protocol.http2.data import CONNECTION_WINDOW, DataReader, unpadded
+from edge_serve.protocol.http2.frames import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_HEAD,
+    HEAD_SIZE,
+    HEADERS,
+    MAX_STREAM,
+    MAX_WINDOW,
+    PADDED,
+    PREFACE,
+    PRIORITIZED,
+    Code,
+    ConnectionFault,
+    Setting,
+    StreamFault,
+)
+from edge_serve.protocol.http2.heads import MAX_LIST, HeadReader
+from edge_serve.protocol.http2.send import Output
+from edge_serve.protocol.http2.stream import INITIAL_WINDOW
+from edge_serve.protocol.http2.streams import Host
+
+#: the largest frame that we take; those of DATA alone may be so large
+MAX_FRAME = 1024 * 1024
+MAX_STREAMS = 1024
+
+#: frames of DATA above this are handed on as they come, others when they are complete
+_WHOLE = 16 * 1024
+#: the largest frame of another kind, and the longest header block
+_MAX_CONTROL = 64 * 1024
+
+
+class Http2(DataReader):
+    """One connection.
+
+    Attributes:
+        greeted: the client has sent its preface.
+    """
+
+    __slots__ = ("_block", "_block_flags", "_block_stream", "_heads", "_refusing", "_settled", "_tail", "greeted")
+
+    def __init__(self, host: Host, output: Output, clock: Clock, unsent: int) -> None:
+        DataReader.__init__(self, host, output, clock, unsent)
+        self._heads = HeadReader()
+        self.greeted = False
+        self._settled = False
+        self._refusing = False
+        self._tail = b""
+        #: the header block that has begun, and its stream
+        self._block: bytearray | None = None
+        self._block_stream = self._block_flags = 0
+
+    # ---- for whoever has the socket ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Greet (RFC 9113 3.4)."""
+        greeting = frames.settings(
+            (
+                (Setting.MAX_CONCURRENT_STREAMS, MAX_STREAMS),
+                (Setting.INITIAL_WINDOW_SIZE, INITIAL_WINDOW),
+                (Setting.MAX_FRAME_SIZE, MAX_FRAME),
+                (Setting.MAX_HEADER_LIST_SIZE, MAX_LIST),
+            )
+        ) + frames.window_update(0, CONNECTION_WINDOW - 65_535)
+        self.push(greeting)
+
+    def receive(self, data: bytes) -> None:
+        """Read what the client has sent. A fault of its ends the connection: see `over`."""
+        self.received += len(data)
+        if self._tail:
+            data = self._tail + data
+            self._tail = b""
+        try:
+            position = self._read(data)
+        except ConnectionFault as fault:
+            self.fail(fault)
+            return
+        if position < len(data) and not self.over:
+            self._tail = data[position:]
+
+    def forget_heads(self) -> None:
+        """Let the host say anew what heads mean that come again."""
+        self._heads.forget()
+
+    def leave(self) -> None:
+        """Ask the client to begin nothing new; what is on its way is still taken (RFC 9113 6.8)."""
+        self.leaving = True
+        self.push(frames.goaway(MAX_STREAM, Code.NO_ERROR))
+
+    def refuse_new(self) -> None:
+        """Take nothing new from now on."""
+        if not self._refusing:
+            self._refusing = True
+            self.push(frames.goaway(self.last, Code.NO_ERROR))
+
+    def ping(self, payload: bytes) -> None:
+        """Ask whether the client is there; `payload` has 8 bytes."""
+        self.push(frames.frame(frames.PING, 0, 0, payload))
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    def _read(self, data: bytes) -> int:
+        """Read the complete frames; how far that went."""
+        position, end = 0, len(data)
+        if not self.greeted:
+            position = self._read_preface(data)
+        if self.midway:
+            position = self.continue_rest(data)
+        while end - position >= HEAD_SIZE and not self.over:
+            upper, lower, kind, flags, stream_id = FRAME_HEAD.unpack_from(data, position)
+            length = upper << 8 | lower
+            stream_id &= MAX_STREAM
+            start = position + HEAD_SIZE
+            stop = start + length
+            if length > _WHOLE or stop > end or not self._settled or self._block is not None:
+                self._check_order(kind, length, stream_id)
+                if stop > end:
+                    if length <= _WHOLE or (flags & PADDED and start == end):
+                        return position
+                    if not self.begin_rest(data, start, length, kind, flags, stream_id):
+                        return position
+                    return end
+            try:
+                if kind == HEADERS:
+                    self._on_headers(data, start, stop, flags, stream_id)
+                elif kind == DATA:
+                    self.read_data(data, start, stop, flags, stream_id)
+                else:
+                    self._on_control(data[start:stop], kind, flags, stream_id)
+            except StreamFault as fault:
+                self.reset_number(stream_id, fault.code)
+            position = stop
+        return position
+
+    def _read_preface(self, data: bytes) -> int:
+        known = min(len(data), len(PREFACE))
+        if data[:known] != PREFACE[:known]:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "no HTTP/2 preface: this port speaks gRPC")
+        if known < len(PREFACE):
+            return 0
+        self.greeted = True
+        return known
+
+    def _check_order(self, kind: int, length: int, stream_id: int) -> None:
+        if not self._settled and kind != frames.SETTINGS and self.greeted:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS (RFC 9113 3.4)")
+        if self._block is not None and (kind != CONTINUATION or stream_id != self._block_stream):
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "a header block is interrupted (RFC 9113 6.10)")
+        if length > MAX_FRAME:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes, at most {MAX_FRAME} are taken")
+        if length > _MAX_CONTROL and kind < CONTINUATION + 1 and kind != DATA:
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, f"a frame of kind {kind} with {length} bytes")
+
+    # ---- requests ------------------------------------------------------------------------------------------------
+
+    def _on_headers(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
+        if flags & (PADDED | PRIORITIZED):
+            start, stop = unpadded(data, start, stop, flags)
+            if flags & PRIORITIZED:
+                start += 5
+                if start > stop:
+                    raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a HEADERS frame without its priority")
+        if flags & END_HEADERS:
+            self._on_block(data[start:stop], flags, stream_id)
+        else:
+            self._block = bytearray(data[start:stop])
+            self._block_stream, self._block_flags = stream_id, flags
+
+    def _on_continuation(self, payload: bytes, flags: int) -> None:
+        block = self._block
+        if block is None:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS (RFC 9113 6.10)")
+        block += payload
+        if len(block) > _MAX_CONTROL:
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, f"a header block of more than {_MAX_CONTROL} bytes")
+        if flags & END_HEADERS:
+            self._block = None
+            self._on_block(bytes(block), self._block_flags, self._block_stream)
+        elif len(payload) < 1024:
+            self.allowance.spend(WASTED_REQUEST)
+
+    def _on_block(self, block: bytes, flags: int, stream_id: int) -> None:
+        if 0 < stream_id <= self.last:
+            self._on_trailers(block, flags, stream_id)
+            return
+        if not stream_id & 1:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, f"a client cannot begin stream {stream_id} (RFC 9113 5.1.1)")
+        try:
+            head = self._heads.read(block)
+        except StreamFault:
+            self.last = stream_id
+            raise
+        if self._refusing:
+            self.remember(stream_id)  # the client reads in GOAWAY that it was not taken
+            return
+        self.last = stream_id
+        if len(self.streams) >= MAX_STREAMS:
+            raise StreamFault(Code.REFUSED_STREAM)
+        stream = self.host.open_stream(stream_id, head)
+        self.streams[stream_id] = stream
+        stream.on_open()
+        if flags & END_STREAM and not stream.closed:
+            self.end(stream)
+
+    def _on_trailers(self, block: bytes, flags: int, stream_id: int) -> None:
+        self._heads.skip(block)
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if stream_id in self.recent:
+                return
+            raise ConnectionFault(Code.STREAM_CLOSED, f"HEADERS on stream {stream_id}, which is closed")
+        if stream.ended:
+            raise StreamFault(Code.STREAM_CLOSED)
+        if not flags & END_STREAM:
+            raise StreamFault(Code.PROTOCOL_ERROR)  # RFC 9113 8.1: trailers end the stream
+        self.end(stream)
+
+    # ---- everything else -----------------------------------------------------------------------------------------
+
+    def _on_control(self, payload: bytes, kind: int, flags: int, stream_id: int) -> None:
+        if kind == frames.WINDOW_UPDATE:
+            self._on_window_update(frames.word(payload, "WINDOW_UPDATE"), stream_id)
+        elif kind == frames.PING:
+            self._on_ping(payload, flags, stream_id)
+        elif kind == frames.SETTINGS:
+            self._on_settings(payload, flags, stream_id)
+        elif kind == frames.RST_STREAM:
+            frames.word(payload, "RST_STREAM")
+            self._on_rst_stream(stream_id)
+        elif kind == CONTINUATION:
+            self._on_continuation(payload, flags)
+        elif kind == frames.PUSH_PROMISE:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "clients may not push (RFC 9113 8.4)")
+        else:
+            self.allowance.spend(TRIFLE)
+            if kind == frames.PRIORITY:
+                _check_priority(payload, stream_id)
+            elif kind == frames.GOAWAY and (stream_id or len(payload) < 8):
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "a malformed GOAWAY frame")
+
+    def _on_window_update(self, increment: int, stream_id: int) -> None:
+        increment &= MAX_WINDOW
+        stream = self.streams.get(stream_id)
+        if increment == 0:
+            if stream is not None:
+                raise StreamFault(Code.PROTOCOL_ERROR)
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE by 0 (RFC 9113 6.9)")
+        if stream_id == 0:
+            self.sender.widen(increment)
+        elif stream is not None:
+            if increment < 64:
+                self.allowance.spend(TRIFLE)
+            self.sender.widen_stream(stream, increment)
+        else:
+            self.allowance.spend(TRIFLE)
+            self.check_known(stream_id, "WINDOW_UPDATE")
+
+    def _on_ping(self, payload: bytes, flags: int, stream_id: int) -> None:
+        if stream_id:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "PING on a stream (RFC 9113 6.7)")
+        if len(payload) != 8:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, f"a PING frame of {len(payload)} bytes")
+        if flags & frames.ACK:
+            self.host.on_pong(payload)
+            return
+        self.allowance.spend(TRIFLE)
+        self.push(frames.frame(frames.PING, frames.ACK, 0, payload))
+        self.host.on_ping()
+
+    def _on_settings(self, payload: bytes, flags: int, stream_id: int) -> None:
+        if stream_id:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "SETTINGS on a stream (RFC 9113 6.5)")
+        self.allowance.spend(TRIFLE)
+        if flags & frames.ACK:
+            if payload:
+                raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a SETTINGS acknowledgement with settings")
+            return
+        self._settled = True
+        sender = self.sender
+        for name, value in frames.read_settings(payload):
+            if name == Setting.INITIAL_WINDOW_SIZE:
+                if value > MAX_WINDOW:
+                    raise ConnectionFault(Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE is {value}")
+                sender.change_initial(value, self.streams.values())
+            elif name == Setting.MAX_FRAME_SIZE:
+                if not 16_384 <= value <= 16_777_215:
+                    raise ConnectionFault(Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE is {value}")
+                sender.max_frame = value
+            elif name == Setting.ENABLE_PUSH and value > 1:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH is {value}")
+        self.push(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        sender.pump()
+
+    def _on_rst_stream(self, stream_id: int) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self.check_known(stream_id, "RST_STREAM")
+            self.allowance.spend(TRIFLE)
+            return
+        self.forget(stream)
+        self.remember(stream_id)
+        self.allowance.spend(WASTED_REQUEST)
+
+
+def _check_priority(payload: bytes, stream_id: int) -> None:
+    if stream_id == 0:
+        raise ConnectionFault(Code.PROTOCOL_ERROR, "PRIORITY on the connection (RFC 9113 6.3)")
+    if len(payload) != 5:
+        raise StreamFault(Code.FRAME_SIZE_ERROR)

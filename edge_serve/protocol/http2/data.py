@@ -1,0 +1,174 @@
+"""Receiving DATA (RFC 9113 6.1): windows, padding, and frames that are larger than what is received at once."""
+
+from __future__ import annotations
+
+from edge_serve.clock import Clock
+from edge_serve.protocol.http2 import frames as frames
+from edge_serve.protocol.http2.allowance import TRIFLE
+from edge_serve.protocol.http2.frames import CONTINUATION, DATA, END_STREAM, PADDED, Code, ConnectionFault, StreamFault
+from edge_serve.protocol.http2.send import Output
+from edge_serve.protocol.http2.stream import Stream
+from edge_serve.protocol.http2.streams import Host, Streams
+
+#: what a client may send on all streams together; given back when half of it is used
+CONNECTION_WINDOW = 16 * 1024 * 1024
+#: what is left of a frame from which on it is received straight into its place
+_PLACED_FROM = 32 * 1024
+
+
+class DataReader(Streams):
+    """The part of a connection that reads DATA.
+
+    Attributes:
+        received: bytes of the connection so far; timeouts are measured on it.
+    """
+
+    __slots__ = ("_receivable", "_rest", "_rest_ends", "_rest_padding", "_rest_stream", "_skip", "received")
+
+    def __init__(self, host: Host, output: Output, clock: Clock, unsent: int) -> None:
+        Streams.__init__(self, host, output, clock, unsent)
+        self.received = 0
+        self._receivable = CONNECTION_WINDOW
+        #: what is left of a large frame: its payload, its padding, its stream (None = thrown away)
+        self._rest = self._rest_padding = self._skip = 0
+        self._rest_stream: Stream | None = None
+        self._rest_ends = False
+
+    def place(self) -> memoryview | None:
+        """Where the next bytes of the connection should be received to; None = give them to `receive`."""
+        stream = self._rest_stream
+        if self._rest < _PLACED_FROM or stream is None or stream.closed or self.over:
+            return None
+        return stream.place(self._rest)
+
+    def placed(self, size: int) -> None:
+        """`size` bytes have been received to where `place` said."""
+        stream = self._rest_stream
+        assert stream is not None, "place has said so"
+        self.received += size
+        self._rest -= size
+        try:
+            stream.on_placed(size)
+            self._end_rest()
+        except StreamFault as fault:
+            self.reset(stream, fault.code)
+        except ConnectionFault as connection_fault:
+            self.fail(connection_fault)
+
+    @property
+    def midway(self) -> bool:
+        """A large frame has begun and is not complete."""
+        return bool(self._rest or self._rest_padding or self._skip)
+
+    def read_data(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
+        stream = self._account(stream_id, stop - start)
+        if flags & PADDED:
+            start, stop = unpadded(data, start, stop, flags)
+        if stream is None:
+            return
+        if start < stop:
+            if stream.due >= 0:
+                _subtract(stream, stop - start)
+            stream.on_data(data, start, stop)
+        elif not flags & END_STREAM:
+            self.allowance.spend(TRIFLE)
+        if flags & END_STREAM and not stream.closed:
+            self.end(stream)
+
+    def _account(self, stream_id: int, length: int) -> Stream | None:
+        """Count a frame against the windows; its stream, or None when nobody wants it any more."""
+        receivable = self._receivable - length
+        if receivable <= CONNECTION_WINDOW // 2:
+            if receivable < 0:
+                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window allows")
+            self.push(frames.window_update(0, CONNECTION_WINDOW - receivable))
+            receivable = CONNECTION_WINDOW
+        self._receivable = receivable
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self.check_known(stream_id, "DATA")
+            if stream_id not in self.recent:
+                raise ConnectionFault(Code.STREAM_CLOSED, f"DATA on stream {stream_id}, which is closed")
+            self.allowance.spend(TRIFLE)
+            return None
+        if stream.ended:
+            raise StreamFault(Code.STREAM_CLOSED)
+        stream.receivable -= length
+        if stream.receivable < 0:
+            raise StreamFault(Code.FLOW_CONTROL_ERROR)
+        return stream
+
+    def begin_rest(self, data: bytes, start: int, length: int, kind: int, flags: int, stream_id: int) -> bool:
+        """Take the first part of a large frame; False = it has to be read as a whole."""
+        if kind != DATA:
+            if kind <= CONTINUATION:
+                return False
+            self._skip = length
+        else:
+            padding = data[start] + 1 if flags & PADDED else 0
+            if padding > length:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "more padding than payload (RFC 9113 6.1)")
+            self._rest_stream = None
+            try:
+                stream = self._account(stream_id, length)
+                if stream is not None and stream.due >= 0:
+                    _subtract(stream, length - padding)
+                self._rest_stream = stream
+            except StreamFault as fault:
+                self.reset_number(stream_id, fault.code)
+            self._rest = length - padding
+            self._rest_padding = max(0, padding - 1)
+            self._rest_ends = bool(flags & END_STREAM)
+            start += 1 if padding else 0
+        self.continue_rest(data, start)
+        return True
+
+    def continue_rest(self, data: bytes, start: int = 0) -> int:
+        """Take what has come of a large frame; how far that went."""
+        size = min(self._rest, len(data) - start)
+        stream = self._rest_stream
+        if size:
+            self._rest -= size
+            if stream is not None and not stream.closed:
+                try:
+                    stream.on_data(data, start, start + size)
+                except StreamFault as fault:
+                    self.reset(stream, fault.code)
+            start += size
+        padding = min(self._rest_padding, len(data) - start)
+        self._rest_padding -= padding
+        start += padding
+        skipped = min(self._skip, len(data) - start)
+        self._skip -= skipped
+        self._end_rest()
+        return start + skipped
+
+    def _end_rest(self) -> None:
+        if self._rest or self._rest_padding:
+            return
+        stream, self._rest_stream = self._rest_stream, None
+        if stream is not None and self._rest_ends and not stream.closed:
+            self._rest_ends = False
+            try:
+                self.end(stream)
+            except StreamFault as fault:
+                self.reset(stream, fault.code)
+
+
+def _subtract(stream: Stream, size: int) -> None:
+    """Count a frame against the length that the head has said."""
+    stream.due -= size
+    if stream.due < 0:
+        raise StreamFault(Code.PROTOCOL_ERROR)
+
+
+def unpadded(data: bytes, start: int, stop: int, flags: int) -> tuple[int, int]:
+    """Where the payload of a frame lies that may be padded."""
+    if not flags & PADDED:
+        return start, stop
+    if start == stop:
+        raise ConnectionFault(Code.FRAME_SIZE_ERROR, "a padded frame without its padding")
+    padding = data[start]
+    if start + 1 + padding > stop:
+        raise ConnectionFault(Code.PROTOCOL_ERROR, "more padding than payload (RFC 9113 6.1)")
+    return start + 1, stop - padding

@@ -1,0 +1,210 @@
+"""The sending half of a connection: DATA within the client's windows (RFC 9113 5.2), streams in turn."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from edge_serve.protocol.http2.frames import DATA, FRAME_HEAD, HEAD_SIZE, MAX_WINDOW, Code, ConnectionFault, StreamFault
+from edge_serve.protocol.http2.stream import Chunk, Stream
+from edge_serve.tensors import Buffer
+
+#: the sizes before a client has said otherwise (RFC 9113 6.5.2, 6.9.2)
+_WINDOW, _FRAME = 65_535, 16_384
+
+
+class Output(Protocol):
+    """Where bytes for the client go; `transport.send_queue.SendQueue`.
+
+    Attributes:
+        pending: bytes pushed that the kernel has not taken.
+    """
+
+    pending: int
+
+    def push(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None: ...
+
+
+class Sender:
+    """What one client takes.
+
+    Args:
+        unsent: bytes in `output` beyond which streams wait.
+
+    Attributes:
+        window: bytes that the connection still takes.
+        initial: what a new stream takes; max_frame: bytes of a DATA frame.
+        sent: frames of answers.
+    """
+
+    __slots__ = ("_ready", "_unsent", "initial", "max_frame", "output", "sent", "window")
+
+    def __init__(self, output: Output, unsent: int) -> None:
+        self.output = output
+        self._unsent = unsent
+        self.window = _WINDOW
+        self.initial = _WINDOW
+        self.max_frame = _FRAME
+        self.sent = 0
+        #: streams with something to send and a window for it, in the order of their turns
+        self._ready: dict[Stream, None] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Streams have something to send, and would if `output` were empty enough; or only think so."""
+        return bool(self._ready) and self.window > 0
+
+    def takes(self, stream: Stream, size: int) -> bool:
+        """Whether `size` bytes can go out in one frame now; then they are accounted for."""
+        if (
+            stream.queue is None
+            and size <= stream.sendable
+            and size <= self.window
+            and size <= self.max_frame
+            and self.output.pending <= self._unsent
+        ):
+            self.window -= size
+            stream.sendable -= size
+            self.sent += 1
+            return True
+        return False
+
+    def send(
+        self, stream: Stream, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None
+    ) -> bool:
+        """Send bytes; False when some of them have to wait, and `Stream.on_taken` will be called."""
+        if self.takes(stream, size):
+            head = FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, 0, stream.id)
+            self.output.push((head, *parts), HEAD_SIZE + size, on_sent)
+            return True
+        if stream.queue is None:
+            stream.queue = deque()
+        chunk = Chunk(parts, size, on_sent)
+        stream.queue.append(chunk)
+        self._ready[stream] = None
+        self.pump()
+        chunk.told = stream.queue is not None
+        return not chunk.told
+
+    def finish(self, stream: Stream, tail: bytes) -> bool:
+        """Send the trailers after all that waits; False when they have to wait, too."""
+        self.sent += 1
+        if stream.queue is None:
+            self.output.push((tail,), len(tail))
+            stream.connection.done(stream)
+            return True
+        stream.queue[-1].tail = tail
+        return False
+
+    def pump(self) -> None:
+        """Send what may be sent now, a frame of each stream in turn."""
+        ready, output = self._ready, self.output
+        while ready and output.pending <= self._unsent:
+            stream = next(iter(ready))
+            del ready[stream]
+            if stream.queue is None:
+                continue
+            left = stream.queue[0].left
+            if left and (self.window <= 0 or stream.sendable <= 0):
+                if stream.sendable > 0:  # it is the connection's window: all wait for that
+                    ready[stream] = None
+                    return
+                continue
+            self._send_frame(stream, stream.queue)
+            if stream.queue is not None:
+                ready[stream] = None
+
+    def _send_frame(self, stream: Stream, queue: deque[Chunk]) -> None:
+        chunk = queue[0]
+        size = min(chunk.left, self.max_frame, self.window, stream.sendable)
+        if size > 0:
+            parts: list[Buffer] = [FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, 0, stream.id)]
+            _move(chunk.parts, parts, size)
+            chunk.left -= size
+            self.window -= size
+            stream.sendable -= size
+            self.sent += 1
+            self.output.push(parts, HEAD_SIZE + size)
+        if chunk.left:
+            return
+        queue.popleft()
+        self.output.push((chunk.tail,) if chunk.tail else (), len(chunk.tail), chunk.on_sent)
+        if not queue:
+            stream.queue = None
+        if chunk.told:
+            stream.on_taken(chunk.size)
+        if chunk.tail and not stream.closed:
+            stream.connection.done(stream)
+
+    def drop(self, stream: Stream) -> None:
+        """Throw away what waits, but for a message of which a part has gone out."""
+        queue = stream.queue
+        while queue and queue[-1].left == queue[-1].size:
+            chunk = queue.pop()
+            if chunk.on_sent is not None:
+                chunk.on_sent()
+        if not queue:
+            stream.queue = None
+
+    def forget(self, stream: Stream) -> None:
+        """The stream is over: what waits is not sent, and its buffers are free once those before it are sent."""
+        queue, stream.queue = stream.queue, None
+        self._ready.pop(stream, None)
+        for chunk in queue or ():
+            if chunk.on_sent is not None:
+                self.output.push((), 0, chunk.on_sent)
+
+    # ---- what the client says ------------------------------------------------------------------------------------
+
+    def widen(self, increment: int) -> None:
+        """WINDOW_UPDATE of the connection.
+
+        Raises:
+            ConnectionFault: the window is too large now.
+        """
+        self.window += increment
+        if self.window > MAX_WINDOW:
+            raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "the connection's window is larger than 2^31-1")
+        self.pump()
+
+    def widen_stream(self, stream: Stream, increment: int) -> None:
+        """WINDOW_UPDATE of a stream.
+
+        Raises:
+            StreamFault: the window is too large now.
+        """
+        stream.sendable += increment
+        if stream.sendable > MAX_WINDOW:
+            raise StreamFault(Code.FLOW_CONTROL_ERROR)
+        if stream.queue is not None:
+            self._ready[stream] = None
+            self.pump()
+
+    def change_initial(self, size: int, streams: Iterable[Stream]) -> None:
+        """SETTINGS_INITIAL_WINDOW_SIZE (RFC 9113 6.9.2).
+
+        Raises:
+            ConnectionFault: a window is too large now.
+        """
+        change = size - self.initial
+        self.initial = size
+        for stream in streams:
+            stream.sendable += change
+            if stream.sendable > MAX_WINDOW:
+                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a stream's window is larger than 2^31-1")
+            if stream.queue is not None:
+                self._ready[stream] = None
+
+
+def _move(source: deque[memoryview], target: list[Buffer], size: int) -> None:
+    """Move `size` bytes, which are there, from the front of `source` to the end of `target`."""
+    while size:
+        part = source[0]
+        if part.nbytes <= size:
+            size -= part.nbytes
+            target.append(source.popleft())
+        else:
+            target.append(part[:size])
+            source[0] = part[size:]
+            return

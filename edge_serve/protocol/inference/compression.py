@@ -1,0 +1,89 @@
+"""gzip and deflate bodies, both ways (server src/data_compressor.h, `CompressionTypeUsed` in src/http_server.cc)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from functools import lru_cache
+
+from edge_serve.errors import InvalidArgument, Unsupported
+from edge_serve.protocol.inference.cost import TooMuch
+from edge_serve.tensors import Buffer
+
+#: zlib looks at the data itself, so either name works for either format; 32 is added to the window bits
+_DETECT = zlib.MAX_WBITS | 32
+_GZIP = zlib.MAX_WBITS | 16
+
+
+class UnsupportedEncoding(Unsupported):
+    """A Content-Encoding that is not known. The reply names those that are, in `Accept-Encoding`."""
+
+    def __init__(self) -> None:
+        super().__init__("Unsupported compression type")
+
+
+def is_compressed(content_encoding: str) -> bool:
+    """Whether a body with this Content-Encoding has to be inflated.
+
+    Raises:
+        UnsupportedEncoding: it is neither identity, gzip nor deflate.
+    """
+    if content_encoding in ("", "identity"):
+        return False
+    if content_encoding in ("gzip", "deflate"):
+        return True
+    raise UnsupportedEncoding
+
+
+def decompress(data: Buffer, limit: int, most: int = 1 << 62) -> bytes:
+    """The inflated body.
+
+    Args:
+        most: bytes, before and after, that are worked on here and now.
+
+    Raises:
+        TooMuch: the body has more.
+        InvalidArgument: empty, not decodable, cut short, or larger than `limit` once inflated.
+    """
+    if not len(data):
+        raise InvalidArgument("nothing to be decompressed")
+    if len(data) > most:
+        raise TooMuch
+    inflater = zlib.decompressobj(_DETECT)
+    try:
+        inflated = inflater.decompress(data, min(limit, most) + 1)
+    except zlib.error as error:
+        raise InvalidArgument(
+            f"the request body is neither gzip nor deflate data as Content-Encoding says: {error}"
+        ) from error
+    if most < len(inflated) <= limit:
+        raise TooMuch
+    if len(inflated) > limit:
+        raise InvalidArgument(
+            f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. Use --http-max-input-size to "
+            "increase the limit."
+        )
+    if not inflater.eof:
+        raise InvalidArgument("the compressed request body ends too early")
+    return inflated
+
+
+@lru_cache(maxsize=64)
+def choose(accept_encoding: str) -> str:
+    """`gzip`, `deflate` or `identity`: the highest weight wins, the first of equals, as Triton reads the header."""
+    best, best_weight = "identity", 0.0
+    for entry in accept_encoding.split(","):
+        name, has_weight, text = entry.lstrip(" ").partition(";q=")
+        try:
+            weight = float(text) if has_weight else 1.0
+        except ValueError:
+            continue
+        if name in ("identity", "deflate", "gzip") and weight > best_weight:
+            best, best_weight = name, weight
+    return best
+
+
+def compress(buffers: Iterable[Buffer], encoding: str) -> bytes:
+    """`buffers`, one after the other, as `gzip` or `deflate` (with zlib's header)."""
+    deflater = zlib.compressobj(wbits=_GZIP if encoding == "gzip" else zlib.MAX_WBITS)
+    return b"".join([*map(deflater.compress, buffers), deflater.flush()])

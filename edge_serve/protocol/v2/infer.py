@@ -1,0 +1,329 @@
+"""The body of an inference request into an `InferRequest`: JSON, JSON with binary tensors after it, or raw bytes.
+
+The hot path is a client that repeats itself: the same JSON part, other tensor bytes. What was parsed and validated
+for a JSON part is kept as a template, and the next request with it costs a dictionary look-up and a few slices.
+Replies are written by `infer_response`.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from edge_serve.errors import InvalidArgument
+from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
+from edge_serve.messages.shared_memory import Regions
+from edge_serve.messages.signature import Signature
+from edge_serve.protocol.inference.cost import NO_LIMITS, TooMuch, WorkLimits, check_json
+from edge_serve.protocol.inference.validate import check_correlation_id, check_strings, prefix, validate
+from edge_serve.protocol.v2 import infer_header, json_text
+from edge_serve.protocol.v2.infer_split import Split, split
+from edge_serve.tensors import Buffer, DataType, Shape, Tensor, element_count
+
+#: Triton's default for --http-max-input-size
+MAX_INPUT_SIZE = 64 * 1024 * 1024
+
+_INTEGER = re.compile(r"\s*([+-]?[0-9]+)")
+_LENGTH = struct.Struct("<I")
+
+
+def header_length(text: str | None, content_length: int) -> int | None:
+    """What `Inference-Header-Content-Length` says: None without the header; 0 means a raw request.
+
+    Like C's `stoi`, digits count up to the first character that is none.
+
+    Raises:
+        InvalidArgument: no number, or outside of the body.
+    """
+    if text is None:
+        return None
+    digits = text
+    if not text.isdecimal():
+        found = _INTEGER.match(text)
+        if found is None:
+            raise InvalidArgument(f"Unable to parse Inference-Header-Content-Length, got: {text}")
+        digits = found[1]
+    length = int(digits) if len(digits) < 20 else -1
+    if not 0 <= length <= content_length:
+        raise InvalidArgument(f"inference header size should be in range (0, {content_length}), got: {text}")
+    return length
+
+
+@dataclass(slots=True)
+class _TemplateInput:
+    """`start` and `end` are behind the JSON part; `elements`: their number, to be checked in every request, for BYTES,
+    else -1."""
+
+    name: str
+    datatype: DataType
+    shape: Shape
+    start: int
+    end: int
+    elements: int
+
+
+@dataclass(slots=True)
+class _Template:
+    """A parsed and validated JSON part. `size` is that of all that follows it. Holds its signature, so that the `id` in
+    the key stays that signature's."""
+
+    signature: Signature
+    size: int
+    inputs: list[_TemplateInput]
+    id: str
+    outputs: list[RequestedOutput]
+    parameters: dict[str, Parameter]
+    correlation_id: int | str
+    flags: int
+    priority: int
+    timeout_us: int
+    binary_default: bool
+    rows: int
+
+
+_Known = TypeVar("_Known", _Template, "_Template | None")
+
+
+class InferDecoder:
+    """Decodes request bodies, and remembers the JSON parts that clients repeat.
+
+    Args:
+        max_input_size: --http-max-input-size, bytes of a JSON part, of a tensor that came as JSON, or of a raw body.
+        work: what may be done here and now.
+        regions: shared memory that requests may name; None = there is none.
+    """
+
+    _MAX_TEMPLATES = 1024
+    _MAX_TEMPLATE_SIZE = 4096
+
+    def __init__(
+        self, max_input_size: int = MAX_INPUT_SIZE, work: WorkLimits = NO_LIMITS, regions: Regions | None = None
+    ) -> None:
+        self.max_input_size = max_input_size
+        self._regions = regions
+        self._work = work
+        self._templates: dict[tuple[int, bytes], _Template] = {}
+        #: likewise of what is common to requests that differ in `id` and `parameters`; None = it came once
+        self._common: dict[tuple[int, bytes], _Template | None] = {}
+
+    def decode(
+        self,
+        signature: Signature,
+        version: str,
+        body: Buffer,
+        length: int | None,
+        *,
+        offset: int = -1,
+        forwarded: Mapping[str, str] | None = None,
+    ) -> InferRequest:
+        """A validated request; its tensors are views of `body` where they came as binary data.
+
+        Args:
+            version: as in the URL, "" for the highest.
+            length: of the JSON part (`header_length`); None when the body is JSON only.
+            offset: where `body` starts in the model's tensor arena; -1 in ordinary memory.
+            forwarded: headers that become parameters (`forwarding.forwarded`).
+
+        Raises:
+            EdgeServeError: with Triton's text and status.
+            TooMuch: it would take too long (`work`); nothing has been done.
+        """
+        view = body if isinstance(body, memoryview) else memoryview(body)
+        if length:
+            key = (id(signature), bytes(view[:length]))
+            template = self._templates.get(key)
+            if template is not None and template.size == len(view) - length:
+                request = _fill(template, view, length, offset, self._work.strings)
+            else:
+                request = self._decode_header(signature, key[1], view, offset)
+        elif length is None:
+            request = self._decode_json(signature, view)
+        else:
+            request = self._decode_raw(signature, view, offset)
+        request.model_version = version
+        if forwarded:
+            request.parameters.update(forwarded)
+        return request
+
+    def _decode_json(self, signature: Signature, view: memoryview) -> InferRequest:
+        if not view:
+            raise InvalidArgument(
+                "the request body is empty, expected a JSON inference request, or raw bytes with the header "
+                "'Inference-Header-Content-Length: 0'"
+            )
+        self._check_json_size(len(view), signature)
+        tail = infer_header.Tail(view, len(view), -1)
+        request = self._read(json_text.parse(view), tail, signature)
+        validate(request, signature)
+        return request
+
+    def _decode_header(self, signature: Signature, text: bytes, view: memoryview, offset: int) -> InferRequest:
+        self._check_json_size(len(text), signature)
+        cut = split(text) if len(text) <= self._MAX_TEMPLATE_SIZE else None
+        if cut is not None:
+            template = self._common.get((id(signature), cut.common))
+            if template is not None and template.size == len(view) - len(text):
+                return self._decode_own(signature, cut, template, view, len(text), offset)
+        tail = infer_header.Tail(view, len(text), offset)
+        request = self._read(json_text.parse(text), tail, signature)
+        if len(view) > 4 * self._work.strings:  # each has a length of 4 bytes
+            self._check_strings(request)
+        validate(request, signature)
+        if len(text) <= self._MAX_TEMPLATE_SIZE and (-1, -1) not in tail.spans and not request.shared:
+            template = _template(request, signature, tail, len(text))
+            self._remember(self._templates, (id(signature), text), template)
+            if cut is not None:
+                key = id(signature), cut.common
+                again = key in self._common and cut.is_clean()
+                self._remember(self._common, key, template if again else None)
+        return request
+
+    def _remember(self, templates: dict[tuple[int, bytes], _Known], key: tuple[int, bytes], known: _Known) -> None:
+        if len(templates) >= self._MAX_TEMPLATES:
+            del templates[next(iter(templates))]  # the oldest
+        templates[key] = known
+
+    def _decode_own(
+        self, signature: Signature, cut: Split, template: _Template, view: memoryview, length: int, offset: int
+    ) -> InferRequest:
+        """A request whose inputs and outputs were read before, for another one."""
+        own = InferRequest(signature.model_name)
+        infer_header.read_own(cut.own, own)
+        check_correlation_id(own, signature)
+        whole = _Template(
+            signature, template.size, template.inputs, own.id, template.outputs, own.parameters, own.correlation_id,
+            own.flags, own.priority, own.timeout_us, own.binary_default, template.rows,
+        )  # fmt: skip
+        request = _fill(whole, view, length, offset, self._work.strings)
+        self._remember(self._templates, (id(signature), bytes(view[:length])), whole)
+        return request
+
+    def _read(self, document: Any, tail: infer_header.Tail, signature: Signature) -> InferRequest:
+        return infer_header.read(document, tail, signature.model_name, self.max_input_size, self._regions)
+
+    def _check_json_size(self, size: int, signature: Signature) -> None:
+        if size > self.max_input_size:
+            raise json_too_big(size, self.max_input_size)
+        check_json(size, signature, self._work)
+
+    def _check_strings(self, request: InferRequest) -> None:
+        count = sum(element_count(one.shape) for one in request.inputs if one.datatype is DataType.BYTES)
+        if count > self._work.strings:
+            raise TooMuch
+
+    def _decode_raw(self, signature: Signature, view: memoryview, offset: int) -> InferRequest:
+        if len(view) > self.max_input_size:
+            raise InvalidArgument(
+                f"Raw input has a byte_size ({len(view)} bytes) that exceeds the maximum allowed value of "
+                f"{self.max_input_size} bytes. Use --http-max-input-size to increase the limit."
+            )
+        request = InferRequest(signature.model_name, binary_default=True)
+        request.inputs.append(_raw_input(signature, view, offset))
+        validate(request, signature)
+        return request
+
+
+def json_too_big(size: int, limit: int) -> InvalidArgument:
+    """The refusal of a JSON text above --http-max-input-size."""
+    return InvalidArgument(
+        f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
+        "Use --http-max-input-size to increase the limit."
+    )
+
+
+def _template(request: InferRequest, signature: Signature, tail: infer_header.Tail, length: int) -> _Template:
+    inputs = [
+        _TemplateInput(
+            tensor.name,
+            tensor.datatype,
+            tensor.shape,
+            start - length,
+            end - length,
+            element_count(tensor.shape) if tensor.datatype is DataType.BYTES else -1,
+        )
+        for tensor, (start, end) in zip(request.inputs, tail.spans, strict=True)
+    ]
+    return _Template(
+        signature,
+        len(tail.body) - length,
+        inputs,
+        request.id,
+        request.outputs,
+        dict(request.parameters),
+        request.correlation_id,
+        request.flags,
+        request.priority,
+        request.timeout_us,
+        request.binary_default,
+        request.rows,
+    )
+
+
+def _fill(template: _Template, view: memoryview, length: int, offset: int, most_strings: int) -> InferRequest:
+    tensors = []
+    for known in template.inputs:
+        start = length + known.start
+        data = view[start : length + known.end]
+        if known.elements >= 0:
+            if known.elements > most_strings:
+                raise TooMuch
+            check_strings(data, known.elements, known.name, template.signature.model_name, template.id)
+        at = -1 if offset < 0 else offset + start
+        tensors.append(Tensor(known.name, known.datatype, known.shape, data, at))
+    return InferRequest(
+        template.signature.model_name,
+        "",
+        template.id,
+        tensors,
+        template.outputs,
+        template.parameters.copy(),
+        template.correlation_id,
+        template.flags,
+        template.priority,
+        template.timeout_us,
+        0,
+        template.binary_default,
+        None,
+        template.rows,
+        template.signature,
+    )
+
+
+def _raw_input(signature: Signature, view: memoryview, offset: int) -> Tensor:
+    """The only input, its shape from the configuration and the number of bytes.
+
+    Raises:
+        InvalidArgument: the shape cannot be told.
+    """
+    if len(signature.inputs) != 1:
+        raise InvalidArgument(
+            f"{prefix('')}Raw request must only have 1 input (found 1) to be deduced but got {len(signature.inputs)} "
+            f"inputs in '{signature.model_name}' model configuration"
+        )
+    (spec,) = signature.inputs.values()
+    variable = spec.dims.count(-1)
+    if variable > 1:
+        raise InvalidArgument(
+            f"{prefix('')}The shape of the raw input '{spec.name}' can not be deduced because there are more than one "
+            "variable-sized dimension"
+        )
+    batch = (1,) if signature.max_batch_size > 0 else ()
+    fixed = element_count([dim for dim in spec.dims if dim != -1])
+    if spec.datatype is DataType.BYTES:
+        if variable or fixed != 1:
+            raise InvalidArgument(
+                f"{prefix('')}For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"
+            )
+        return Tensor(spec.name, spec.datatype, batch + spec.dims, b"".join((_LENGTH.pack(len(view)), view)))
+    unit = fixed * spec.datatype.size
+    shape = batch + tuple([len(view) // unit if dim == -1 else dim for dim in spec.dims])
+    expected = element_count(shape) * spec.datatype.size
+    if expected != len(view):
+        raise InvalidArgument(
+            f"{prefix('')}input byte size mismatch for input 'raw_input' for model '{signature.model_name}'. Expected "
+            f"{expected}, got {len(view)}"
+        )
+    return Tensor(spec.name, spec.datatype, shape, view, offset)

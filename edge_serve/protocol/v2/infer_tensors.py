@@ -1,0 +1,232 @@
+"""Tensors as JSON: the `data` array of an input into bytes, the bytes of an output into a `data` array.
+
+Strict as Triton is: only true and false are BOOL, only integers are integers, integers and floats are floats. Unlike
+Triton, an integer that does not fit its type is refused rather than wrapped.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import orjson
+
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unparsable
+from edge_serve.protocol.v2 import json_text
+from edge_serve.tensors import Buffer, DataType, Shape, element_count, join_bytes, split_bytes
+
+#: nested arrays that `data` may hold, itself included
+MAX_DEPTH = 100
+
+_CODES = {
+    DataType.UINT8: "B", DataType.UINT16: "H", DataType.UINT32: "I", DataType.UINT64: "Q", DataType.INT8: "b",
+    DataType.INT16: "h", DataType.INT32: "i", DataType.INT64: "q", DataType.FP32: "f", DataType.FP64: "d",
+}  # fmt: skip
+#: fewer values than this are looked at one by one when they are read
+_FEW_READ = 256
+#: up to this many are written with struct, which is faster than NumPy there
+_FEW_WRITTEN = 64
+_UNSIGNED = {DataType.UINT8, DataType.UINT16, DataType.UINT32, DataType.UINT64}
+_FLOATS = {DataType.FP32, DataType.FP64}
+
+
+def read(data: Any, datatype: DataType, shape: Shape, name: str) -> bytes:
+    """The bytes of input `name` from its `data` member.
+
+    Raises:
+        InvalidArgument: the type cannot travel as JSON, nesting is too deep, or a number does not fit its type.
+        Internal: a value has the wrong JSON type, or their number does not fit the shape (as in Triton: HTTP 500).
+    """
+    if datatype is DataType.FP16 or datatype is DataType.BF16:
+        raise InvalidArgument(
+            f"receiving {datatype.name} data via JSON is not supported. Please use the binary data format for "
+            f"input {name}"
+        )
+    if len(data) and datatype in _CODES:
+        packed = _pack_plain(data, datatype, element_count(shape))
+        if packed is not None:
+            return packed
+    values, kinds = flatten(data)
+    if datatype is DataType.BYTES:
+        if kinds.count(str) != len(kinds):
+            raise Unparsable("Unable to parse JSON bytes array: attempt to access JSON non-string as string")
+        return join_bytes(values)
+    expected = element_count(shape)
+    if len(values) > expected:
+        _check(kinds[:expected], datatype)
+        raise Unparsable("Unable to parse 'data': Shape does not match true shape of 'data' field")
+    _check(kinds, datatype)
+    packed = _pack(values, datatype, name)
+    if len(values) < expected:
+        raise Unparsable("Unable to parse 'data': Shape does not match true shape of 'data' field")
+    return packed
+
+
+def _pack_plain(data: list[Any], datatype: DataType, count: int) -> bytes | None:
+    """The bytes of `count` numbers, in arrays of one depth, all of which fit; None: look closer.
+
+    Packing refuses whatever is no number, so that not every value's type has to be looked at: only true and false
+    would pass, and they are looked for among the zeros and ones.
+    """
+    values = data
+    try:
+        for _ in range(MAX_DEPTH - 1):
+            if type(values[0]) is not list:
+                break
+            if list(map(type, values)).count(list) != len(values):
+                return None
+            values = list(chain.from_iterable(values))
+        if len(values) != count:
+            return None
+        packed = struct.pack(f"{count}{_CODES[datatype]}", *values)
+    except (TypeError, IndexError, OverflowError, struct.error):
+        return None
+    if count < _FEW_READ:
+        return None if bool in map(type, values) else packed
+    numbers = np.frombuffer(packed, datatype.numpy)
+    suspects = np.flatnonzero((numbers == 0) | (numbers == 1))
+    among = values if len(suspects) > count // 4 else map(values.__getitem__, suspects.tolist())
+    return None if bool in map(type, among) else packed
+
+
+def flatten(data: list[Any]) -> tuple[list[Any], list[type]]:
+    """The values of nested arrays in row-major order, and their types. Depths may differ, as in Triton.
+
+    Raises:
+        InvalidArgument: the nesting is deeper than MAX_DEPTH.
+    """
+    values, depth = data, 1
+    while True:
+        kinds = list(map(type, values))
+        arrays = kinds.count(list)
+        if not arrays:
+            return values, kinds
+        if arrays != len(values):
+            values = _flatten_mixed(values, depth)
+            return values, list(map(type, values))
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise _too_deep()
+        values = list(chain.from_iterable(values))
+
+
+def _flatten_mixed(data: list[Any], depth: int) -> list[Any]:
+    """Values beside arrays: one walk, because a walk over all values for each of 100 levels could take minutes."""
+    values: list[Any] = []
+    append = values.append
+    open_arrays = [iter(data)]
+    while open_arrays:
+        for value in open_arrays[-1]:
+            if type(value) is list:
+                if depth + len(open_arrays) > MAX_DEPTH:
+                    raise _too_deep()
+                open_arrays.append(iter(value))
+                break
+            append(value)
+        else:
+            open_arrays.pop()
+    return values
+
+
+def _too_deep() -> InvalidArgument:
+    return InvalidArgument(f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})")
+
+
+def _pack(values: list[Any], datatype: DataType, name: str) -> bytes:
+    if datatype is DataType.BOOL:
+        return bytes(values)
+    try:
+        return struct.pack(f"{len(values)}{_CODES[datatype]}", *values)
+    except OverflowError:  # a double beyond FP32 becomes infinity, as in a C cast
+        with np.errstate(over="ignore"):
+            return np.array(values, dtype=datatype.numpy).tobytes()
+    except struct.error:
+        info = np.iinfo(datatype.numpy)
+        number = next(value for value in values if not info.min <= value <= info.max)
+        if _is_wide(number, datatype):
+            raise _wrong_type(datatype) from None
+        raise InvalidArgument(
+            f"Unable to parse 'data': {number} is out of range for {datatype.name} input '{name}', expected "
+            f"{info.min} to {info.max}"
+        ) from None
+
+
+def _is_wide(number: int, datatype: DataType) -> bool:
+    """RapidJSON calls it no integer of the sign at all: -1 for unsigned types, 2^63 for signed ones."""
+    return number < 0 if datatype in _UNSIGNED else number > json_text.INT64_MAX
+
+
+def _check(kinds: list[type], datatype: DataType) -> None:
+    """Every value has the JSON type that `datatype` wants; counting types is the fastest way to see them all."""
+    if datatype is DataType.BOOL:
+        good = kinds.count(bool)
+    elif datatype in _FLOATS:
+        good = kinds.count(float)
+        if good != len(kinds):
+            good += kinds.count(int)
+    else:
+        good = kinds.count(int)
+    if good != len(kinds):
+        raise _wrong_type(datatype)
+
+
+def _wrong_type(datatype: DataType) -> EdgeServeError:
+    if datatype is DataType.BOOL:
+        what = "non-boolean as boolean"
+    elif datatype in _FLOATS:
+        what = "non-number as double"
+    elif datatype in _UNSIGNED:
+        what = "non-unsigned-integer as unsigned-integer"
+    else:
+        what = "non-signed-integer as signed-integer"
+    return Unparsable(f"Unable to parse 'data': attempt to access JSON {what}")
+
+
+def write(data: Buffer, datatype: DataType, shape: Shape, name: str) -> bytes:
+    """The JSON array of output `name`: flat, compact, numbers as Triton prints them.
+
+    Raises:
+        InvalidArgument: the type or the text cannot travel as JSON.
+        Internal: the bytes do not make up the shape.
+    """
+    if datatype is DataType.FP16 or datatype is DataType.BF16:
+        raise InvalidArgument(
+            f"sending {datatype.name} data via JSON is not supported. Please use the binary data format for output"
+        )
+    if datatype is DataType.BYTES:
+        return _write_strings(data, shape, name)
+    count = element_count(shape)
+    if len(data) != count * datatype.size:
+        raise Internal(f"Failed to write 'data' field: output tensor shape does not match size of output for '{name}'")
+    if count <= _FEW_WRITTEN and datatype in _CODES and datatype not in _FLOATS:
+        return orjson.dumps(struct.unpack(f"{count}{_CODES[datatype]}", data))
+    array = np.frombuffer(data, dtype=datatype.numpy if datatype is not DataType.BOOL else np.uint8)
+    if datatype is DataType.BOOL:
+        array = array != 0
+    elif datatype in _FLOATS:
+        array = array.astype(np.float64)  # Triton prints the double that the float is
+        if not np.isfinite(array).all():
+            return json.dumps(array.tolist(), separators=(",", ":")).encode()
+    elif not array.flags.aligned:
+        array = array.copy()
+    return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _write_strings(data: Buffer, shape: Shape, name: str) -> bytes:
+    mismatch = f"output tensor shape does not match size of output for '{name}'"
+    try:
+        elements = split_bytes(data)
+    except InvalidArgument as error:
+        raise Internal(mismatch) from error
+    if len(elements) != element_count(shape):
+        raise Internal(mismatch)
+    try:
+        return orjson.dumps([element.decode() for element in elements])
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(
+            f"sending output '{name}' via JSON is not possible because it is not valid UTF-8. Please use the binary "
+            "data format for output"
+        ) from error

@@ -1,0 +1,92 @@
+"""Responses written by hand, read back with protobuf."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge_serve.errors import InvalidArgument
+from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
+from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.protocol.grpc import response as grpc_response
+from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferResponse, ModelStreamInferResponse
+from edge_serve.protocol.grpc.response import GrpcInferEncoder
+from edge_serve.tensors import DataType, Tensor
+
+SIGNATURE = Signature("m", "1", "python", 8, {}, {"Y": TensorSpec("Y", DataType.FP32, (3,), labels=("a", "b", "c"))})
+REQUEST = InferRequest("m")
+
+
+def response(data: bytes = bytes(12), **rest: object) -> InferResponse:
+    return InferResponse("m", "1", outputs=[Tensor("Y", DataType.FP32, (1, 3), data)], **rest)  # type: ignore[arg-type]
+
+
+def whole(encoder: GrpcInferEncoder, made: InferResponse, request: InferRequest = REQUEST) -> bytes:
+    parts, size = encoder.parts(made, request, SIGNATURE)
+    data = b"".join(parts)
+    assert len(data) == size
+    return data
+
+
+@pytest.mark.parametrize("size", [0, 12, 120, 127, 128, 16384, 70_000])
+def test_what_is_written_is_what_protobuf_writes(size: int) -> None:
+    encoder = GrpcInferEncoder()
+    expected = ModelInferResponse(model_name="m", model_version="1", id="i", raw_output_contents=[bytes(size), b"z"])
+    expected.outputs.add(name="Y", datatype="UINT8", shape=[size])
+    expected.outputs.add(name="Z", datatype="UINT8", shape=[1])
+    for _ in range(2):
+        made = InferResponse("m", "1", "i")
+        made.outputs = [Tensor("Y", DataType.UINT8, (size,), bytes(size)), Tensor("Z", DataType.UINT8, (1,), b"z")]
+
+        assert whole(encoder, made) == expected.SerializeToString()
+
+
+def test_heads_that_are_remembered_do_not_mix() -> None:
+    encoder = GrpcInferEncoder()
+    first = ModelInferResponse.FromString(whole(encoder, response(id="1")))
+    other = InferResponse("m", "2", "2", [Tensor("Y", DataType.INT32, (3,), bytes(12))])
+    second = ModelInferResponse.FromString(whole(encoder, other))
+
+    assert (first.id, first.model_version, first.outputs[0].datatype) == ("1", "1", "FP32")
+    assert (second.id, second.model_version, second.outputs[0].datatype) == ("2", "2", "INT32")
+
+
+def test_parameters_keep_their_types() -> None:
+    parameters = {"b": True, "i": -1, "s": "x", "d": 0.5, "big": 2**70}
+    read = ModelInferResponse.FromString(whole(GrpcInferEncoder(), response(parameters=parameters)))
+
+    kinds = {name: value.WhichOneof("parameter_choice") for name, value in read.parameters.items()}
+    assert kinds == {"b": "bool_param", "i": "int64_param", "s": "string_param", "d": "double_param",
+                     "big": "double_param"}  # fmt: skip
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_messages_of_a_stream_say_whether_they_are_the_last(final: bool) -> None:
+    parts, size = grpc_response.stream_response(*GrpcInferEncoder().parts(response(), REQUEST, SIGNATURE, final=final))
+    data = b"".join(parts)
+    assert len(data) == size
+    read = ModelStreamInferResponse.FromString(data)
+
+    assert read.infer_response.parameters["triton_final_response"].bool_param is final
+    assert read.infer_response.outputs[0].name == "Y"
+
+
+def test_classes_take_the_place_of_the_tensor() -> None:
+    request = InferRequest("m", outputs=[RequestedOutput("Y", True, 1)])
+    values = b"\0\0\0\0" + b"\0\0\x80\x3f" + b"\0\0\0\0"
+    read = ModelInferResponse.FromString(whole(GrpcInferEncoder(), response(values), request))
+
+    assert (read.outputs[0].datatype, list(read.outputs[0].shape)) == ("BYTES", [1, 1])
+    assert read.raw_output_contents[0][4:] == b"1.000000:1:b"
+
+
+def test_errors_and_finals_of_a_stream() -> None:
+    request = InferRequest("m", "", "i")
+    failed = ModelStreamInferResponse.FromString(grpc_response.stream_error(InvalidArgument("no"), request, final=True))
+    refused = ModelStreamInferResponse.FromString(grpc_response.stream_refusal(InvalidArgument("no"), "i"))
+    final = ModelStreamInferResponse.FromString(grpc_response.stream_final(request))
+
+    assert (failed.error_message, failed.infer_response.model_name, failed.infer_response.id) == ("no", "m", "i")
+    assert failed.infer_response.parameters["triton_final_response"].bool_param
+    assert (refused.error_message, refused.infer_response) == ("no", ModelInferResponse(id="i"))
+    assert final.infer_response.parameters["triton_final_response"].bool_param
+    assert not final.error_message

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_serve.errors import Internal
+from edge_serve.protocol.v2 import json_text
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "The document is empty. at 0"),
+        ("{", "Missing a name for object member. at 1"),
+        ("}", "Invalid value. at 0"),
+        ("nope", "Invalid value. at 1"),
+        ("tru", "Invalid value. at 3"),
+        ('{"inputs":', "Invalid value. at 10"),
+        ('{"inputs":[}', "Invalid value. at 11"),
+        ("{'inputs': []}", "Missing a name for object member. at 1"),
+        ('{"inputs": [],}', "Missing a name for object member. at 14"),
+        ("[1,2", "Missing a comma or ']' after an array element. at 4"),
+        ('"', "Missing a closing quotation mark in string. at 1"),
+        ('{"a":"\\x"}', "Invalid escape character in string. at 6"),
+        ('"\\u12"', "Incorrect hex digit after \\u escape in string. at 1"),
+        ('{"inputs":[{"name":"INPUT0"', "Missing a comma or '}' after an object member. at 27"),
+        ("é", "Invalid value. at 0"),
+        ('{"a":1 "b":2}', "Missing a comma or '}' after an object member. at 7"),
+        ('{"a" 1}', "Missing a colon after a name of object member. at 5"),
+        ("[0x10]", "Missing a comma or ']' after an array element. at 2"),
+        ("[+1]", "Invalid value. at 1"),
+        ("[1.]", "Miss fraction part in number. at 3"),
+        ("[1e]", "Miss exponent in number. at 3"),
+        ("[1e999]", "Number too big to be stored in double. at 1"),
+        ("[nan]", "Invalid value. at 2"),
+        ("{} {}", "The document root must not be followed by other values. at 3"),
+    ],
+)
+def test_faults_are_named_in_rapidjsons_words(text: str, fault: str) -> None:
+    with pytest.raises(Internal) as caught:
+        json_text.parse(text.encode())
+    assert caught.value.message == "failed to parse the request JSON buffer: " + fault
+    assert caught.value.http_status == 500
+
+
+@pytest.mark.parametrize(
+    ("body", "is_told"),
+    [
+        (b"\xff\xd8\xff\xe0\x00\x10JFIF", True),
+        (b"\x89PNG\r\n" + bytes(100_000), True),
+        (b"\x1f\x8b\x08\x00", True),
+        ("é" * 1000, False),
+        (b'{"name": "M\xfcller"}', False),
+        (b" [\xff]", False),
+        (b"FILE=a", False),
+        (b"", False),
+    ],
+)
+def test_a_body_that_is_no_text_is_answered_with_the_headers_for_it(body: bytes | str, is_told: bool) -> None:
+    with pytest.raises(Internal) as caught:
+        json_text.parse(body.encode() if isinstance(body, str) else body)
+    said = caught.value.message.partition("; ")[2]
+    assert said.startswith("the body is no text: a file or binary tensors need the header") is is_told
+
+
+def test_nan_and_infinity_are_numbers() -> None:
+    values = json_text.parse(b'[NaN, Infinity, -Infinity, Inf, -Inf, 1, "NaN Inf", "\\"Inf"]')
+    assert math.isnan(values[0])
+    assert values[1:6] == [math.inf, -math.inf, math.inf, -math.inf, 1]
+    assert values[6:] == ["NaN Inf", '"Inf']
+
+
+def test_endless_digits_become_a_double_as_in_rapidjson() -> None:
+    digits = "9" * 5000
+    assert json_text.parse(b"[99999999999999999999999999]") == [1e26]
+    with pytest.raises(Internal):
+        json_text.parse(f"[NaN, {digits}, }}".encode())
+    assert json_text.parse(b"[Infinity, 99999999999999999999999999, 18446744073709551615]")[1:] == [1e26, 2**64 - 1]
+
+
+def test_half_a_surrogate_pair_is_refused_beside_nan_too() -> None:
+    for text in (b'["\\ud800"]', b'["\\ud800", NaN]', b'["\xff", NaN]'):
+        with pytest.raises(Internal):
+            json_text.parse(text)
+
+
+def test_nesting_beyond_the_parsers_depth_is_a_refusal_and_no_crash() -> None:
+    for filling in ("", "NaN"):
+        with pytest.raises(Internal):
+            json_text.parse(("[" * 100_000 + filling + "]" * 100_000).encode())
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def _as_rapidjson(value: Any) -> Any:
+    """Integers beyond 64 bits are doubles to RapidJSON."""
+    if isinstance(value, list):
+        return [_as_rapidjson(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _as_rapidjson(item) for name, item in value.items()}
+    return float(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value
+
+
+@given(json_values, st.data())
+def test_a_damaged_document_reads_as_with_the_standard_library_or_is_explained(value: Any, data: st.DataObject) -> None:
+    text = json.dumps(value)
+    at = data.draw(st.integers(0, len(text)))
+    damaged = text[:at] + data.draw(st.sampled_from(["", '"', "]", "}", ",", "\\", "0", "-"])) + text[at + 1 :]
+    try:
+        expected = _as_rapidjson(json.loads(damaged))
+    except (ValueError, OverflowError):
+        with pytest.raises(Internal, match=r"failed to parse the request JSON buffer: .* at \d+"):
+            json_text.parse(damaged.encode())
+        return
+    try:
+        found = json_text.parse(damaged.encode())
+    except Internal as refusal:  # what the standard library lets through
+        assert "too big" in refusal.message or "surrogate" in refusal.message  # noqa: PT017
+    else:
+        assert found == expected
+
+
+def test_a_member_that_is_null_is_not_an_absent_one() -> None:
+    assert json_text.find({"a": None}, "a") is json_text.NULL
+    assert json_text.find({}, "a") is None
+    assert json_text.find([], "a") is None
+    with pytest.raises(Internal, match=r"^Unable to parse 'a': attempt to access non-existing object member 'a'$"):
+        json_text.member([], "a", "Unable to parse 'a': ")
+
+
+@pytest.mark.parametrize("value", [True, 1.0, -1, 2**64, "1", None])
+def test_unsigned_integers_are_strict(value: object) -> None:
+    with pytest.raises(Internal, match="non-unsigned-integer as unsigned-integer"):
+        json_text.as_unsigned(value)
