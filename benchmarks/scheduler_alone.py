@@ -1,7 +1,7 @@
 """What does a scheduler alone cost? Requests in, batches out, no clock and no workers.
 
-Each scenario is driven as models/driver.py drives it: after each event `next` is asked until it answers Wait. Requests
-gather while an instance works on the batch before. Times are CPU seconds, since nothing here waits.
+Each scenario is driven as models/run/driver.py drives it: after each event `next` is asked until it answers Wait.
+Requests gather while an instance works on the batch before. Times are CPU seconds, since nothing here waits.
 
     python -m benchmarks.scheduler_alone
 """

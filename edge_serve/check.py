@@ -30,11 +30,11 @@ from edge_serve.config.notes import notes_on
 from edge_serve.config.settings import nearest
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.golden.reader import DIRECTORY, read_golden
-from edge_serve.models.calls import Calls
-from edge_serve.models.loading import KILL_SECONDS, Loader, LoaderOptions
-from edge_serve.models.registry import Registry
-from edge_serve.models.repository import Found, Repository, versions
-from edge_serve.models.version_policy import choose
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.extras.calls import Calls
+from edge_serve.models.load.loading import KILL_SECONDS, Loader, LoaderOptions
+from edge_serve.models.repository.repository import Found, Repository, versions
+from edge_serve.models.repository.version_policy import choose
 from edge_serve.service import Service
 from edge_serve.workers.arena import Budget
 from edge_serve.workers.environments import Environments

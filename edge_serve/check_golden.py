@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from edge_serve.check_infer import is_up, kill_busy, with_members
 from edge_serve.errors import EdgeServeError
 from edge_serve.golden.reader import GoldenBudget, GoldenSample, GoldenTest
-from edge_serve.models.golden import SampleFigures, ask, run_golden
-from edge_serve.models.registry import Registry
-from edge_serve.models.served import Served
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.load.golden import SampleFigures, ask, run_golden
+from edge_serve.models.versions.served import Served
 
 
 @dataclass(slots=True)

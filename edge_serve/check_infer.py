@@ -23,10 +23,10 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.about import OUTPUT
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
-from edge_serve.models.dependencies import members_of
-from edge_serve.models.registry import Registry
-from edge_serve.models.served import Served
-from edge_serve.models.warmup import make_requests, zeros
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.load.dependencies import members_of
+from edge_serve.models.load.warmup import make_requests, zeros
+from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.tensors import DataType, Tensor
 

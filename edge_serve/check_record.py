@@ -16,10 +16,10 @@ from edge_serve.errors import Internal
 from edge_serve.golden.reader import DIRECTORY, GoldenBudget, GoldenSample
 from edge_serve.golden.writer import Recording, write_golden
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
-from edge_serve.models.golden import read_limited, request_of
-from edge_serve.models.registry import Registry
-from edge_serve.models.repository import Found
-from edge_serve.models.served import Served
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.load.golden import read_limited, request_of
+from edge_serve.models.repository.repository import Found
+from edge_serve.models.versions.served import Served
 from edge_serve.tensors import Tensor
 
 

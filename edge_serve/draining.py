@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from edge_serve.aio.tasks import repeat
-from edge_serve.models.busy import listed
-from edge_serve.models.registry import Registry
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.versions.busy_versions import listed
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from edge_serve.metrics.gpu import find_gpus
 from edge_serve.metrics.options import parse_options
 from edge_serve.metrics.page import Page
 from edge_serve.metrics.source import CustomFamily, HttpSeries, ModelSeries, Readiness, StatisticsSource
-from edge_serve.models.registry import Registry
+from edge_serve.models.control.registry import Registry
 from edge_serve.protocol.v2.routes import Group
 from edge_serve.service import Service
 from edge_serve.systemd.activation import Inherited

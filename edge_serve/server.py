@@ -36,21 +36,21 @@ from edge_serve.messages.about import DISPLAY, about
 from edge_serve.messages.settings import TRACE_LEVELS, TraceSettings
 from edge_serve.metrics.custom import CustomMetrics
 from edge_serve.metrics.options import parse_options
-from edge_serve.models.busy import listed
-from edge_serve.models.calls import Calls
-from edge_serve.models.loading import Loader, LoaderOptions
-from edge_serve.models.memory import Memory
-from edge_serve.models.names import shown
-from edge_serve.models.poller import Poller
-from edge_serve.models.rate_limit import Gate
-from edge_serve.models.registry import Registry
-from edge_serve.models.repository import Repository, plain_name
-from edge_serve.models.response_cache import ResponseCache
-from edge_serve.models.self_inference import SelfInference
+from edge_serve.models.control.poller import Poller
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.extras.calls import Calls
+from edge_serve.models.extras.rate_limit import Gate
+from edge_serve.models.extras.response_cache import ResponseCache
+from edge_serve.models.load.loading import Loader, LoaderOptions
+from edge_serve.models.load.memory import Memory
+from edge_serve.models.repository.names import shown
+from edge_serve.models.repository.repository import Repository, plain_name
+from edge_serve.models.versions.busy_versions import listed
 from edge_serve.scheduling.rate_limiter import RateLimiter
 from edge_serve.service import Service, ServiceOptions
 from edge_serve.status.collect import Collector, Rooms
 from edge_serve.status.probe import Probe
+from edge_serve.supervision.self_inference import SelfInference
 from edge_serve.systemd import notify
 from edge_serve.systemd.activation import inherit
 from edge_serve.systemd.safe_mode import CrashWatch

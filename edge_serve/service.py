@@ -30,13 +30,13 @@ from edge_serve.messages.settings import LogControl, LogSettings, TraceChanges, 
 from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.signature import TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
-from edge_serve.models.names import check_name, parse_version
-from edge_serve.models.override import Override
-from edge_serve.models.poller import Reloaded
-from edge_serve.models.registry import Registry
-from edge_serve.models.served import Served
-from edge_serve.models.ticket import OnResponse, Ticket
-from edge_serve.models.traced import check_traceable
+from edge_serve.models.control.poller import Reloaded
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.ensemble.traced import check_traceable
+from edge_serve.models.repository.names import check_name, parse_version
+from edge_serve.models.repository.override import Override
+from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.tracing.tracing import Tracing
 from edge_serve.workers.regions import Regions

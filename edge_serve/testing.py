@@ -26,8 +26,8 @@ from edge_serve.config.signature import signature_of
 from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.in_process.arrays import Inputs, Outputs, outputs_of, tensor_of
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter, RequestedOutput
-from edge_serve.models.repository import versions
-from edge_serve.models.reshape import reshape_inputs, reshape_outputs
+from edge_serve.models.repository.repository import versions
+from edge_serve.models.run.reshape import reshape_inputs, reshape_outputs
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.workers.mismatch import Mismatches
 

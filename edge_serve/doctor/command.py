@@ -23,7 +23,7 @@ from edge_serve.doctor.service import (
     examine_versions,
     find_installation,
 )
-from edge_serve.models.reading import Reader
+from edge_serve.models.repository.reading import Reader
 
 #: how long one examination may take, seconds: a dead file system or a systemd that hangs must not stop the others
 LIMIT_SECONDS = 30.0

@@ -14,7 +14,7 @@ from edge_serve.config.server import ServerConfig, parse_argv
 from edge_serve.config.settings import BadSetting
 from edge_serve.doctor.finding import Finding
 from edge_serve.errors import EdgeServeError
-from edge_serve.models.repository import Repository
+from edge_serve.models.repository.repository import Repository
 from edge_serve.status.client import Target, Unreachable, fetch, find_target
 from edge_serve.status.probe import library_versions
 from edge_serve.systemd import safe_mode

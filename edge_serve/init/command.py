@@ -15,7 +15,7 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.init import ensemble, onnx_file, python_model
 from edge_serve.init.directory import Place, new_directory
 from edge_serve.init.example import curl
-from edge_serve.models.repository import Repository
+from edge_serve.models.repository.repository import Repository
 
 #: directories that are no models and that the note names; of others it says that there are more
 _MOST_NAMES = 4

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edge_serve.config.layout import CONFIG_FILE
 from edge_serve.errors import InvalidArgument
-from edge_serve.models.names import check_name
+from edge_serve.models.repository.names import check_name
 
 #: version of a new model
 VERSION = "1"

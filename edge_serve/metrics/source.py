@@ -1,4 +1,4 @@
-"""What a scrape reads; `models/registry.py` and `server.py` implement it, and a request pays nothing for it."""
+"""What a scrape reads; `models/control/registry.py` and `server.py` implement it, and a request pays nothing for it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The words of every scheduler: what it is given, and what it answers.
 
-A scheduler decides and never acts: no clock, no sockets, no tasks. `models/driver.py` calls it, owns the wake-ups and
-does what `next` says. Time is CLOCK_MONOTONIC nanoseconds, handed in.
+A scheduler decides and never acts: no clock, no sockets, no tasks. `models/run/driver.py` calls it, owns the wake-ups
+and does what `next` says. Time is CLOCK_MONOTONIC nanoseconds, handed in.
 
 Between the decision and the worker stands the rate limiter, where that is on: one arbiter above all models
 (`rate_limiter`) lets a `Run` wait for its resources, as Triton lets a payload wait; its instance counts as busy

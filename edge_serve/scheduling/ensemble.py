@@ -5,7 +5,7 @@ that it reads are settled: given by the client, written by another step, or know
 was not given, an output that its model left out). Unlike Triton, a request for some of the outputs is not a deadlock:
 just the steps that lead to them run.
 
-Values flow elsewhere (models/ensemble.py); here are only names and numbers of steps.
+Values flow elsewhere (models/ensemble/ensemble.py); here are only names and numbers of steps.
 """
 
 from __future__ import annotations

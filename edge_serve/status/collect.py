@@ -23,10 +23,10 @@ from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.status import ModelFacts, ServerFacts, WorkerFacts
 from edge_serve.metrics.source import StatisticsSource
-from edge_serve.models.busy import listed
-from edge_serve.models.lineage import add_up
-from edge_serve.models.registry import Registry
-from edge_serve.models.served import Served
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.versions.busy_versions import listed
+from edge_serve.models.versions.lineage import add_up
+from edge_serve.models.versions.served import Served
 from edge_serve.service import TRITON_VERSION, Service
 from edge_serve.status.document import Document, Facts, build, model_rows
 from edge_serve.status.events import EventRing

@@ -21,7 +21,7 @@ from edge_serve.metrics.gpu import GpuReading, Gpus, NoGpu, find_gpus
 from edge_serve.metrics.machine import Machine, MachineReading
 from edge_serve.metrics.thermal import read_temperatures
 from edge_serve.metrics.updates import Updates, read_updates
-from edge_serve.models.repository import Found
+from edge_serve.models.repository.repository import Found
 
 #: libraries whose versions are told where they are installed
 _LIBRARIES = ("numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "protobuf")

@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Mapping
 
-from edge_serve.models.registry import Registry
+from edge_serve.models.control.registry import Registry
 from edge_serve.scheduling.core import NOTHING, Decision
 from edge_serve.workers import process
 

@@ -16,8 +16,8 @@ from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import start_task
 from edge_serve.errors import EdgeServeError
 from edge_serve.files import read_small
-from edge_serve.models.registry import Registry
-from edge_serve.models.repository import Repository
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.repository.repository import Repository
 from edge_serve.systemd.crash_loop import (
     DEATHS,
     STABLE_SECONDS,

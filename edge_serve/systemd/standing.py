@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edge_serve.messages.failures import MOST_NAMES, failed_line, models_text
 from edge_serve.messages.line import shortened
-from edge_serve.models.records import Standing
+from edge_serve.models.control.records import Standing
 
 #: in the order of a status line: what a technician looks for first
 _MOVING = ("unready", "restarting", "loading", "unloading")

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from edge_serve.aio.tasks import start_task
 from edge_serve.aio.turns import gathered
 from edge_serve.clock import Clock
-from edge_serve.models.records import Standing
-from edge_serve.models.registry import Registry
+from edge_serve.models.control.records import Standing
+from edge_serve.models.control.registry import Registry
 from edge_serve.service import Service
 from edge_serve.systemd import faults, notify
 from edge_serve.systemd.facts import FactReader

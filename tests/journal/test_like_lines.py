@@ -51,7 +51,7 @@ class Text:
 @pytest.mark.parametrize(
     ("name", "level", "extra"),
     [
-        ("edge_serve.models.driver", logging.ERROR, {}),
+        ("edge_serve.models.run.driver", logging.ERROR, {}),
         ("edge_serve.model", logging.WARNING, {}),
         ("edge_serve.workers.worker", logging.INFO, {RECURS: "1"}),
         (CHATTER, logging.INFO, {RECURS: "1"}),
@@ -68,7 +68,7 @@ def test_what_is_repeated_after_a_minute_is_one_line_a_minute_with_a_count(
     assert log.lines()[-1] == "60 more like this suppressed: it broke again"
 
 
-@pytest.mark.parametrize("name", [CHATTER, "edge_serve.models.registry"])
+@pytest.mark.parametrize("name", [CHATTER, "edge_serve.models.control.registry"])
 def test_other_lines_of_level_info_all_pass(name: str) -> None:
     assert Text().repeat(5, name, logging.INFO, "temperature 23.5") == [60] * 5
 

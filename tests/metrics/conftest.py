@@ -11,7 +11,7 @@ import pytest
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.metrics.page import Page
 from edge_serve.metrics.source import CustomFamily, HttpSeries, ModelSeries, Readiness
-from edge_serve.models.statistics import new_statistics, record_batch, record_failure, record_success
+from edge_serve.models.run.statistics import new_statistics, record_batch, record_failure, record_success
 
 MS = 1_000_000
 

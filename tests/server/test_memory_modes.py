@@ -13,7 +13,7 @@ import pytest
 from edge_serve.config.server import ServerConfig
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse
-from edge_serve.models.memory import Memory
+from edge_serve.models.load.memory import Memory
 from edge_serve.server import Server
 from edge_serve.tensors import BY_NAME, Tensor
 from tests.server.running import ADD_SUB, python_model

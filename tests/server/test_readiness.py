@@ -14,7 +14,8 @@ import pytest
 
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running
 
-#: `tests/models/test_registry.py` has the rules; here they meet a repository, both modes, and what a technician reads
+#: `tests/models/control/test_registry.py` has the rules; here they meet a repository, both modes, and what a
+#: technician reads
 pytestmark = pytest.mark.slow
 
 BAD = "raise RuntimeError('no weights')"

@@ -10,8 +10,8 @@ from edge_serve.messages.status import ModelFacts, ProcessReading, ServerFacts, 
 from edge_serve.metrics.gpu import GpuReading
 from edge_serve.metrics.machine import MachineReading
 from edge_serve.metrics.source import HttpSeries
-from edge_serve.models.lineage import add_up
-from edge_serve.models.statistics import record_failure, record_success
+from edge_serve.models.run.statistics import record_failure, record_success
+from edge_serve.models.versions.lineage import add_up
 from edge_serve.status.document import Facts, build
 from edge_serve.status.events import Event
 from edge_serve.status.probe import Readings

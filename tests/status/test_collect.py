@@ -13,8 +13,8 @@ from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.status import ModelFacts, WorkerFacts
 from edge_serve.metrics.source import HttpSeries
-from edge_serve.models.incidents import Incidents
-from edge_serve.models.repository import Found
+from edge_serve.models.load.load_history import Incidents
+from edge_serve.models.repository.repository import Found
 from edge_serve.service import ServiceOptions
 from edge_serve.status import collect
 from edge_serve.status.collect import FRESH_NS, Collector, Rooms, with_draining

@@ -11,7 +11,7 @@ from edge_serve.status.events import LONGEST_TEXT, MOST_ERRORS, MOST_EVENTS, Eve
 
 
 def ring() -> tuple[EventRing, logging.Logger]:
-    made, logger = EventRing(), logging.Logger("edge_serve.models.turnover", logging.DEBUG)
+    made, logger = EventRing(), logging.Logger("edge_serve.models.control.version_swap", logging.DEBUG)
     logger.addHandler(made)
     return made, logger
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from edge_serve import __version__
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.status import ProcessReading
-from edge_serve.models.repository import Found
+from edge_serve.models.repository.repository import Found
 from edge_serve.status.probe import Probe, library_versions, read_process
 
 

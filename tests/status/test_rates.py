@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edge_serve.messages.statistics import LATENCY_BUCKETS
-from edge_serve.models.statistics import record_failure, record_success
+from edge_serve.models.run.statistics import record_failure, record_success
 from edge_serve.status.document import build
 from edge_serve.status.rates import Rates, between, quantile, totals_of
 from tests.status.documents import MS, facts, served, server

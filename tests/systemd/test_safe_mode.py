@@ -18,9 +18,9 @@ from typing import cast
 import pytest
 
 from edge_serve.cli import main
-from edge_serve.models.incidents import Incidents
-from edge_serve.models.registry import Registry
-from edge_serve.models.repository import Repository
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.load.load_history import Incidents
+from edge_serve.models.repository.repository import Repository
 from edge_serve.systemd.crash_loop import RETRY_FIRST, Phase, Record, Suspects, as_text
 from edge_serve.systemd.safe_mode import FILE, LOCK, CrashWatch
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running, start

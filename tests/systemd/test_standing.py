@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_serve.models.records import Standing
+from edge_serve.models.control.records import Standing
 from edge_serve.systemd.standing import Phase, status_line
 
 

@@ -15,7 +15,7 @@ from typing import cast
 import pytest
 
 from edge_serve.clock import MonotonicClock
-from edge_serve.models.registry import Registry
+from edge_serve.models.control.registry import Registry
 from edge_serve.service import Service
 from edge_serve.systemd import supervisor
 from edge_serve.systemd.notify import Notifier, quiet

@@ -16,8 +16,8 @@ import pytest
 from edge_serve.errors import EdgeServeError, NotFound
 from edge_serve.messages.infer import InferRequest
 from edge_serve.metrics.custom import CustomMetrics
-from edge_serve.models.calls import Calls
-from edge_serve.models.served import Served
+from edge_serve.models.extras.calls import Calls
+from edge_serve.models.versions.served import Served
 from edge_serve.workers.calls import CALL_HEAD
 from edge_serve.workers.desk import Caller, Desk
 from edge_serve.workers.frames import HEADER, LONGEST, NEED, VERSION, Frame, FrameError, Kind, frame

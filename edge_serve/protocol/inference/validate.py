@@ -33,7 +33,7 @@ def prefix(request_id: str) -> str:
 def validate(request: InferRequest, signature: Signature) -> int:
     """Check `request` and give its batch size (1 when the model has no batch dimension).
 
-    Sets `request.rows` and `request.validated`. Shapes stay the client's: `reshape` is models/reshape.py's job.
+    Sets `request.rows` and `request.validated`. Shapes stay the client's: `reshape` is models/run/reshape.py's job.
 
     Raises:
         InvalidArgument: with Triton's text.

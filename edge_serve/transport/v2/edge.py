@@ -17,7 +17,7 @@ from edge_serve.access.roles import Role
 from edge_serve.aio.tasks import start_task
 from edge_serve.aio.turns import in_pieces
 from edge_serve.errors import EdgeServeError, InvalidArgument
-from edge_serve.models.poller import Reloaded
+from edge_serve.models.control.poller import Reloaded
 from edge_serve.protocol.v2.routes import PathNotFound, Route
 from edge_serve.transport.door.access import Gate
 from edge_serve.transport.door.exchange import Exchange

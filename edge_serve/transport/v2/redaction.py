@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edge_serve.models.repository import plain_name
+from edge_serve.models.repository.repository import plain_name
 
 Document = dict[str, Any]
 

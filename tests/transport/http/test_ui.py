@@ -22,7 +22,7 @@ from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.metrics.updates import BundleStatus, Updates
-from edge_serve.models.statistics import record_success
+from edge_serve.models.run.statistics import record_success
 from edge_serve.status.document import build
 from edge_serve.transport.http.page import page_files
 from tests.browser import Browser, Page, chromium

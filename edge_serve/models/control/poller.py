@@ -1,0 +1,203 @@
+"""Follows the model repositories: at intervals (`--model-control-mode=poll`), on SIGHUP, and on a reload request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from edge_serve.aio.offload import offload
+from edge_serve.errors import EdgeServeError, Unavailable
+from edge_serve.messages.about import about
+from edge_serve.models.control.polling import Changes, Watch
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.repository.repository import Repository, Snapshot
+
+log = logging.getLogger(__name__)
+
+#: how long a change must have stayed the same when somebody said that it is there, seconds
+SETTLE_WHEN_ASKED = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """The result of a reload for one model.
+
+    Attributes:
+        versions: those that serve now.
+        changed: its files had changed, so that it was loaded or unloaded.
+        reason: why its last load failed, or why no version serves; "" = it serves as its files say.
+    """
+
+    name: str
+    versions: tuple[str, ...]
+    changed: bool
+    reason: str = ""
+
+
+class Poller:
+    """Looks, and has the registry load and unload.
+
+    Args:
+        interval: seconds between looks, and how long a change must have stayed the same; None = only when asked.
+
+    Attributes:
+        on_settled: called when what was asked for is done: nothing changes any more, and what had changed is loaded.
+    """
+
+    def __init__(self, repository: Repository, registry: Registry, interval: float | None) -> None:
+        self._repository = repository
+        self._registry = registry
+        self._interval = interval
+        self._watch = Watch({})
+        self._wake = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._trouble = ""
+        self._unloading: set[asyncio.Task[None]] = set()
+        self.on_settled: Callable[[], None] = lambda: None
+
+    async def begin(self) -> None:
+        """Remember what lies there now; what changes from here on is a change. Call it before the first load.
+
+        The load reports a repository that cannot be read, so this does not log it.
+        """
+        found = await self._scan(logged=False)
+        self._watch = Watch(found[0] if found is not None else {})
+
+    def ask(self) -> None:
+        """Look as soon as possible."""
+        self._wake.set()
+
+    async def reload(self, names: Sequence[str], *, unload_first: bool = False) -> list[Reloaded]:
+        """Load and unload what has changed, at once, and return the result for each model.
+
+        Args:
+            names: models whose files are complete; one that does not serve is loaded even if nothing changed. Empty =
+                all that have changed, once they are no longer being copied.
+            unload_first: the serving versions of `names` leave first, because memory holds one only; requests wait.
+
+        Raises:
+            Unavailable: a repository cannot be read.
+        """
+        self._repository.retry()
+        async with self._looking:
+            done = await self._reload_named(names, unload_first) if names else await self._reload_changed()
+        changed = {*done.load, *done.unload}
+        return [self._reloaded(name, name in changed, name in done.unload) for name in names or sorted(changed)]
+
+    async def _reload_named(self, names: Sequence[str], unload_first: bool) -> Changes:
+        models, _ = await self._scanned()
+        changes = self._watch.take(models, names)
+        load = [name for name in names if name in models]
+        with self._registry.unloading_first(load if unload_first else ()):
+            await self._act(Changes(tuple(load), changes.unload))
+        return changes
+
+    async def _reload_changed(self) -> Changes:
+        load: list[str] = []
+        unload: list[str] = []
+        while True:
+            models, unreadable = await self._scanned()
+            changes = self._watch.look(models, time.monotonic(), SETTLE_WHEN_ASKED, unreadable)
+            await self._act(changes)
+            load += changes.load
+            unload += changes.unload
+            if changes.again is None:
+                return Changes(tuple(load), tuple(unload))
+            await asyncio.sleep(max(0.0, changes.again - time.monotonic()))
+
+    async def _scanned(self) -> tuple[dict[str, Snapshot], set[str]]:
+        found = await self._scan()
+        if found is None:
+            raise Unavailable(f"the model repositories cannot be read: {self._trouble}")
+        return found
+
+    def _reloaded(self, name: str, changed: bool, unloaded: bool) -> Reloaded:
+        reason = self._registry.why_not(name)
+        versions = () if unloaded else self._registry.ready_versions(name)
+        if not (versions or unloaded or reason):
+            reason = f"the model repositories hold no model '{name}'"
+        return Reloaded(name, versions, changed, reason)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        due, settle = self._next(), self._interval or SETTLE_WHEN_ASKED
+        asked = False
+        while True:
+            if await self._asked(due):
+                log.info("looking for changes in the model repositories")
+                settle = min(settle, SETTLE_WHEN_ASKED)
+                asked = True
+                self._repository.retry()
+            again = await self._look(settle)
+            if again is None:
+                settle = self._interval or SETTLE_WHEN_ASKED
+                if asked:
+                    asked = False
+                    self.on_settled()
+            due = min((moment for moment in (self._next(), again) if moment is not None), default=None)
+
+    def _next(self) -> float | None:
+        return None if self._interval is None else time.monotonic() + self._interval
+
+    async def _asked(self, due: float | None) -> bool:
+        """Wait; whether somebody asked before `due`."""
+        timeout = None if due is None else max(0.0, due - time.monotonic())
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), timeout)
+        asked = self._wake.is_set()
+        self._wake.clear()
+        return asked
+
+    async def _look(self, settle: float) -> float | None:
+        """One look; when to look again because of what is changing."""
+        async with self._looking:
+            found = await self._scan()
+            if found is None:
+                return None
+            models, unreadable = found
+            changes = self._watch.look(models, time.monotonic(), settle, unreadable)
+            await self._act(changes)
+        if changes.again is None:
+            self._registry.incidents.unreadable = ""
+        return changes.again
+
+    async def _act(self, changes: Changes) -> None:
+        """Unload what is gone, and load what has changed."""
+        for name in changes.unload:
+            if self._registry.knows(name):
+                log.info("model %s is gone from the repository", name, extra=about(name))
+                task = asyncio.get_running_loop().create_task(self._registry.unload(name), name=f"unload {name}")
+                self._unloading.add(task)  # it may take as long as its last request: nobody else waits for that
+                task.add_done_callback(self._unloading.discard)
+            else:
+                self._registry.incidents.reasons.pop(name, None)
+        load = list(dict.fromkeys([*changes.load, *self._registry.strayed()]))
+        if load:
+            log.info("changed in the repository: %s", ", ".join(load))
+            self._registry.incidents.readmit(load)
+            try:
+                await self._registry.load_all(load, own_worker=True)
+            except Exception:  # a fault of ours must not end the polling
+                log.exception("loading what has changed failed")
+
+    async def _scan(self, *, logged: bool = True) -> tuple[dict[str, Snapshot], set[str]] | None:
+        """Return `Repository.snapshots`, or None if a repository cannot be read.
+
+        This is logged once, unless `logged` is false, and nothing is unloaded because of it.
+        """
+        try:
+            found = await offload(self._repository.snapshots)
+        except (EdgeServeError, OSError) as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                if logged:
+                    log.error("the model repositories cannot be followed: %s", error)
+            return None
+        if self._trouble:
+            self._trouble = ""
+            log.info("the model repositories can be read again")
+        return found

@@ -1,0 +1,512 @@
+"""What is loaded: load, unload, swap, readiness, lookup and the index.
+
+Texts follow triton-inference-server/core src/model_repository_manager/ (model_repository_manager.cc,
+model_lifecycle.cc). A failed load leaves what served before it untouched; a version's successor is loaded and warmed
+beside it, then takes over, and the old one answers what it accepted before it goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
+
+from edge_serve.aio.offload import offload
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable, UnreadableEntry, with_advice
+from edge_serve.messages.about import about
+from edge_serve.messages.metadata import IndexEntry
+from edge_serve.metrics.source import ModelSeries, Readiness
+from edge_serve.models.control.failures import dismiss_gone
+from edge_serve.models.control.records import ModelRecord, Standing, readiness, repository_index
+from edge_serve.models.control.required import absent, lacking
+from edge_serve.models.control.version_swap import Turnover, settled
+from edge_serve.models.load.batch import Batch, Results
+from edge_serve.models.load.dependencies import (
+    LoadFailure,
+    Member,
+    check_members,
+    dependents,
+    members_of,
+    needed_by,
+    outermost_first,
+    released,
+)
+from edge_serve.models.load.load_history import Incidents
+from edge_serve.models.load.loading import Loader, Plan
+from edge_serve.models.load.memory import Memory
+from edge_serve.models.load.planning import Planner
+from edge_serve.models.repository.names import check_name, parse_version
+from edge_serve.models.repository.override import Override
+from edge_serve.models.repository.repository import Found, Repository, plain_name
+from edge_serve.models.versions.busy_versions import Busy, busy_versions
+from edge_serve.models.versions.draining_versions import Elders
+from edge_serve.models.versions.lifecycle import State
+from edge_serve.models.versions.served import Served
+
+log = logging.getLogger(__name__)
+
+_FAILED_TO_LOAD = "it failed to load: edge-serve status and the log of the server say why"
+
+#: models whose health is asked for before the loop has a turn
+ASKED_AT_ONCE = 16
+
+
+class Registry:
+    """Every model of the server.
+
+    Args:
+        required: names of the models without which the server is not ready; empty = all that were asked for.
+        at_once: how many versions may be loading at the same time (`--model-load-thread-count`).
+        drain_seconds: how long a version that was replaced or unloaded may take to answer what it accepted.
+        retries: further tries to load a version that failed (`--model-load-retry-count`).
+
+    Attributes:
+        elders: replaced versions with open sequences.
+        incidents: what is loading, and what is left out.
+        departing: versions that were replaced or unloaded.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        loader: Loader,
+        required: Iterable[str] = (),
+        at_once: int = 4,
+        drain_seconds: float = 300.0,
+        retries: int = 0,
+    ) -> None:
+        self._repository = repository
+        self._required = frozenset(required)
+        #: required models that were not in the repository at the start, and why that may be
+        self._absent: dict[str, str] = {}
+        self._models: dict[str, ModelRecord] = {}
+        self.elders = Elders()
+        self.incidents = Incidents()
+        self._planner = Planner(repository, loader, self.incidents)
+        self._turnover = Turnover(loader, at_once, self.lookup, self.elders, drain_seconds, retries)
+
+        self._turnover.incidents = self.incidents
+        self.departing = self._turnover.departing
+
+    def load_at_once(self, count: int) -> None:
+        """How many versions may be loading at the same time from now on."""
+        self._turnover.load_at_once(count)
+
+    def admit(self, memory: Memory | None, most_waiting: int) -> None:
+        """See `Turnover.admit`."""
+        self._turnover.admit(memory, most_waiting)
+
+    # ---- asking -------------------------------------------------------------------------------------------------
+
+    def lookup(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served:
+        """The version to use for a request; "" is the highest one that is ready.
+
+        Args:
+            correlation_id, flags: of a request of a sequence, which goes to the version where it began.
+
+        Raises:
+            InvalidArgument: `version` is not a number.
+            NotFound: the model or version was never loaded.
+            Unavailable: it was, and is not ready.
+        """
+        served = self._serving(name, version)
+        return self.sequence_version(served, version, correlation_id, flags) if correlation_id else served
+
+    def serving(self, name: str, version: str) -> Served | None:
+        """As `lookup`; None if no version of this name and version serves."""
+        try:
+            return self._serving(name, version)
+        except EdgeServeError:
+            return None
+
+    def sequence_version(self, served: Served, version: str, correlation_id: int | str, flags: int) -> Served:
+        """Return the version in which the sequence of a request began; `served`, unless a replaced version has it.
+
+        Args:
+            version: the version that the request names; "" = none.
+        """
+        if not self.elders:
+            return served
+        return self.elders.find(served.identity, version, correlation_id, flags, served) or served
+
+    def _unknown(self, name: str, lack: str) -> NotFound:
+        """Return the error for a model without a version to serve. A client reads that its load failed, not why."""
+        advice = _FAILED_TO_LOAD if name in self.incidents.reasons else ""
+        return NotFound(with_advice(f"Request for unknown model: '{name}' {lack}", advice))
+
+    def _serving(self, name: str, version: str) -> Served:
+        if self._repository.namespaced:
+            name = self._identity(name)
+        if not version:
+            served = self._turnover.highest.get(name)
+            if served is not None:
+                return served
+        record = self._models.get(name)
+        if record is None or not (record.versions or record.barren):
+            raise self._unknown(name, "is not found")
+        if not version:
+            raise self._unknown(name, "has no available versions")
+        known = record.versions.get(parse_version(version))
+        if known is None:
+            raise NotFound(f"Request for unknown model: '{name}' version {int(version)} is not found")
+        if known.served is None or known.state is not State.READY:
+            elder = self.elders.of_version(name, version)
+            if elder is not None:
+                return elder
+            raise Unavailable(f"Request for unknown model: '{name}' version {int(version)} is not at ready state")
+        return known.served
+
+    def _identity(self, name: str) -> str:
+        """The one model that `name` means, among those that serve.
+
+        Raises:
+            InvalidArgument: it means several, in namespaces of their own.
+        """
+        if name in self._models:
+            return name
+        found = [identity for identity in self._turnover.highest if plain_name(identity) == name]
+        if len(found) > 1:
+            text = f"There are {len(found)} identifiers of model '{name}' in global map, "
+            raise InvalidArgument(f"{text}model namespace must be provided to resolve ambiguity.")
+        return found[0] if found else self._repository.named(name)[0]
+
+    def knows(self, name: str) -> bool:
+        """It was asked for at least once."""
+        return name in self._models
+
+    def ready_versions(self, name: str) -> tuple[str, ...]:
+        """Versions that serve, ascending.
+
+        Raises:
+            InvalidArgument: as `lookup`, where names are ambiguous.
+        """
+        record = self._models.get(self._identity(name))
+        return tuple(str(version.version) for version in record.ready()) if record else ()
+
+    def served(self) -> list[Served]:
+        """Everything that serves, by name and version."""
+        return list(self.each_served())
+
+    def each_served(self) -> Iterator[Served]:
+        """Yield what `served` returns. Models may come and go meanwhile."""
+        for _, record in sorted(self._models.items()):
+            yield from (version.served for version in record.ready() if version.served is not None)
+
+    def busy(self) -> list[Busy]:
+        """The versions that have requests to answer, those that drain included."""
+        return busy_versions({*self.served(), *self.departing.versions})
+
+    def series(self) -> Iterator[ModelSeries]:
+        """What the metrics page shows of each served version."""
+        return (self.departing.add_to(served.series(), served) for served in self.each_served())
+
+    def readiness(self) -> Iterator[Readiness]:
+        """Yield whether each version that serves or should can answer."""
+        untried = {**self.incidents.reasons, **self._repository.faults, **self.incidents.left_out}
+        return readiness(self._models, untried)
+
+    def is_ready(self) -> bool:
+        """Strict readiness: every version of every model that counts serves and is healthy, or was unloaded, and no
+        model lacks one. A server in safe mode is not ready, nor one that has just left it, nor one that could not read
+        its repositories."""
+        if self.incidents.left_out or self.incidents.returning or self.incidents.unreadable:
+            return False
+        if not self._required:
+            return all(map(attrgetter("settled"), self._models.values()))
+        if not self._required.issubset(map(plain_name, self._turnover.highest)):
+            return False
+        return all(record.settled for name, record in self._models.items() if plain_name(name) in self._required)
+
+    def standings(self) -> Iterator[Standing]:
+        """Every model that was asked for, in a word each."""
+        return (record.standing() for _, record in sorted(self._models.items()))
+
+    def unread(self) -> dict[str, str]:
+        """The models of which no version could be tried, and why: they have no standing."""
+        reasons = {**self.incidents.reasons, **self._repository.faults}.items()
+        return {plain_name(name): reason for name, reason in reasons if name not in self._models}
+
+    def lacking(self) -> list[Standing]:
+        """The required models that are not ready, and why."""
+        if not self._required:
+            return []
+        return lacking(self._required, self.standings(), {**self._absent, **self.unread()})
+
+    async def find_required(self) -> None:
+        """Log each required model that does not lie in the repositories.
+
+        Raises:
+            InvalidArgument: a repository cannot be read.
+        """
+        if self._required:
+            self._absent = absent(self._required, set(map(plain_name, await offload(self._repository.scan))))
+        for name, reason in self._absent.items():
+            log.warning("required model '%s' is %s (--required-model)", name, reason, extra=about(name))
+
+    def index(self, *, ready_only: bool, found: Mapping[str, Found] | None = None) -> Iterator[IndexEntry]:
+        """The repository index: what is on disk and what was loaded, by name.
+
+        Args:
+            found: what `scan` returned.
+        """
+        reasons = {**self.incidents.reasons, **self.incidents.left_out}
+        faults = self._repository.faults if found is not None else {}
+        return repository_index(found or {}, self._models, reasons, faults, ready_only=ready_only)
+
+    async def scan(self) -> dict[str, Found]:
+        """What lies in the repositories now, read in a thread.
+
+        Raises:
+            InvalidArgument: a repository cannot be read.
+        """
+        return await offload(self._repository.scan)
+
+    # ---- loading ------------------------------------------------------------------------------------------------
+
+    async def load_all(self, names: Iterable[str] | None = None, *, own_worker: bool = False) -> list[str]:
+        """Load models beside each other: all of the repository, or `names`; ensembles after their members.
+
+        Returns:
+            One text per model that failed. Without `names`, an entry of a repository that cannot be read is none.
+        """
+        if names is None:
+            found = await self.scan()
+            wanted = sorted(found.keys() - self._repository.faults.keys())
+        else:
+            wanted = list(dict.fromkeys(one for name in names for one in self._repository.named(name)))
+        wanted = self.incidents.wanted(wanted)
+        results = await self._load(wanted, None, own_worker=own_worker)
+        self.incidents.failed = {name for name in wanted if results[name] is not None}
+        errors = [error for error in (results[name] for name in wanted) if error is not None]
+        return [
+            error.message for error in errors if names is not None or not isinstance(error.__cause__, UnreadableEntry)
+        ]
+
+    @contextlib.contextmanager
+    def unloading_first(self, names: Iterable[str]) -> Iterator[None]:
+        """While this lasts, the serving versions of `names` leave before their successors load; requests wait."""
+        names = frozenset(names)
+        self._turnover.unload_first |= names
+        try:
+            yield
+        finally:
+            self._turnover.unload_first -= names
+
+    def why_not(self, name: str) -> str:
+        """Return why the last load of a model failed, or why it was not tried; "" = neither."""
+        return self.incidents.reasons.get(name, "") or self.unread().get(name, "")
+
+    async def load(self, name: str, override: Override | None = None, *, own_worker: bool = True) -> None:
+        """Load or reload a model, and the members of an ensemble.
+
+        Raises:
+            InvalidArgument: a bad name, or a version failed to load (its reason is in the text).
+            Internal: the model or its configuration could not be read.
+        """
+        check_name(name)
+        wanted = self._repository.named(name)
+        self.incidents.readmit(wanted)
+        results = await self._load(wanted, override, own_worker=own_worker)
+        for error in (results[one] for one in wanted):
+            if error is not None:
+                raise error
+        self.incidents.unreadable = ""
+
+    async def _load(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
+        """What became of each model: an error, or None. Ensembles that need one of them are made anew."""
+        try:
+            return await self._load_planned(wanted, override, own_worker=own_worker)
+        finally:
+            self.incidents.returning.difference_update(wanted)
+
+    async def _load_planned(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
+        plans, results = await self._planner.plans(wanted, override)
+        for name in plans:
+            self._models.setdefault(name, ModelRecord(name))
+        async with self._locked(plans) as needing:
+            batch = Batch({**{name: self._old_plan(name) for name in needing}, **plans}, results)
+            for name in wanted:
+                if name in plans:
+                    self._models[name].explicit = True
+            await batch.run(lambda plan: self._load_one(plan, batch, own_worker=own_worker))
+            self._remember(batch.results)
+            for name in plans:
+                record = self._models[name]
+                if batch.results[name] is None and record.plan is not None:
+                    record.dismiss(record.plan.versions)
+            return batch.results
+
+    def _remember(self, results: Results) -> None:
+        for name, error in results.items():
+            cause = error.__cause__ if error is not None else None
+            if error is None and name in self._models and not self._models[name].ready():
+                continue  # an ensemble that failed before and was not tried now, because its members are the same
+            if error is None or isinstance(cause, UnreadableEntry):  # the repository keeps its reason while it lasts
+                self.incidents.reasons.pop(name, None)
+            elif not isinstance(cause, NotFound):  # clients may ask for anything
+                self.incidents.reasons[name] = (cause if isinstance(cause, EdgeServeError) else error).message.strip()
+
+    def strayed(self) -> list[str]:
+        """The ensembles whose steps would mean other models, if they were loaded now."""
+        plans = [record.plan for record in self._models.values() if record.plan is not None]
+        return [plan.name for plan in plans if not self._repository.bound(plan.config, plan.name)]
+
+    def _old_plan(self, name: str) -> Plan:
+        plan = self._models[name].plan
+        assert plan is not None, "only a model with a plan needs others"
+        return plan
+
+    @contextlib.asynccontextmanager
+    async def _locked(self, names: Iterable[str]) -> AsyncIterator[set[str]]:
+        """Nobody else loads or unloads `names`, nor what needs them, which is given back."""
+        while True:
+            needing = dependents(set(names), self._needs())
+            locks = [self._models[name].lock for name in sorted(needing.union(names))]
+            async with contextlib.AsyncExitStack() as stack:
+                for lock in locks:
+                    await stack.enter_async_context(lock)
+                now = dependents(set(names), self._needs())
+                if now <= needing:  # else an ensemble came while this waited
+                    yield now
+                    return
+
+    def _needs(self) -> dict[str, dict[str, set[int]]]:
+        """Ensemble -> its members and their versions."""
+        plans = {name: record.plan.config for name, record in self._models.items() if record.plan is not None}
+        return {name: members for name, config in plans.items() if (members := members_of(config))}
+
+    async def _load_one(self, plan: Plan, batch: Batch, *, own_worker: bool) -> None:
+        """Load a model whose members were loaded before.
+
+        Raises:
+            LoadFailure: what served before it still does, unless it is an ensemble that does not fit its members.
+        """
+        record = self._models[plan.name]
+        if record.plan is not None and plan.leaves_override(record.plan):
+            log.info("model %s keeps the configuration of its last load request: its files did not change", plan.name,
+                     extra=about(plan.name))  # fmt: skip
+            plan = record.plan
+        if not batch.members_changed(plan) and record.plan is not None and plan.same_as(record.plan):
+            if plan is record.plan:  # nobody asked for it, and what it needs did not change
+                return
+            if record.ready():
+                log.info("model %s is unchanged, nothing to load", plan.name, extra=about(plan.name))
+                return
+        try:
+            if members_of(plan.config):
+                plan = self._fit(plan, batch.results)
+            if not plan.versions:
+                record.barren = True
+                text = f"at least one version must be available under the version policy of model '{plan.name}'"
+                raise LoadFailure(plan.name, with_advice(text, plan.advice))
+            changed = await self._turnover.swap(record, plan, own_worker=own_worker)
+        except LoadFailure as error:
+            if members_of(plan.config):
+                self._give_up(record, plan, batch.results, error)
+            elif not plan.versions:
+                log.error("failed to load '%s': %s", plan.name, error.reason, extra=about(plan.name))
+            raise
+        if changed:
+            batch.changed.add(plan.name)
+
+    def _fit(self, plan: Plan, results: Results) -> Plan:
+        """The plan of an ensemble, completed with what its members say.
+
+        Raises:
+            LoadFailure: it cannot work with them.
+        """
+        config = pb.ModelConfig()
+        config.CopyFrom(plan.config)
+        config.model_transaction_policy.decoupled = check_members(config, lambda name: self._member(name, results))
+        return replace(plan, config=config)
+
+    def _member(self, name: str, results: Results) -> Member:
+        record, served = self._models.get(name), self._turnover.highest.get(name)
+        known = record is not None and (record.plan is not None or isinstance(results.get(name), LoadFailure))
+        return Member(
+            served.config if served is not None else None,
+            [version.version for version in record.ready()] if record is not None else (),
+            results.get(name),
+            known,
+        )
+
+    def _give_up(self, record: ModelRecord, plan: Plan, results: Results, error: LoadFailure) -> None:
+        """An ensemble does not load. What served before goes too if it does not fit its members any more."""
+        log.error("failed to load '%s': %s", record.name, error.reason, extra=about(record.name))
+        if record.plan is None:
+            record.plan = plan  # it is tried again when a member is loaded
+            return
+        try:
+            self._fit(record.plan, results)
+        except LoadFailure:
+            self._turnover.retire(record)
+
+    # ---- unloading ----------------------------------------------------------------------------------------------
+
+    async def unload(
+        self, name: str, *, unload_dependents: bool = False, begun: Callable[[], None] | None = None
+    ) -> None:
+        """Unload a model; an unknown one is fine. Ensembles that need it stop serving until it is loaded again.
+
+        Returns once nothing of it answers any more.
+
+        Args:
+            unload_dependents: unload the members of an ensemble too, as far as nobody else asked for them.
+            begun: called once the first of them answers nothing new.
+        """
+        for one in [one for one in self.incidents.reasons if name in (one, plain_name(one))]:
+            del self.incidents.reasons[one]
+        for one in [one for one in self._models if name in (one, plain_name(one))]:
+            await self._unload(one, unload_dependents, begun)
+
+    async def _unload(self, name: str, unload_dependents: bool, begun: Callable[[], None] | None) -> None:
+        reach = needed_by(name, self._needs()).intersection(self._models) if unload_dependents else {name}
+        async with self._locked(reach):
+            needs = self._needs()
+            going = {name}
+            if unload_dependents:
+                going = released(name, needs, lambda other: other not in reach or self._models[other].explicit)
+            for one in going:
+                self._models[one].plan = None
+                self._models[one].explicit = self._models[one].barren = False
+                self._models[one].dismiss()
+                self.incidents.reasons.pop(one, None)
+            if begun is not None:
+                asyncio.get_running_loop().call_soon(begun)
+            for wave in outermost_first(dependents(going, needs) | going, needs):
+                await self._turnover.retire_all(self._models[one] for one in wave)
+
+    async def close(self, timeout: float) -> int:
+        """Unload everything, ensembles before their members, at most `timeout` seconds.
+
+        Returns:
+            The number of versions that were still busy.
+        """
+        end = time.monotonic() + timeout
+        await settled(self.served, timeout / 2)  # what was accepted may call any model
+        for wave in outermost_first(self._models, self._needs()):
+            left = max(0.0, end - time.monotonic())
+            await self._turnover.retire_all((self._models[name] for name in wave), left)
+        if not self._turnover.leaving:
+            return 0
+        _, busy = await asyncio.wait(self._turnover.leaving, timeout=max(0.0, end - time.monotonic()))
+        return len(busy)
+
+    async def dismiss_gone(self) -> None:
+        """See `failures.dismiss_gone`. Called about once a second."""
+        await dismiss_gone(self._models.values())
+
+    async def check_health(self) -> None:
+        """Ask each model whether it is well, and do not wait for the answers. Called about once a second.
+
+        A model that has not answered yet is not asked again, so that one that hangs delays nothing.
+        """
+        for i, one in enumerate(self.each_served()):
+            one.ask_health()
+            if i % ASKED_AT_ONCE == ASKED_AT_ONCE - 1:
+                await asyncio.sleep(0.001)

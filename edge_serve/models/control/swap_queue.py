@@ -1,0 +1,116 @@
+"""Where the requests of a model wait while its old version has gone and the new one is not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from edge_serve.aio.callbacks import notify
+from edge_serve.errors import Cancelled, EdgeServeError, Unavailable
+from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.models.versions.served import Served
+from edge_serve.protocol.inference.validate import validate
+
+
+class Waiter:
+    """A request that waits, then the ticket of where it went."""
+
+    __slots__ = ("key", "on_response", "request", "room", "rows", "ticket")
+
+    def __init__(
+        self, room: WaitingRoom, request: InferRequest, rows: int, key: Hashable, on_response: OnResponse
+    ) -> None:
+        self.room = room
+        self.request, self.rows, self.key = request, rows, key
+        self.on_response = on_response
+        self.ticket: Ticket | None = None
+
+    def cancel(self) -> None:
+        if self.ticket is not None:
+            self.ticket.cancel()
+        else:
+            self.room.drop(self)
+
+    def hold(self, held: bool) -> bool:
+        return self.ticket is not None and self.ticket.hold(held)
+
+
+class WaitingRoom:
+    """Implements `served.Runner` for a version that is being exchanged.
+
+    Args:
+        most: requests that may wait; more are refused.
+    """
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name = name
+        self._most = most
+        self._waiters: dict[Waiter, None] = {}
+        self._target: Served | None = None
+        self._error: EdgeServeError | None = None
+
+    def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
+        """Wait, or follow the others when they have gone."""
+        waiter = Waiter(self, request, rows, shape_key, on_response)
+        if self._target is not None:
+            self._send(waiter, self._target)
+        elif self._error is not None:
+            self._refuse(waiter, self._error)
+        elif len(self._waiters) >= self._most:
+            text = f"model '{self._name}' is being exchanged and {self._most} requests wait for it (--swap-queue-size)"
+            self._refuse(waiter, Unavailable(f"Exceeds maximum queue size: {text}"))
+        else:
+            self._waiters[waiter] = None
+        return waiter
+
+    def drop(self, waiter: Waiter) -> None:
+        """Its client has gone."""
+        if waiter in self._waiters:
+            del self._waiters[waiter]
+            self._refuse(waiter, Cancelled(""))
+
+    def open(self, target: Served) -> None:
+        """The new version is there: all go to it, in the order in which they came."""
+        self._target = target
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters:
+            self._send(waiter, target)
+
+    def fail(self, error: EdgeServeError) -> None:
+        """There will be no new version."""
+        self._error = error
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters:
+            self._refuse(waiter, error)
+
+    def stop(self, on_idle: Callable[[], None]) -> None:
+        """Nobody waits here any more."""
+        if self._target is None and self._error is None:
+            self.fail(Unavailable(f"model '{self._name}' was unloaded"))
+        on_idle()
+
+    def in_flight(self) -> int:
+        """Requests that wait."""
+        return len(self._waiters)
+
+    def oldest_batch_seconds(self) -> float | None:
+        """None: nothing runs here."""
+        return None
+
+    def _send(self, waiter: Waiter, target: Served) -> None:
+        request, rows, key = waiter.request, waiter.rows, waiter.key
+        try:
+            # what was reshaped for the old version was checked then, and has other shapes now
+            if request.validated is None or request.validated.inputs != target.signature.inputs:
+                rows, key = validate(request, target.signature), target.shape_key(request)
+        except EdgeServeError as error:
+            self._refuse(waiter, error)
+            return
+        waiter.ticket = target.runner.submit(request, rows, key, waiter.on_response)
+
+    def _refuse(self, waiter: Waiter, error: EdgeServeError) -> None:
+        request = waiter.request
+        if request.lease is not None:
+            request.lease.release()
+        response = InferResponse(request.model_name, request.model_version, request.id, error=error)
+        notify(waiter.on_response, response)

@@ -1,0 +1,385 @@
+"""How versions come and go: opened beside what serves, then in its place; what leaves first answers what it took."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.messages.about import about
+from edge_serve.models.control.instance_updater import Regrouper
+from edge_serve.models.control.records import ModelRecord, VersionRecord
+from edge_serve.models.control.swap_queue import WaitingRoom
+from edge_serve.models.ensemble.flight import Lookup
+from edge_serve.models.extras.cached_runner import CachedRunner
+from edge_serve.models.load.admission import Way
+from edge_serve.models.load.dependencies import LoadFailure, members_of
+from edge_serve.models.load.load_history import Incidents
+from edge_serve.models.load.loading import Loader, Plan
+from edge_serve.models.load.memory import Memory
+from edge_serve.models.repository.repository import of_version
+from edge_serve.models.run.driver import Driver
+from edge_serve.models.versions.draining_versions import Elders, open_sequences
+from edge_serve.models.versions.lifecycle import Event, State
+from edge_serve.models.versions.served import Served
+from edge_serve.models.versions.unloading_versions import Departing
+
+log = logging.getLogger(__name__)
+
+#: how often it is looked whether everything is answered
+_LOOK_SECONDS = 0.01
+
+
+class Turnover:
+    """Brings versions into records and takes them out.
+
+    Args:
+        at_once: how many versions may be loading at the same time.
+        lookup: where ensembles find their members.
+        drain_seconds: how long a version that was replaced or unloaded may take to answer what it accepted.
+        retries: further tries to load a version that failed (`--model-load-retry-count`).
+
+    Attributes:
+        highest: model -> the highest version that serves.
+        leaving: one task for each version that has not left yet.
+        departing: the versions that have not left yet, and the counters of those that have.
+        incidents: is told what is loading.
+    """
+
+    def __init__(
+        self, loader: Loader, at_once: int, lookup: Lookup, elders: Elders, drain_seconds: float, retries: int
+    ) -> None:
+        self._loader = loader
+        self._lookup = lookup
+        self._elders = elders
+        self._drain_seconds = drain_seconds
+        self._retries = retries
+        self._memory: Memory | None = None
+        self._most_waiting = 0
+        self._slots = asyncio.Semaphore(at_once)
+        self.highest: dict[str, Served] = {}
+        self.leaving: set[asyncio.Task[None]] = set()
+        self.departing = Departing()
+        #: models of which the serving versions leave before the new ones load, although memory may hold both
+        self.unload_first: frozenset[str] = frozenset()
+        self.incidents = Incidents()
+        self._regrouper = Regrouper(loader, drain_seconds)
+
+    def load_at_once(self, count: int) -> None:
+        """How many versions may be loading at the same time from now on."""
+        self._slots = asyncio.Semaphore(count)
+
+    def admit(self, memory: Memory | None, most_waiting: int) -> None:
+        """Load only what fits; None = everything. `most_waiting` requests may wait while a version leaves first."""
+        self._memory, self._most_waiting = memory, most_waiting
+        self._regrouper.memory = memory
+
+    async def swap(self, record: ModelRecord, plan: Plan, *, own_worker: bool) -> bool:
+        """Load every version of `plan`; when all are there, they take over. When one fails, none does.
+
+        A version that serves and did not change is left alone: its state and its open sequences stay. So are its other
+        instances, where only `instance_group` changed.
+
+        Returns:
+            Whether more than instances changed, so that ensembles must be made anew.
+        """
+        changed = [version for version in plan.versions if not _stays(record, plan, version)]
+        regrouped = {version: served for version in changed if (served := _regroups(record, plan, version)) is not None}
+        wanted = [version for version in changed if version not in regrouped]
+        stay = all(known.version in plan.versions for known in record.ready())
+        async with self._regrouper.prepared(plan, regrouped) as regroupings:
+            await self._swap(record, plan, wanted, own_worker)
+            tasks = [task for one in regroupings for task in self._regrouper.commit(one)]
+        self.leaving.update(tasks)
+        for task in tasks:
+            task.add_done_callback(self.leaving.discard)
+        quick = [] if any(open_sequences(served) for served in regrouped.values()) else tasks
+        if quick:
+            await asyncio.wait(quick)
+        return bool(wanted) or not (regrouped and stay)
+
+    async def _swap(self, record: ModelRecord, plan: Plan, wanted: list[int], own_worker: bool) -> None:
+        for version in wanted:
+            known = record.versions.setdefault(version, VersionRecord(version))
+            if known.state in (State.GONE, State.DRAINING):
+                known.move(Event.RELOADED)
+        opened = await self._open_all(record, plan, wanted, own_worker)
+        failures = {v: r for v, r in zip(wanted, opened, strict=True) if isinstance(r, EdgeServeError)}
+        if failures:
+            await self._abandon(record, opened, failures)
+            await self._bring_back(record, plan, wanted)
+            self._close_rooms(record, failures)
+            if plan.kept is None:
+                for known in record.failed():
+                    known.directory = plan.directory / str(known.version)
+            raise LoadFailure(record.name, _load_failure(failures))
+        self._take_over(record, plan, [served for served in opened if not isinstance(served, EdgeServeError)])
+
+    async def _open_all(
+        self, record: ModelRecord, plan: Plan, wanted: list[int], own_worker: bool
+    ) -> list[Served | EdgeServeError]:
+        """Open versions when there is memory for them; when there is not, after those that serve have gone.
+
+        The model holds one load slot for all of this, so that memory is promised only to loads that are under way.
+        """
+        if not wanted:
+            return []
+        async with self._slots:
+            if members_of(plan.config):
+                return await self._open_each(plan, wanted, own_worker)
+            going = [known for known in record.ready() if known.version in wanted or known.version not in plan.versions]
+            if going and plan.name in self.unload_first:
+                await self._send_away(record, going)
+                going = []
+            if self._memory is None:
+                return await self._open_each(plan, wanted, own_worker)
+            files = sum(max(0, row[2]) for version in wanted for row in of_version(plan.print, version))
+            replaced = sum(_comes_back(known) for known in going)
+            joins = self._loader.joins(plan, own_worker=own_worker)
+            try:
+                async with self._memory.admit(plan.name, files, replaced, joins=joins) as way:
+                    if way is Way.INSTEAD:
+                        await self._send_away(record, going)
+                    opened = await self._open_each(plan, wanted, own_worker)
+            except EdgeServeError as error:
+                log.error("failed to load '%s': %s", plan.name, error.message, extra=about(plan.name))
+                return [error for _ in wanted]
+        took = [one.opened.memory_bytes() for one in opened if isinstance(one, Served) and one.opened is not None]
+        if took:
+            self._memory.measured(plan.name, sum(took))
+        return opened
+
+    async def _send_away(self, record: ModelRecord, going: list[VersionRecord]) -> None:
+        """Close versions that serve; requests for them wait until `_take_over` or `_close_rooms`."""
+        text = "model %s: memory holds one version only, so what serves is unloaded first; requests wait"
+        log.warning(text, record.name, extra=about(record.name))
+        tasks = []
+        for known in going:
+            old = known.served
+            assert old is not None, "only versions that serve go"
+            known.served = old.stand_in(WaitingRoom(record.name, self._most_waiting))
+            tasks.append(self._retire_quietly(old, replaced=False))
+        self._refresh(record)
+        await asyncio.wait(tasks)
+
+    async def _bring_back(self, record: ModelRecord, plan: Plan, wanted: list[int]) -> None:
+        """Load again what left first for versions that then failed, so that the requests that wait are answered.
+
+        A version of which `plan` has other files under the same name is gone.
+        """
+        old = record.plan
+        for known in record.ready():
+            room = known.served.runner if known.served is not None else None
+            if old is None or known.served is None or not isinstance(room, WaitingRoom):
+                continue
+            if old.directory == plan.directory and known.version in wanted:
+                continue
+            back = await self._try(old, known.version, own_worker=True)
+            if isinstance(back, Served):
+                room.open(back)
+                back.replace(known.served)
+                self._retire_quietly(known.served, replaced=True)
+                known.served = back
+                text = "model %s version %s serves again, because its successor failed to load"
+                log.warning(text, record.name, known.version, extra=about(record.name, known.version))
+        self._refresh(record)
+
+    def _close_rooms(self, record: ModelRecord, failures: dict[int, EdgeServeError]) -> None:
+        """The new versions do not load and the old ones have gone: whoever waits for them is told."""
+        for known in record.ready():
+            if known.served is not None and isinstance(known.served.runner, WaitingRoom):
+                error = failures.get(known.version) or next(iter(failures.values()))
+                known.served.runner.fail(error)
+                self._retire_quietly(known.served, replaced=False)
+                known.served = None
+                known.move(Event.RETIRED)
+                known.move(Event.DRAINED, error.as_triton())
+                record.plan = None
+        self._refresh(record)
+
+    async def _open_each(self, plan: Plan, wanted: list[int], own_worker: bool) -> list[Served | EdgeServeError]:
+        """Open versions one after the other in the slot of their model, and in further slots while some are free."""
+        own_slot = asyncio.Lock()
+
+        async def open(version: int) -> Served | EdgeServeError:
+            async with self._slots if own_slot.locked() and not self._slots.locked() else own_slot:
+                with self.incidents.load(plan.name):
+                    return await self._open_with_retries(plan, version, own_worker)
+
+        return await asyncio.gather(*map(open, wanted))
+
+    async def _open_with_retries(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
+        for left in range(self._retries, -1, -1):
+            opened = await self._try(plan, version, own_worker)
+            if not isinstance(opened, EdgeServeError) or not left:
+                break
+            text, extra = "model %s version %d is tried again, at most %d times", about(plan.name, version)
+            log.info(text, plan.name, version, left, extra=extra)
+        return opened
+
+    async def _try(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
+        extra = about(plan.name, version)
+        try:
+            if members_of(plan.config):
+                return await self._loader.open_ensemble(plan, version, self._lookup)
+            return await self._loader.open(plan, version, own_worker=own_worker)
+        except EdgeServeError as error:
+            log.error("failed to load '%s' version %d: %s", plan.name, version, error.as_triton(), extra=extra)
+            return error
+        except Exception as error:  # a fault of ours must not look like a model that is still loading
+            log.exception("failed to load '%s' version %d", plan.name, version, extra=extra)
+            return Internal(f"{type(error).__name__}: {error}")
+
+    async def _abandon(
+        self, record: ModelRecord, opened: list[Served | EdgeServeError], failures: dict[int, EdgeServeError]
+    ) -> None:
+        for version in record.versions.values():
+            if version.state is State.LOADING:
+                error = failures.get(version.version)
+                version.move(Event.FAILED, error.as_triton() if error else "unloaded")
+        await asyncio.gather(
+            *(self._loader.close(served) for served in opened if not isinstance(served, EdgeServeError))
+        )
+
+    def _take_over(self, record: ModelRecord, plan: Plan, fresh: list[Served]) -> None:
+        replaced = [known for known in record.ready() if known.version not in plan.versions]
+        for served in fresh:
+            known = record.versions[int(served.version)]
+            if known.state is State.READY and known.served is not None:
+                if isinstance(known.served.runner, WaitingRoom):
+                    known.served.runner.open(served)
+                served.replace(known.served)
+                self._retire_quietly(known.served, replaced=True)
+            else:
+                known.move(Event.LOADED)
+            known.served = served
+            text, extra = "model %s version %s ready in %.2f s", about(served.name, served.version)
+            log.info(text, served.name, served.version, served.load_seconds, extra=extra)
+        for known in replaced:
+            if known.served is not None and isinstance(known.served.runner, WaitingRoom):
+                known.served.runner.open(fresh[-1])
+            self._retire(known, replaced=True)
+        record.plan = plan
+        self._refresh(record)
+
+    def retire(self, record: ModelRecord) -> list[asyncio.Task[None]]:
+        """No version of the model serves from now on; a task for each, done when it has left."""
+        tasks = [self._retire(version, replaced=False) for version in record.ready()]
+        self._elders.remove_all(record.name)
+        self._refresh(record)
+        return tasks
+
+    async def retire_all(self, records: Iterable[ModelRecord], timeout: float | None = None) -> None:
+        """`retire` all of these, and wait until they have left, at most `timeout` seconds."""
+        tasks = [task for record in records for task in self.retire(record)]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
+
+    def _retire(self, known: VersionRecord, *, replaced: bool) -> asyncio.Task[None]:
+        served, known.served = known.served, None
+        assert served is not None, "only a version that serves is retired"
+        known.move(Event.RETIRED)
+        task = self._retire_quietly(served, replaced=replaced)
+
+        def drained(_: asyncio.Task[None]) -> None:
+            if known.state is State.DRAINING:  # it may have been asked for again meanwhile
+                known.move(Event.DRAINED, "unloaded")
+
+        task.add_done_callback(drained)
+        return task
+
+    def _retire_quietly(self, served: Served, *, replaced: bool) -> asyncio.Task[None]:
+        """Let a version end; one that was replaced keeps its open sequences until they have ended."""
+        served.leaving = True
+        sequences = replaced and self._elders.add(served)
+        self.departing.add(served)
+        task = asyncio.get_running_loop().create_task(self._drain(served, sequences), name=f"drain {served.name}")
+        self.leaving.add(task)
+        task.add_done_callback(self.leaving.discard)
+        return task
+
+    async def _drain(self, served: Served, sequences: bool) -> None:
+        started = time.monotonic()
+        late = False
+        try:
+            await asyncio.wait_for(_answered(served, sequences), self._drain_seconds)
+        except asyncio.TimeoutError:
+            late = True
+            log.warning(
+                "model %s version %s still has %d requests and %d open sequences after %g s",
+                served.name, served.version, served.runner.in_flight(), open_sequences(served), self._drain_seconds,
+                extra=about(served.name, served.version),
+            )  # fmt: skip
+        self._elders.remove(served)
+        await self._loader.close(served)
+        served.lineage.close(served.statistics)
+        runner = served.runner.runner if isinstance(served.runner, CachedRunner) else served.runner
+        if late and isinstance(runner, Driver):
+            runner.give_up(_too_late(served, self._drain_seconds))
+        self.departing.close(served)
+        text, extra = "model %s version %s unloaded in %.2f s", about(served.name, served.version)
+        log.info(text, served.name, served.version, time.monotonic() - started, extra=extra)
+
+    def _refresh(self, record: ModelRecord) -> None:
+        ready = record.ready()
+        before = self.highest.get(record.name)
+        if before is not None and any(known.served is before for known in ready[:-1]) and self._elders.add(before):
+            # it still serves, but new sequences without a version begin elsewhere from now on
+            asyncio.get_running_loop().call_later(self._drain_seconds, self._elders.remove, before)
+        if ready and ready[-1].served is not None:
+            self.highest[record.name] = ready[-1].served
+        else:
+            self.highest.pop(record.name, None)
+
+
+def _stays(record: ModelRecord, plan: Plan, version: int) -> bool:
+    known = record.versions.get(version)
+    ready = known is not None and known.state is State.READY
+    return ready and not members_of(plan.config) and plan.keeps(version, record.plan)
+
+
+def _regroups(record: ModelRecord, plan: Plan, version: int) -> Served | None:
+    """The version that serves, if only its instances are to change."""
+    known = record.versions.get(version)
+    served = known.served if known is not None and known.state is State.READY else None
+    return served if not members_of(plan.config) and plan.regroups(version, record.plan, served) else None
+
+
+def _comes_back(known: VersionRecord) -> int:
+    """Memory that is free for certain when a version goes: that of processes that are its own."""
+    opened = known.served.opened if known.served is not None else None
+    return opened.own_memory_bytes() if opened is not None else 0
+
+
+def _load_failure(failures: dict[int, EdgeServeError]) -> str:
+    return "".join(
+        f"version {version} is at UNAVAILABLE state: {error.as_triton()};" for version, error in failures.items()
+    )
+
+
+def _too_late(served: Served, seconds: float) -> Unavailable:
+    return Unavailable(
+        f"model '{served.name}' version {served.version} was replaced or unloaded, and this request was not done "
+        f"{seconds:g} s later (--swap-drain-secs)"
+    )
+
+
+async def _answered(served: Served, sequences: bool) -> None:
+    """Everything that `served` accepted is answered; it accepts no more, but what goes on with `sequences`."""
+    await served.unheld()  # requests whose bodies are being read elsewhere come to its queue yet
+    idle = asyncio.Event()
+    if sequences and isinstance(served.runner, Driver):
+        served.runner.stop(idle.set, sequences=True)
+    else:
+        served.runner.stop(idle.set)
+    await idle.wait()
+    await served.unheld()  # replies that are being written elsewhere
+
+
+async def settled(served: Callable[[], Iterable[Served]], seconds: float) -> None:
+    """Wait until everything is answered, at most `seconds`. Nothing new comes from outside meanwhile."""
+    end = time.monotonic() + seconds
+    while any(one.runner.in_flight() for one in served()) and time.monotonic() < end:
+        await asyncio.sleep(_LOOK_SECONDS)

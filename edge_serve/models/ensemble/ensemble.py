@@ -1,0 +1,112 @@
+"""An ensemble at work: requests go from member to member instead of to a worker.
+
+What may run when is decided in scheduling/ensemble.py; each request is a `Flight` (ensemble_flight.py). Members are
+looked up for every step, so that one that was swapped meanwhile is picked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from edge_serve.clock import Clock
+from edge_serve.errors import Unavailable
+from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.signature import Signature
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.models.ensemble.flight import Ensemble, Flight, Lookup
+from edge_serve.models.ensemble.shared_memory import refusal
+from edge_serve.models.ensemble.stream import StreamFlight
+from edge_serve.models.ensemble.traced import traced_ensemble
+from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.scheduling.core import label
+from edge_serve.scheduling.ensemble import EnsemblePlan
+
+
+class EnsembleRunner:
+    """Implements `served.Runner` over other models.
+
+    Args:
+        lookup: the version that a step means; raises an EdgeServeError when it does not serve.
+        most_calls: `max_inflight_requests`, of a decoupled ensemble; 0 = any number.
+    """
+
+    def __init__(
+        self,
+        plan: EnsemblePlan,
+        signature: Signature,
+        statistics: ModelStatistics,
+        lookup: Lookup,
+        clock: Clock,
+        most_calls: int = 0,
+    ) -> None:
+        self._ensemble = Ensemble.of(plan, signature, statistics, lookup, clock, self._landed)
+        #: the steps with decoupled models; None = the ensemble itself is not decoupled
+        self._decoupled = _decoupled_steps(plan, lookup) if signature.decoupled else None
+        self._most_calls = most_calls
+        self._in_flight = 0
+        self._stopping = False
+        self._on_idle: Callable[[], None] | None = None
+
+    def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
+        """Run a request. `on_response` is called exactly once, possibly before this returns; for a decoupled ensemble
+        any number of times, the last with `final`."""
+        ensemble = self._ensemble
+        if request.compute is not None:
+            ensemble = traced_ensemble(ensemble, request.compute)
+        flight: Flight | StreamFlight
+        if self._decoupled is None:
+            flight = Flight(ensemble, request, on_response)
+        else:
+            flight = StreamFlight(ensemble, request, on_response, self._decoupled, self._most_calls)
+        self._in_flight += 1
+        if self._stopping:
+            text = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+            flight.refuse(Unavailable(label(request) + text))
+        elif request.shared and (error := refusal(request, self._ensemble.plan, self._ensemble.signature)):
+            flight.refuse(error)
+        else:
+            flight.start()
+        return flight
+
+    def stop(self, on_idle: Callable[[], None]) -> None:
+        """Accept nothing more; `on_idle` is called once everything accepted is answered."""
+        self._stopping = True
+        self._on_idle = on_idle
+        self._check_idle()
+
+    def in_flight(self) -> int:
+        """Requests accepted and not answered."""
+        return self._in_flight
+
+    def oldest_batch_seconds(self) -> float | None:
+        """None: batches run in the members."""
+        return None
+
+    def _landed(self) -> None:
+        self._in_flight -= 1
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        if self._on_idle is not None and not self._in_flight:
+            on_idle, self._on_idle = self._on_idle, None
+            on_idle()
+
+
+def _decoupled_steps(plan: EnsemblePlan, lookup: Lookup) -> frozenset[int]:
+    steps = enumerate(plan.steps)
+    return frozenset(i for i, step in steps if lookup(step.model, step.version).signature.decoupled)
+
+
+def member_labels(plan: EnsemblePlan, lookup: Lookup) -> dict[str, tuple[str, ...]]:
+    """Class labels by ensemble tensor, as the models that write them have them.
+
+    Raises:
+        EdgeServeError: a member does not serve.
+    """
+    labels = {}
+    for step in plan.steps:
+        outputs = lookup(step.model, step.version).signature.outputs
+        for name, tensor in step.outputs.items():
+            if name in outputs and outputs[name].labels:
+                labels[tensor] = outputs[name].labels
+    return labels

@@ -1,0 +1,377 @@
+"""One request on its way through an ensemble: its tensors so far, and who owns their memory.
+
+Rules and texts: triton-inference-server/core src/ensemble_scheduler/ensemble_scheduler.cc.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from edge_serve.aio.callbacks import notify
+from edge_serve.clock import Clock
+from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, Unavailable
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parameter, RequestedOutput
+from edge_serve.messages.signature import Signature
+from edge_serve.messages.statistics import ComputeTimes, ModelStatistics
+from edge_serve.models.ensemble.member import Member, fitted, mark_parameters, override
+from edge_serve.models.ensemble.shared_memory import share
+from edge_serve.models.run import statistics as record
+from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.models.versions.served import Served
+from edge_serve.scheduling.core import label
+from edge_serve.scheduling.ensemble import Call, Deadlock, EnsemblePlan, Failed, Finished, Next
+from edge_serve.tensors import Handle, Shape, Tensor
+
+log = logging.getLogger(__name__)
+
+
+class Lookup(Protocol):
+    """Finds the version that is meant by a name, a version ("" = any) and, of sequences, an id and flags."""
+
+    def __call__(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served: ...
+
+
+class Callee(Protocol):
+    """What a step needs of the version that it calls: a `Served`, or who stands before it (`traced`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def signature(self) -> Signature: ...
+
+    @property
+    def version(self) -> str: ...
+
+    def submit(self, request: InferRequest, on_response: OnResponse) -> Ticket: ...
+
+
+class CalleeLookup(Protocol):
+    """As `Lookup`, for steps."""
+
+    def __call__(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Callee: ...
+
+
+DEADLOCK = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """What all requests of one ensemble share.
+
+    Attributes:
+        lookup: the version that a step means; raises an EdgeServeError when it does not serve.
+        wanted: what each step asks its model for.
+        landed: called after each answer.
+        members: of each step, once it was asked for the first time.
+        outputs: (name, shape as the members have it, the step that writes it; None = the client), in Triton's order.
+    """
+
+    plan: EnsemblePlan
+    signature: Signature
+    statistics: ModelStatistics
+    lookup: CalleeLookup
+    clock: Clock
+    wanted: list[list[RequestedOutput]]
+    landed: Callable[[], None]
+    members: list[Member | None]
+    outputs: Sequence[tuple[str, Shape, int | None]]
+
+    @classmethod
+    def of(
+        cls,
+        plan: EnsemblePlan,
+        signature: Signature,
+        statistics: ModelStatistics,
+        lookup: CalleeLookup,
+        clock: Clock,
+        landed: Callable[[], None],
+    ) -> Ensemble:
+        """What follows from the plan is worked out."""
+        wanted = [[RequestedOutput(name, binary=True) for name in step.outputs] for step in plan.steps]
+        outputs = [
+            (name, spec.dims if spec.reshape is None else spec.reshape, plan.writers.get(name))
+            for name, spec in reversed(signature.outputs.items())  # as Triton's hash map mostly hands them out
+        ]
+        members: list[Member | None] = [None] * len(plan.steps)
+        return cls(plan, signature, statistics, lookup, clock, wanted, landed, members, outputs)
+
+    def member(self, index: int, served: Callee) -> Member:
+        """Step `index` when it means this version.
+
+        Raises:
+            Unavailable: the version was reloaded since and has become decoupled.
+        """
+        member = self.members[index]
+        if member is None or member.signature is not served.signature:
+            step = self.plan.steps[index]
+            if served.signature.decoupled:
+                raise Unavailable(
+                    f"model '{step.model}' has become decoupled, and the ensemble is not loaded again yet"
+                )
+            member = self.members[index] = Member(step, served.signature, self.plan.writers)
+        return member
+
+
+class Flight:
+    """One request. `on_response` is called exactly once."""
+
+    __slots__ = (
+        "_answered",
+        "_compute",
+        "_ensemble",
+        "_leases",
+        "_marks",
+        "_on_response",
+        "_request",
+        "_rows",
+        "_run",
+        "_start_ns",
+        "_tensors",
+        "_tickets",
+    )
+
+    def __init__(self, ensemble: Ensemble, request: InferRequest, on_response: OnResponse) -> None:
+        self._ensemble = ensemble
+        self._request = request
+        self._on_response = on_response
+        self._answered = False
+        self._start_ns = ensemble.clock.now_ns()
+        self._compute = ComputeTimes()
+        self._tensors = {tensor.name: tensor for tensor in request.inputs}
+        self._run = ensemble.plan.run(self._tensors.keys(), [output.name for output in request.outputs])
+        #: step -> the memory of its outputs
+        self._leases: dict[int, Lease] = {}
+        #: step that runs -> its request; None while it is being handed over
+        self._tickets: dict[int, Ticket | None] = {}
+        #: step (None: the client) -> rows of its request, 0 when its model has no batch dimension
+        self._rows: dict[int | None, int] = {None: request.rows if ensemble.signature.max_batch_size else 0}
+        #: likewise -> correlation id and flags that its outputs carry on
+        self._marks: dict[int | None, tuple[int | str, int]] = {None: (request.correlation_id, request.flags)}
+
+    def start(self) -> None:
+        """Run the first steps."""
+        self._proceed(self._run.start())
+
+    def cancel(self) -> None:
+        """The client has gone: drop what is queued, tell what runs, and run nothing more."""
+        if not self._answered:
+            self._stop(self._run.stop(Cancelled("")))
+
+    def hold(self, held: bool) -> bool:
+        """See `ticket.Ticket`: one answer needs no waiting."""
+        return False
+
+    def running(self) -> list[Ticket]:
+        """The requests of members that it waits for."""
+        return [ticket for ticket in self._tickets.values() if ticket is not None]
+
+    # ---- acting on decisions ------------------------------------------------------------------------------------
+
+    def _proceed(self, decision: Next) -> None:
+        match decision:
+            case Call(steps, spent):
+                for step in spent:
+                    self._release(step)
+                for step in steps:
+                    self._call(step)
+            case Finished():
+                self._answer()
+            case Failed(error):
+                self.refuse(error)
+            case Deadlock():
+                self.refuse(InvalidArgument(label(self._request) + DEADLOCK))
+
+    def _stop(self, decision: Next) -> None:
+        """An error is on record: the answer waits for the steps that run, because they still read the tensors."""
+        for ticket in list(self._tickets.values()):
+            if ticket is not None:
+                ticket.cancel()
+        if not self._answered:
+            self._proceed(decision)
+
+    def _call(self, index: int) -> None:
+        if self._run.failing:  # by a step beside this one
+            self._proceed(self._run.fail(Cancelled("")))
+            return
+        top, ensemble = self._request, self._ensemble
+        step = ensemble.plan.steps[index]
+        try:
+            served = ensemble.lookup(step.model, step.version, top.correlation_id, top.flags)
+            member = ensemble.member(index, served)
+            self._marks[index] = mark = self._marks[member.marked_by]
+            request = InferRequest(
+                step.model, served.version, top.id, [], ensemble.wanted[index], top.parameters, mark[0], mark[1],
+                top.priority, top.timeout_us, top.deadline_ns, compute=self._compute,
+            )  # fmt: skip
+            member.fill(request, self._tensors, self._rows)
+            if top.shared:
+                share(request, top, step)
+            self._rows[index] = request.rows if member.batching else 0
+            self._tickets[index] = None
+            ticket = served.submit(request, partial(self._on_member, index))
+        except Exception as error:
+            self._tickets.pop(index, None)
+            self._fail(known(error, ensemble.signature.model_name))
+            return
+        if index in self._tickets:
+            self._tickets[index] = ticket
+            if self._run.failing:
+                ticket.cancel()
+
+    def _fail(self, error: EdgeServeError) -> None:
+        first = not self._run.failing
+        decision = self._run.fail(error)
+        if first:
+            self._stop(decision)
+        else:
+            self._proceed(decision)
+
+    def _on_member(self, index: int, response: InferResponse) -> None:
+        del self._tickets[index]
+        if response.lease is not None:
+            self._leases[index] = response.lease
+        if response.error is not None:
+            self._release(index)
+            self._fail(response.error)
+            return
+        names = self._ensemble.plan.steps[index].outputs
+        for tensor in response.outputs:
+            outer = names.get(tensor.name)
+            if outer is not None:
+                self._tensors[outer] = tensor if response.lease is None else Handle.of(tensor, response.lease.arena)
+        if response.parameters:
+            try:
+                self._marks[index] = override(self._marks[index][0], response.parameters) or self._marks[index]
+            except EdgeServeError as error:
+                self._fail(error)
+                return
+        self._proceed(self._run.done(index))
+
+    # ---- answering ----------------------------------------------------------------------------------------------
+
+    def _answer(self) -> None:
+        request, ensemble = self._request, self._ensemble
+        outputs = self._outputs()
+        lease = self._kept([tensor.name for tensor in outputs])
+        record_answer(ensemble, request, self._start_ns, self._compute)
+        self._deliver(self._response(outputs, self._parameters(outputs), None, lease))
+
+    def refuse(self, error: EdgeServeError) -> None:
+        """Answer with an error, which gets the name of the ensemble in front."""
+        self._kept([])
+        named = record_refusal(self._ensemble, error, self._start_ns)
+        self._deliver(self._response([], {}, named, None))
+
+    def _response(
+        self, outputs: list[Tensor], parameters: dict[str, Parameter], error: EdgeServeError | None, lease: Lease | None
+    ) -> InferResponse:
+        face = self._ensemble.signature
+        return InferResponse(
+            face.model_name, face.model_version, self._request.id, outputs, parameters, error, True, lease
+        )
+
+    def _deliver(self, response: InferResponse) -> None:
+        self._answered = True
+        notify(self._on_response, response)
+        self._ensemble.landed()
+
+    def _outputs(self) -> list[Tensor]:
+        """The tensors of the answer; one that its model left out is left out."""
+        batching = self._ensemble.signature.max_batch_size > 0
+        wanted, outputs = self._run.route.outputs, []
+        for name, dims, writer in self._ensemble.outputs:
+            tensor = self._tensors.get(name)
+            if tensor is not None and name in wanted:
+                outputs.append(Handle.renamed(tensor, name, fitted(tensor.shape, dims, batching, self._rows[writer])))
+        return outputs
+
+    def _parameters(self, outputs: Sequence[Tensor]) -> dict[str, Parameter]:
+        """What Triton adds to an answer unless all of its outputs are empty."""
+        writers = self._ensemble.plan.writers
+        for tensor in outputs:
+            if tensor.name in writers and len(tensor.data):
+                return mark_parameters(*self._marks[writers[tensor.name]])
+        return {}
+
+    # ---- memory -------------------------------------------------------------------------------------------------
+
+    def _release(self, step: int) -> None:
+        lease = self._leases.pop(step, None)
+        if lease is not None:
+            lease.release()
+
+    def _kept(self, names: Sequence[str]) -> Lease | None:
+        """The memory of these tensors as one lease; all other memory is given back."""
+        if not self._leases and self._request.lease is None:
+            return None
+        writers = self._ensemble.plan.writers
+        steps = {writers.get(name) for name in names}
+        kept: list[Lease] = []
+        owners: list[tuple[int | None, Lease]] = [*self._leases.items()]
+        if self._request.lease is not None:
+            owners.append((None, self._request.lease))
+        for step, lease in owners:
+            if step in steps:
+                kept.append(lease)
+            else:
+                lease.release()
+        self._leases.clear()
+        if len(kept) < 2:
+            return kept[0] if kept else None
+        return Leases(kept)
+
+
+def known(error: Exception, ensemble: str) -> EdgeServeError:
+    """Return the error that the client receives. An unexpected one is logged."""
+    if isinstance(error, EdgeServeError):
+        return error
+    log.error("a step of ensemble %s failed unexpectedly", ensemble, exc_info=error)
+    return Internal(f"a step failed unexpectedly, see the server's log: {type(error).__name__}")
+
+
+class Leases:
+    """Several pieces of memory, in different arenas, that are given back together."""
+
+    __slots__ = ("_leases",)
+
+    #: no arena holds all of it
+    offset = -1
+    arena: object = None
+    view = memoryview(b"")
+
+    def __init__(self, leases: Sequence[Lease]) -> None:
+        self._leases = leases
+
+    def release(self) -> None:
+        """Give all of them back."""
+        leases, self._leases = self._leases, ()
+        for lease in leases:
+            lease.release()
+
+
+def record_answer(ensemble: Ensemble, request: InferRequest, start: int, compute: ComputeTimes) -> None:
+    """Count a request that began at `start` and whose members took `compute` together."""
+    input_end = start + compute.input_ns
+    output_start = input_end + compute.infer_ns
+    marks = (start, input_end, output_start, output_start + compute.output_ns)
+    rows = max(1, request.rows)
+    record.record_batch(ensemble.statistics, rows, *marks, int(time.time() * 1000))
+    record.record_success(ensemble.statistics, rows, (start,), *marks, ensemble.clock.now_ns())
+    if request.compute is not None:
+        request.compute.add(*marks)
+
+
+def record_refusal(ensemble: Ensemble, error: EdgeServeError, start: int) -> EdgeServeError:
+    """Count a request that failed; the error with the name of the ensemble in front."""
+    reason = record.CANCELED if isinstance(error, Cancelled) else record.OTHER
+    ns = ensemble.clock.now_ns() - start
+    # Triton counts a failed ensemble request twice: when it responds and when it releases it
+    record.record_failure(ensemble.statistics, reason, ns)
+    record.record_failure(ensemble.statistics, reason, ns)
+    return type(error)(f"in ensemble '{ensemble.signature.model_name}', {error.message}")

@@ -1,0 +1,266 @@
+"""A version with `response_cache { enable: true }`: asks the cache before its runner, and keeps what that answers.
+
+Rules: triton-inference-server/core src/dynamic_batch_scheduler.cc (CacheLookUp, DelegateResponse) and
+src/infer_stats.cc. It stands in front of a driver or an ensemble, so models without a cache do not pass through here.
+
+Where Triton's cache answers wrongly, this one does not: shapes and types count as well as bytes, a client gets the
+outputs that it asked for, the parameters of a request count when the model looked at them, a version that is loaded
+again starts with nothing, and errors are not kept (Triton 2.51 answers an error's repetition with 200 and no outputs).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterator
+from hashlib import blake2b
+from itertools import count
+from struct import Struct
+
+from edge_serve.clock import Clock
+from edge_serve.errors import Cancelled, Unavailable
+from edge_serve.messages.about import about
+from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.signature import Signature
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.models.extras.response_cache import Answer, Key, ResponseCache
+from edge_serve.models.run import statistics as record
+from edge_serve.models.run.ticket import OnResponse, Ticket
+from edge_serve.models.versions.served import Runner
+from edge_serve.scheduling.ordering import ResponseOrder
+from edge_serve.tensors import Tensor
+
+log = logging.getLogger(__name__)
+
+#: requests with more bytes of inputs are executed without a look: reading these takes the event loop 2 to 5 ms
+MOST_INPUT_BYTES = 4 * 1024 * 1024
+#: answers that take more are not kept: copying these takes the event loop 2 to 5 ms
+MOST_ANSWER_BYTES = 16 * 1024 * 1024
+
+#: backends that mark the answers for which a model looked at more than its inputs, or that never hand out more
+TELLS_WHAT_IT_READ = frozenset({"onnxruntime", "onnxruntime_onnx", "python"})
+
+_SIZES = Struct("<QQQQ")
+_owners = count(1)
+
+
+class CachedRunner:
+    """Implements `served.Runner` in front of another one.
+
+    Args:
+        personal: every answer may depend on the request's parameters and its sequence, because nobody says when they
+            were looked at: other backends than these, and members of ensembles.
+        keep_parameters: what the model adds to its answers is kept with them. That of an ensemble is about the sequence
+            of the one request (Triton leaves it out on a hit).
+        ordered: answers leave in the order of their requests (`preserve_ordering`).
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        signature: Signature,
+        statistics: ModelStatistics,
+        cache: ResponseCache,
+        clock: Clock,
+        *,
+        personal: bool,
+        keep_parameters: bool = True,
+        ordered: bool = False,
+    ) -> None:
+        self.runner = runner
+        self._signature = signature
+        self._statistics = statistics
+        self._cache = cache
+        self._clock = clock
+        self._always_personal = personal
+        self._seen_personal = personal
+        self._keep_parameters = keep_parameters
+        self._order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = ResponseOrder() if ordered else None
+        self._owner = next(_owners)
+        self._stopping = False
+        self._told_large = False
+        self._most_bytes = min(cache.size, MOST_ANSWER_BYTES)
+
+    def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
+        """Answer a request from the cache, or run it. `on_response` is called exactly once."""
+        if self._stopping or request.shared or sum(len(tensor.data) for tensor in request.inputs) > MOST_INPUT_BYTES:
+            if self._order is not None:
+                on_response = self._in_turn(on_response)
+            return self.runner.submit(request, rows, shape_key, on_response)
+        start = self._clock.now_ns()
+        if self._order is not None:
+            on_response = self._in_turn(on_response)
+        look = _Look(request, self._signature)
+        answer = self._find(look)
+        now = self._clock.now_ns()
+        if answer is None:
+            miss = _Miss(self, look, now - start, on_response)
+            miss.ticket = self.runner.submit(request, rows, shape_key, miss.on_response)
+            return miss
+        if request.lease is not None:
+            request.lease.release()
+        record.record_cache_hit(self._statistics, now - start, now)
+        on_response(self._response(request, look, answer))
+        return _ANSWERED
+
+    def stop(self, on_idle: Callable[[], None]) -> None:
+        """Accept nothing more; `on_idle` is called once everything accepted is answered."""
+        self._stopping = True
+        self.runner.stop(on_idle)
+
+    def in_flight(self) -> int:
+        """Requests accepted and not answered."""
+        return self.runner.in_flight()
+
+    def oldest_batch_seconds(self) -> float | None:
+        """The age of the oldest batch that runs; None = no batch runs."""
+        return self.runner.oldest_batch_seconds()
+
+    def close(self) -> None:
+        """The version is gone: give the memory of its answers back."""
+        self._cache.forget(self._owner)
+
+    def _find(self, look: _Look) -> Answer | None:
+        for key in look.keys(self._owner, self._always_personal, self._seen_personal):
+            answer = self._cache.get(key)
+            if answer is not None:
+                return answer
+        return None
+
+    def _response(self, request: InferRequest, look: _Look, answer: Answer) -> InferResponse:
+        """The answer as a response of its own: whoever gets it may change it."""
+        outputs = [
+            Tensor(one.name, one.datatype, one.shape, one.data)
+            for one in answer.outputs
+            if look.outputs is None or one.name in look.outputs
+        ]
+        face = self._signature
+        return InferResponse(
+            face.model_name, face.model_version, request.id, outputs, dict(answer.parameters), personal=answer.personal
+        )
+
+    def keep(self, look: _Look, lookup_ns: int, response: InferResponse) -> None:
+        """A request that was not found has been executed."""
+        start = self._clock.now_ns()
+        personal = self._always_personal or response.personal
+        self._seen_personal |= personal
+        if response.error is None:
+            key = Key(self._owner, look.digest(personal), look.outputs)
+            if key in self._cache:  # an equal request ran beside this one: Triton counts neither hit nor miss
+                return
+            parameters = response.parameters if self._keep_parameters else {}
+            answer = Answer.copied(response.outputs, parameters, personal, self._most_bytes)
+            if answer is not None:
+                self._cache.put(key, answer)
+            else:
+                self._tell_large()
+        elif isinstance(response.error, (Cancelled, Unavailable)):  # it was not executed
+            return
+        record.record_cache_miss(self._statistics, lookup_ns + self._clock.now_ns() - start, self._clock.now_ns())
+
+    def _tell_large(self) -> None:
+        if not self._told_large:
+            self._told_large = True
+            log.warning(
+                "an answer of model '%s' takes more than %d bytes, the most that the response cache keeps of one "
+                "(--cache-config=local,size=%d); it is not kept, and neither are others like it",
+                self._signature.model_name, self._most_bytes, self._cache.size, extra=about(self._signature.model_name),
+            )  # fmt: skip
+
+    def _in_turn(self, on_response: OnResponse) -> OnResponse:
+        """Hand a response on after those of earlier requests."""
+        order = self._order
+        assert order is not None
+        place = order.enter()
+
+        def deliver(response: InferResponse) -> None:
+            for waiting, ready in order.ready(place, (on_response, response)):
+                waiting(ready)
+
+        return deliver
+
+
+class _Look:
+    """What of a request decides whether an answer fits."""
+
+    __slots__ = ("_digest", "_request", "outputs")
+
+    def __init__(self, request: InferRequest, signature: Signature) -> None:
+        wanted = frozenset(output.name for output in request.outputs)
+        self.outputs = wanted if wanted and wanted != signature.outputs.keys() else None
+        self._request = request
+        self._digest = blake2b(digest_size=32)
+        for tensor in sorted(request.inputs, key=_name):
+            name, shape = tensor.name.encode(), repr(tensor.shape).encode()
+            sizes = _SIZES.pack(len(name), len(shape), tensor.datatype.value, len(tensor.data))
+            self._digest.update(b"".join((sizes, name, shape)))
+            self._digest.update(tensor.data)
+
+    def digest(self, personal: bool) -> bytes:
+        """Of the inputs; a personal one also of parameters and sequence."""
+        if not personal:
+            return self._digest.digest()
+        digest, request = self._digest.copy(), self._request
+        marks = (request.correlation_id, request.flags, sorted(request.parameters.items()))
+        digest.update(b"personal" + repr(marks).encode())
+        return digest.digest()
+
+    def keys(self, owner: int, always_personal: bool, seen_personal: bool) -> Iterator[Key]:
+        """Under which an answer may be found; one with all outputs answers a request for some of them too."""
+        kinds = ([] if always_personal else [False]) + ([True] if seen_personal else [])
+        for personal in kinds:
+            digest = self.digest(personal)
+            yield Key(owner, digest, self.outputs)
+            if self.outputs is not None:
+                yield Key(owner, digest, None)
+
+
+class _Miss:
+    """A request that was not found and runs; its ticket."""
+
+    __slots__ = ("_cancelled", "_look", "_lookup_ns", "_on_response", "_runner", "ticket")
+
+    def __init__(self, runner: CachedRunner, look: _Look, lookup_ns: int, on_response: OnResponse) -> None:
+        self._runner = runner
+        self._look = look
+        self._lookup_ns = lookup_ns
+        self._on_response = on_response
+        self._cancelled = False
+        self.ticket: Ticket = _ANSWERED
+
+    def cancel(self) -> None:
+        """See `ticket.Ticket`. What a model answers to a client that has gone may be cut short: it is not kept."""
+        self._cancelled = True
+        self.ticket.cancel()
+
+    def hold(self, held: bool) -> bool:
+        """See `ticket.Ticket`."""
+        return self.ticket.hold(held)
+
+    def on_response(self, response: InferResponse) -> None:
+        """The runner's answer: kept, then handed on."""
+        if not self._cancelled:
+            self._runner.keep(self._look, self._lookup_ns, response)
+        self._on_response(response)
+
+
+def running(ticket: Ticket) -> Ticket:
+    """The ticket that the runner itself gave for a request, whether or not a cache stands before it."""
+    return ticket.ticket if isinstance(ticket, _Miss) else ticket
+
+
+class _Answered:
+    """The ticket of a request that was answered at once."""
+
+    def cancel(self) -> None:
+        """Nothing is left to cancel."""
+
+    def hold(self, held: bool) -> bool:
+        """Nothing more comes."""
+        return True
+
+
+_ANSWERED = _Answered()
+
+
+def _name(tensor: Tensor) -> str:
+    return tensor.name

@@ -1,0 +1,399 @@
+"""Models that call models (business logic scripting): a call from a worker runs like a client's request.
+
+Rules and texts: triton-inference-server/python_backend src/request_executor.cc and src/model_loader.cc. What is refused
+before the called model has accepted it is an INTERNAL error with the words of `request_executor.cc` before it; what it
+answers itself comes unchanged. A call takes its place in the called model's queue, behind what is there: a model that
+calls itself, or calls in a circle, waits for another instance; a call for which all that could answer it would wait is
+refused (`waits`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease, RequestedOutput
+from edge_serve.messages.trace import Trace
+from edge_serve.models.ensemble.flight import Flight, Lookup
+from edge_serve.models.ensemble.traced import TracedServed
+from edge_serve.models.extras.cached_runner import running
+from edge_serve.models.extras.rate_limit import LimitedModel
+from edge_serve.models.extras.wait_for_graph import Place, Waits
+from edge_serve.models.run.driver import Driver, Job
+from edge_serve.models.run.ticket import Ticket
+from edge_serve.models.versions.served import Served
+from edge_serve.protocol.inference.validate import validate
+from edge_serve.tensors import Tensor
+from edge_serve.workers.arena import Slot
+from edge_serve.workers.beside import copy, work
+from edge_serve.workers.desk import Answer, Asked
+from edge_serve.workers.layout import INLINE, padded
+
+#: how often a call of an ensemble is looked at: its next member may be in a circle
+LOOK_SECONDS = 0.1
+
+_CIRCLE = (
+    "every instance of {name} waits for the instance that makes this call, so it would never be answered. Models "
+    "that call themselves or each other need an instance for each level (instance_group)"
+)
+
+Done = Callable[["EdgeServeError | None"], None]
+
+
+class Repository(Protocol):
+    """The operations on models that models may ask for (`service.Service`)."""
+
+    def load_model(self, name: str, parameters: Mapping[str, Any], done: Done) -> object: ...
+
+    def begin_unload(self, name: str, unload_dependents: bool, done: Done) -> object: ...
+
+    def model_ready(self, name: str, version: str) -> bool: ...
+
+
+class Calls:
+    """Runs what models ask for. `infer`, `control` and `rests` are `workers.desk.Hooks`.
+
+    Args:
+        lookup: the version that a call means; raises an EdgeServeError when it does not serve.
+    """
+
+    def __init__(self, lookup: Lookup, repository: Repository) -> None:
+        self._lookup = lookup
+        self._repository = repository
+        self._waits = Waits()
+        #: calls that their models have taken
+        self._accepted: dict[Asked, _Call] = {}
+        #: instances that wait, and for what
+        self._resting: dict[Place, list[Asked]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def infer(self, asked: Asked) -> None:
+        """Run a call; never raises."""
+        place = _place_of(asked)
+        if place in self._resting and not self._resting[place][0].call.blocking:  # it has gone on; no answer woke it
+            self._wake(place)
+        caller = _driver_of(asked)
+        if isinstance(caller, Driver):
+            caller.run_one_by_one()
+        try:
+            served = self._target(asked)
+            request = _request(asked, served)
+            moved = self._moved(asked, served, request)
+        except EdgeServeError as error:
+            _release(asked)
+            asked.refuse(_in_call(asked, error))
+            return
+        served.hold()
+        job, nbytes = _preparation(request, served, moved)
+
+        def prepared(error: Exception | None) -> None:
+            if request.lease is not asked.lease:
+                _release(asked)
+            if error is None and asked.cancelled:
+                error = Cancelled("")
+            if error is None:
+                self._submit(asked, served, request)
+            else:
+                _refuse(asked, request, error)
+                self._on_answer(asked, final=True)
+            served.let_go()
+
+        slot = request.lease if isinstance(request.lease, Slot) and moved else None
+        if slot is None:
+            work(nbytes, job, prepared)
+        else:
+            slot.when_ready(lambda: prepared(slot.error) if slot.error is not None else work(nbytes, job, prepared))
+
+    def _target(self, asked: Asked) -> Served:
+        call = asked.call
+        version = "" if call.model_version == -1 else str(call.model_version)
+        try:
+            served = self._lookup(call.model_name, version, call.correlation_id, call.flags)
+        except EdgeServeError:
+            text = f"Failed for execute the inference request. Model '{call.model_name}' is not ready."
+            raise Internal(text) from None
+        if served.signature.decoupled and not call.decoupled:
+            raise Internal(
+                f"Model {call.model_name} is using the decoupled. The current BLS request call doesn't support models "
+                "using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
+                "'async_exec' calls for decoupled models.'"
+            )
+        return served
+
+    def _moved(self, asked: Asked, served: Served, request: InferRequest) -> list[tuple[memoryview, Any]]:
+        """What is to be copied into the called model's arena, where `request` looks for it; it is not there yet.
+
+        Raises:
+            Unavailable: there is no memory.
+        """
+        arena = served.arena
+        request.lease = asked.lease
+        if arena is None or arena is asked.arena:  # an ensemble, whose members take copies; or the model itself
+            if arena is None:
+                request.inputs = [replace(tensor, offset=-1) for tensor in request.inputs]
+            return []
+        size = sum(padded(len(tensor.data)) for tensor in request.inputs)
+        if size <= INLINE and all(tensor.offset < 0 for tensor in request.inputs):
+            return []
+        request.lease = slot = arena.allocate(size)
+        moves, placed, start = [], [], 0
+        view = slot.view
+        for tensor in request.inputs:
+            target = view[start : start + len(tensor.data)]
+            moves.append((target, tensor.data))
+            placed.append(Tensor(tensor.name, tensor.datatype, tensor.shape, target, slot.offset + start))
+            start += padded(len(tensor.data))
+        request.inputs = placed
+        return moves
+
+    def _submit(self, asked: Asked, served: Served, request: InferRequest) -> None:
+        """Queue a request whose inputs are where the called model reads them."""
+        call = self._accepted[asked] = _Call(asked, served, self._on_answer)
+        call.start(request)
+        if call.final:
+            return
+        place = _place_of(asked)
+        if asked.call.blocking and asked.instance >= 0:
+            if not self._waits.begin(place, call.waits_for):
+                call.refuse_circle()
+                return
+            self._resting[place] = [asked]
+            self._look_later(place)
+        elif asked in self._resting.get(place, ()):  # it was being prepared when its instance came to rest
+            self._rest(place)
+
+    def _on_answer(self, asked: Asked, final: bool) -> None:
+        """A response wakes the instance that waits for it."""
+        place = _place_of(asked)
+        if asked in self._resting.get(place, ()):
+            self._wake(place)
+        if final:
+            self._accepted.pop(asked, None)
+
+    # ---- circles ------------------------------------------------------------------------------------------------
+
+    def rests(self, calls: Sequence[Asked]) -> None:
+        """An instance does nothing but wait for an answer to one of these calls. Should that close a circle, the call
+        that came into it last is refused; its caller goes on, and may come to rest again."""
+        place = _place_of(calls[0])
+        if calls[0].instance >= 0 and all(_place_of(asked) == place for asked in calls):
+            self._resting[place] = list(calls)
+            self._rest(place)
+
+    def _rest(self, place: Place) -> None:
+        stuck = self._waits.note(place, partial(self._waits_for, self._resting[place]))
+        calls = [self._accepted.get(asked) for one in stuck for asked in self._resting.get(one, ())]
+        waiting = [call for call in calls if call is not None and call.is_queued]
+        if waiting:
+            max(waiting, key=_number).refuse_circle()
+        self._look_later(place)
+
+    def _look_later(self, place: Place) -> None:
+        """Of an ensemble nobody tells when its request goes from member to member."""
+        calls = self._resting.get(place, ())
+        if any((call := self._accepted.get(asked)) is not None and call.is_of_ensemble for asked in calls):
+            self._loop.call_later(LOOK_SECONDS, self._look_again, place, calls)
+
+    def _look_again(self, place: Place, calls: Sequence[Asked]) -> None:
+        if self._resting.get(place) is calls:
+            self._rest(place)
+
+    def _waits_for(self, calls: Sequence[Asked]) -> list[Place] | None:
+        found: list[Place] = []
+        for asked in calls:
+            call = self._accepted.get(asked)
+            places = call.waits_for() if call is not None else None
+            if places is None:
+                return None
+            found += places
+        return found
+
+    def _wake(self, place: Place) -> None:
+        self._waits.forget(place)
+        self._resting.pop(place, None)
+
+    # ---- the repository -----------------------------------------------------------------------------------------
+
+    def control(self, question: Mapping[str, Any], answer: Answer) -> None:
+        """Load or unload a model, or tell whether it is ready. An unload is answered once it has begun: the model that
+        asks may be what it waits for."""
+        try:
+            self._control(question, answer)
+        except EdgeServeError as error:
+            answer(error)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            answer(InvalidArgument(f"a model asked what cannot be answered: {type(error).__name__}: {error}"))
+
+    def _control(self, question: Mapping[str, Any], answer: Answer) -> None:
+        def done(error: EdgeServeError | None) -> None:
+            answer(error if error is not None else {})
+
+        name = str(question["model_name"])
+        match question["do"]:
+            case "load_model":
+                parameters = {str(path): b64decode(data) for path, data in question["files"].items()}
+                config = {"config": question["config"]} if question["config"] else {}
+                self._repository.load_model(name, {**config, **parameters}, done)
+            case "unload_model":
+                self._repository.begin_unload(name, bool(question["unload_dependents"]), done)
+            case "is_model_ready":
+                answer({"ready": self._is_ready(name, str(question["version"]))})
+            case unknown:
+                raise InvalidArgument(f"models may not ask for '{unknown}'")
+
+    def _is_ready(self, name: str, version: str) -> bool:
+        try:
+            return self._repository.model_ready(name, version)
+        except (NotFound, Unavailable):
+            return False
+
+
+class _Call:
+    """A call that the called model has been asked for.
+
+    Args:
+        on_answer: told of each response, and whether it is the last.
+
+    Attributes:
+        number: later calls have higher ones.
+        final: it has got its last response.
+    """
+
+    _numbers = itertools.count(1)
+
+    __slots__ = ("_accepted", "_asked", "_circle", "_on_answer", "_served", "_ticket", "final", "number")
+
+    def __init__(self, asked: Asked, served: Served, on_answer: Callable[[Asked, bool], None]) -> None:
+        self.number = next(self._numbers)
+        self.final = False
+        self._asked = asked
+        self._served = served
+        self._on_answer = on_answer
+        self._accepted = self._circle = False
+        self._ticket: Ticket | None = None
+
+    def start(self, request: InferRequest) -> None:
+        """Queue it."""
+        served = self._served
+        trace = None if self._asked.call.trace < 0 else _trace_of(self._asked)
+        target = served if trace is None else TracedServed(served, trace)
+        ticket = self._ticket = target.submit(request, self._on_response)
+        self._accepted = True
+        self._asked.on_cancel = ticket.cancel
+        if self._asked.cancelled:
+            ticket.cancel()
+
+    def _on_response(self, response: InferResponse) -> None:
+        if self._circle:
+            name = f"'{self._served.name}'"
+            response.error = Internal(_CIRCLE.format(name=f"a member of {name}" if self.is_of_ensemble else name))
+        if response.error is not None and (self._circle or (not self._accepted and self._served.opened is not None)):
+            response.error = _in_call(self._asked, response.error)
+        self.final = response.final
+        self._on_answer(self._asked, response.final)
+        self._asked.answer(response)
+
+    def waits_for(self) -> list[Place] | None:
+        """The instances that may answer it; None when others may, or nobody waits for that."""
+        jobs = _jobs(self._ticket)
+        if self._asked.deaf or not jobs:
+            return None
+        return [(job.driver, instance) for job in jobs for instance in job.driver.places(job)]
+
+    @property
+    def is_queued(self) -> bool:
+        """No instance is at work for it."""
+        jobs = _jobs(self._ticket)
+        return bool(jobs) and not any(job.batch_id for job in jobs)
+
+    @property
+    def is_of_ensemble(self) -> bool:
+        """It goes from member to member."""
+        return isinstance(running(self._ticket), Flight) if self._ticket is not None else False
+
+    def refuse_circle(self) -> None:
+        """Answer it, which is queued, with the error that says why it would never be answered."""
+        assert self._ticket is not None, "it was started"
+        self._circle = True
+        self._ticket.cancel()
+
+
+def _jobs(ticket: Ticket | None) -> list[Job]:
+    """The requests that answer it once they are answered, or one of them is; none when that cannot be told."""
+    ticket = running(ticket) if ticket is not None else None
+    if isinstance(ticket, Job):
+        return [ticket]
+    found: list[Job] = []
+    for inner in ticket.running() if isinstance(ticket, Flight) else ():
+        jobs = _jobs(inner)
+        if not jobs:
+            return []
+        found += jobs
+    return found
+
+
+def _number(call: _Call) -> int:
+    return call.number
+
+
+def _place_of(asked: Asked) -> Place:
+    return _driver_of(asked), asked.instance
+
+
+def _trace_of(asked: Asked) -> Trace | None:
+    """The trace that the caller has said, if that request is traced and its batch runs."""
+    batch_id, position = asked.call.trace >> 16, asked.call.trace & 0xFFFF
+    driver = _driver_of(asked)
+    request = driver.running(batch_id, position) if isinstance(driver, Driver) else None
+    return request.compute if request is not None and isinstance(request.compute, Trace) else None
+
+
+def _driver_of(asked: Asked) -> object:
+    """Who drives the calling model; the rate limiter may stand between it and its workers."""
+    return asked.caller.driver if isinstance(asked.caller, LimitedModel) else asked.caller
+
+
+def _request(asked: Asked, served: Served) -> InferRequest:
+    call = asked.call
+    return InferRequest(
+        call.model_name, served.version, call.id, list(call.inputs),
+        [RequestedOutput(name, binary=True) for name in call.requested_outputs], dict(call.parameters),
+        call.correlation_id, call.flags, 0, call.timeout_us,
+    )  # fmt: skip
+
+
+def _preparation(
+    request: InferRequest, served: Served, moves: list[tuple[memoryview, Any]]
+) -> tuple[Callable[[], object], int]:
+    """What is to be done before the request can be queued, and how many bytes that touches."""
+
+    def prepare() -> None:
+        copy(moves)  # first: what was checked must not change any more
+        validate(request, served.signature)
+
+    strings = sum(len(tensor.data) * 16 for tensor in request.inputs if not tensor.datatype.size)
+    return prepare, strings + sum(len(source) for _, source in moves)
+
+
+def _refuse(asked: Asked, request: InferRequest, error: Exception) -> None:
+    if request.lease is not None:
+        request.lease.release()
+    known = error if isinstance(error, EdgeServeError) else Internal(f"{type(error).__name__}: {error}")
+    asked.refuse(_in_call(asked, known))
+
+
+def _in_call(asked: Asked, error: EdgeServeError) -> EdgeServeError:
+    """Why a call was not accepted, in Triton's words."""
+    return Internal(f"Model {asked.call.model_name} - Error when running inference: {error.message}")
+
+
+def _release(asked: Asked) -> None:
+    lease: Lease | None = asked.lease
+    if lease is not None:
+        lease.release()

@@ -1,0 +1,210 @@
+"""What stands between drivers and workers with `--rate-limit=execution_count`: a batch waits for its resources here.
+
+`scheduling/rate_limiter.py` decides. A driver that is limited has a `LimitedModel` in place of its opened model; one
+that is not, which is every driver while the setting is off, does not know of this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from edge_serve.backends.base import Reply
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import InferRequest, Lease
+from edge_serve.models.run.driver import Driver
+from edge_serve.models.versions.instance_group import Placed
+from edge_serve.scheduling.rate_limiter import Claimant, RateLimiter, Resource
+from edge_serve.workers.pool import BatchReply, OpenedModel, PartialListener
+
+
+@dataclass(slots=True)
+class _Held:
+    """A batch that waits. `cancelled` are the positions of requests whose client has gone meanwhile."""
+
+    batch_id: int
+    requests: Sequence[InferRequest]
+    each: bool
+    cancelled: set[int] = field(default_factory=set)
+
+
+class Gate:
+    """One for the server: starts what may start."""
+
+    def __init__(self, limiter: RateLimiter) -> None:
+        self.limiter = limiter
+        self._models: dict[Claimant, tuple[LimitedModel, int]] = {}
+
+    def admit(self, instances: Iterable[Placed]) -> LimitedModel:
+        """Place the instances of a completed configuration; `close` gives their place back.
+
+        Raises:
+            InvalidArgument: one of them could never run.
+        """
+        model = LimitedModel(self)
+        model.add(dict(enumerate(instances)))
+        return model
+
+    def join(self, model: LimitedModel, claimants: Mapping[int, Claimant]) -> None:
+        """Place instances of a model, all or none of them.
+
+        Raises:
+            InvalidArgument: as `admit`.
+        """
+        self.limiter.add(claimants.values())
+        self._models.update({claimant: (model, instance) for instance, claimant in claimants.items()})
+
+    def leave(self, claimants: Collection[Claimant]) -> None:
+        """Instances are gone."""
+        self.limiter.remove(claimants)
+        for claimant in claimants:
+            self._models.pop(claimant, None)
+        self.open()
+
+    def open(self) -> None:
+        """Start whatever may run now."""
+        while (claimant := self.limiter.next()) is not None:
+            model, instance = self._models[claimant]
+            model.start(instance)
+
+
+class LimitedModel:
+    """An opened model as its driver sees it, and its driver as the workers see it."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        #: by instance
+        self._claimants: dict[int, Claimant] = {}
+        self._held: dict[int, _Held] = {}
+        self._driver: Driver
+        self._model: OpenedModel
+
+    def add(self, instances: Mapping[int, Placed]) -> None:
+        """Place more instances, by number.
+
+        Raises:
+            InvalidArgument: one of them could never run; none was placed.
+        """
+        claimants = {number: _claimant(one) for number, one in instances.items()}
+        self._gate.join(self, claimants)
+        self._claimants.update(claimants)
+
+    def remove(self, instance: int) -> None:
+        """Give the place of an instance back."""
+        claimant = self._claimants.pop(instance, None)
+        if claimant is not None:
+            self._gate.leave([claimant])
+
+    def join(self, driver: Driver, model: OpenedModel) -> None:
+        """Stand between the two from now on."""
+        self._driver, self._model = driver, model
+        driver.model = self
+        model.listener = self
+
+    @property
+    def driver(self) -> Driver:
+        """Who is limited."""
+        return self._driver
+
+    @property
+    def numbers(self) -> Collection[int]:
+        """See `OpenedModel`."""
+        return self._model.numbers
+
+    @property
+    def timeout(self) -> float:
+        """See `OpenedModel`."""
+        return self._model.timeout
+
+    def standing(self, instance: int) -> tuple[bool, int]:
+        """Which idle instance is to be taken: that of the lowest standing."""
+        return self._gate.limiter.standing(self._claimants[instance])
+
+    def close(self) -> None:
+        """The model is gone."""
+        self._gate.leave(self._claimants.values())
+        self._claimants.clear()
+
+    # ---- for the driver -----------------------------------------------------------------------------------------
+
+    def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None:
+        """Run a batch on an idle instance once its resources are there."""
+        self._held[instance] = _Held(batch_id, requests, each)
+        self._driver.statistics.pending += len(requests)
+        self._driver.held += len(requests)
+        self._gate.limiter.ask(self._claimants[instance], len(requests) if each else 1)
+        self._gate.open()
+
+    def running_since_ns(self) -> int | None:
+        """See `OpenedModel`. A batch that waits for its resources does not run."""
+        return self._model.running_since_ns()
+
+    def cancel(self, instance: int, batch_id: int, index: int) -> None:
+        """The client of a request has gone: its worker is told, when it has it."""
+        held = self._held.get(instance)
+        if held is not None and held.batch_id == batch_id:
+            held.cancelled.add(index)
+        else:
+            self._model.cancel(instance, batch_id, index)
+
+    def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None:
+        """See `OpenedModel`."""
+        self._model.hold(instance, batch_id, index, held)
+
+    def start(self, instance: int) -> None:
+        """The resources of what waits for this instance are there."""
+        held = self._take(instance)
+        if held is not None:
+            self._model.execute(instance, held.batch_id, held.requests, held.each)
+            for index in held.cancelled:
+                self._model.cancel(instance, held.batch_id, index)
+
+    def _take(self, instance: int) -> _Held | None:
+        held = self._held.pop(instance, None)
+        if held is not None:
+            self._driver.statistics.pending -= len(held.requests)
+            self._driver.held -= len(held.requests)
+        return held
+
+    # ---- for the workers ----------------------------------------------------------------------------------------
+
+    def on_reply(self, instance: int, reply: BatchReply) -> None:
+        """See `ModelListener`. The driver asks for the instance's next batch before others get what it held."""
+        self._gate.limiter.release(self._claimants[instance])
+        self._driver.on_reply(instance, reply)
+        self._gate.open()
+
+    def on_lost(self, instance: int, error: EdgeServeError) -> None:
+        """See `ModelListener`. A batch that waited for the instance fails with it."""
+        self._gate.limiter.release(self._claimants[instance])
+        self._take(instance)
+        self._driver.on_lost(instance, error)
+        self._gate.open()
+
+    def on_back(self, instance: int) -> None:
+        """See `ModelListener`."""
+        self._driver.on_back(instance)
+
+    def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
+        """See `PartialListener`."""
+        return cast(PartialListener, self._driver).on_placed(instance, batch_id, index, lease)
+
+    def on_partial(
+        self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
+    ) -> None:
+        """See `PartialListener`."""
+        cast(PartialListener, self._driver).on_partial(instance, batch_id, index, reply, final, lease)
+
+
+def _claimant(instance: Placed) -> Claimant:
+    """A passive instance never runs and needs nothing."""
+    group, device = instance.group, instance.spec.device_id
+    resources = [] if group.passive else group.rate_limiter.resources
+    needs = {Resource(one.name, _stock(one, device)): one.count for one in resources}
+    return Claimant(needs, max(1, group.rate_limiter.priority))
+
+
+def _stock(resource: pb.ModelRateLimiter.Resource, device: int) -> int | None:
+    return None if getattr(resource, "global") else device

@@ -1,0 +1,430 @@
+"""From a model directory to a version that serves: plan, describe, check, open, warm up, run its golden test."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from google.protobuf import text_format
+
+from edge_serve.aio.offload import offload
+from edge_serve.backends.base import ModelSpec
+from edge_serve.clock import Clock
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.checks_io import check_inputs_and_outputs
+from edge_serve.config.json_form import model_config_to_json
+from edge_serve.config.layout import advice_on_config, advice_on_versions
+from edge_serve.config.model import check_files, load_model_config, merge_completed, settle_instances
+from edge_serve.config.notes import notes_on
+from edge_serve.config.signature import read_labels, signature_of
+from edge_serve.errors import EdgeServeError
+from edge_serve.golden.reader import GoldenTest, read_golden
+from edge_serve.messages.about import about
+from edge_serve.messages.infer import InferResponse
+from edge_serve.messages.signature import Signature
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.models.ensemble.ensemble import EnsembleRunner, member_labels
+from edge_serve.models.ensemble.flight import Lookup
+from edge_serve.models.extras.cached_runner import TELLS_WHAT_IT_READ, CachedRunner
+from edge_serve.models.extras.rate_limit import Gate, LimitedModel
+from edge_serve.models.extras.response_cache import ResponseCache
+from edge_serve.models.load.dependencies import members_of
+from edge_serve.models.load.golden import prove, prove_with
+from edge_serve.models.load.instance_update import Regrouping
+from edge_serve.models.load.warmup import WarmupListener, warm_up
+from edge_serve.models.repository.override import Override
+from edge_serve.models.repository.repository import (
+    Fingerprint,
+    Found,
+    fingerprint,
+    of_version,
+    plain_name,
+    versions,
+    without_configuration,
+)
+from edge_serve.models.repository.version_policy import choose
+from edge_serve.models.run.controls import Controls
+from edge_serve.models.run.decoupled import DecoupledDriver
+from edge_serve.models.run.driver import Driver
+from edge_serve.models.run.iterative import IterativeDecoupledDriver, IterativeDriver
+from edge_serve.models.run.sequence_driver import GatheringDriver
+from edge_serve.models.run.statistics import bounds_of, new_statistics
+from edge_serve.models.run.ticket import OnResponse
+from edge_serve.models.versions.instance_group import placed
+from edge_serve.models.versions.served import Served
+from edge_serve.scheduling.ensemble import ensemble_plan
+from edge_serve.scheduling.keys import shape_key_for
+from edge_serve.scheduling.ordering import ResponseOrder
+from edge_serve.scheduling.policy import scheduler_for
+from edge_serve.scheduling.queued import QueuedScheduler
+from edge_serve.workers.arena import Arena, Budget
+from edge_serve.workers.cgroups import MEMORY_PARAMETER
+from edge_serve.workers.pool import Workers
+
+log = logging.getLogger(__name__)
+
+#: model parameter: `own` or `shared`, whether a compiled model gets a worker process of its own
+WORKER_PARAMETER = "EDGE_SERVE_WORKER"
+#: how long it may take until a worker that hangs has been killed
+KILL_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a load is about to do.
+
+    Attributes:
+        name: what the registry calls the model.
+        config: as far as it can be told without loading the model.
+        directory: where the model's files are; an override's files lie in `kept`.
+        print: the state of the model directory when it was read.
+        advice: why there is no version, and what to do; "" = there is one.
+        golden: the answers that each version must give before it serves; None = any.
+    """
+
+    name: str
+    directory: Path
+    config: pb.ModelConfig
+    versions: list[int]
+    print: Fingerprint
+    override: Override | None = None
+    kept: TemporaryDirectory[str] | None = None
+    advice: str = ""
+    golden: GoldenTest | None = None
+
+    def same_as(self, other: Plan) -> bool:
+        """Loading this would serve the same files under the same configuration as `other` does."""
+        members = members_of(self.config) == members_of(other.config)  # by namespaces these may be others now
+        return members and (self.override, self.directory) == (other.override, other.directory) and self._reads(other)
+
+    def _reads(self, other: Plan) -> bool:
+        """The files are the same, or a configuration was written anew that says the same."""
+        files = without_configuration(self.print) == without_configuration(other.print)
+        return self.print == other.print or (files and self.config == other.config)
+
+    def leaves_override(self, before: Plan) -> bool:
+        """Whether the configuration of the last load request, which `before` has, stays. It does until a file changes.
+
+        Files of a load request do not stay: as in Triton, a load without them goes back to the disk.
+        """
+        if self.override is not None or before.override is None or before.override.files:
+            return False
+        return (self.directory, self.print) == (before.directory, before.print)
+
+    def keeps(self, version: int, before: Plan | None) -> bool:
+        """Whether a version that was loaded by `before` is what loading it again would serve."""
+        return (
+            before is not None
+            and (self.override, self.directory) == (before.override, before.directory)
+            and of_version(self.print, version) == of_version(before.print, version)
+            and _of_one_version(self.config) == _of_one_version(before.config)
+        )
+
+    def regroups(self, version: int, before: Plan | None, served: Served | None) -> bool:
+        """Whether nothing but the instances of a version that serves changes, as in Triton's
+        ConfigChangeRequiresReload (core src/model_config_utils.cc).
+
+        Args:
+            before: what it was loaded by; its configuration is completed in `served`.
+        """
+        if before is None or served is None or served.opened is None or self.directory != before.directory:
+            return False
+        files = of_version(self.print, version) == of_version(before.print, version)
+        config = _of_any_instances(self.config)
+        return files and config in (_of_any_instances(before.config), _of_any_instances(served.config))
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderOptions:
+    """The settings that concern loading.
+
+    Attributes:
+        backend_settings: what `--backend-config` says for a backend.
+        proves: whether a load runs the golden test of a model, by name.
+    """
+
+    auto_complete: bool = True
+    config_name: str | None = None
+    backend_settings: Callable[[str], dict[str, str]] = lambda backend: {}
+    summaries: bool = False
+    histograms: bool = False
+    proves: Callable[[str], bool] = lambda name: True
+
+
+class Loader:
+    """Makes served versions, and takes them apart.
+
+    Args:
+        cache: of the whole server, or None.
+        gate: of the whole server, or None when nothing is limited.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        budget: Budget,
+        clock: Clock,
+        options: LoaderOptions,
+        cache: ResponseCache | None = None,
+        gate: Gate | None = None,
+    ) -> None:
+        self._workers = workers
+        self._budget = budget
+        self._clock = clock
+        self._options = options
+        self._cache = cache
+        self._gate = gate
+
+    def plan(self, found: Found, override: Override | None) -> Plan:
+        """Read the configuration and choose the versions.
+
+        Raises:
+            EdgeServeError: the configuration cannot be read, or cannot be served.
+            UnreadableEntry: nor can the directory.
+        """
+        own = plain_name(found.name)
+        print = fingerprint(found.directory, own)  # first: it has limits, and what changes from here on is a change
+        kept = override.directory(own) if override is not None else None
+        directory = Path(kept.name, own) if kept is not None else found.directory
+        config = load_model_config(
+            directory,
+            auto_complete=self._options.auto_complete,
+            config_name=self._options.config_name,
+            override=override.config if override is not None else None,
+            name=own,
+        )
+        chosen = choose(config.version_policy, versions(directory, own))
+        check_files(directory, config, chosen)
+        advice = "" if chosen else _advice_on_versions(directory, config)
+        if override is None and (stray := advice_on_config(directory, own)):
+            log.warning("model %s: %s", found.name, stray, extra=about(found.name))
+        golden = read_golden(directory)
+        return Plan(found.name, directory, config, chosen, print, override, kept, advice, golden)
+
+    def joins(self, plan: Plan, *, own_worker: bool) -> bool:
+        """Return whether `open` would load the model into a worker that runs already."""
+        alone = _own_worker(plan.config, own_worker) or MEMORY_PARAMETER in plan.config.parameters
+        return not alone and self._workers.runs(plan.config.backend)
+
+    async def open(self, plan: Plan, version: int, *, own_worker: bool) -> Served:
+        """Load one version in a worker, warm it up, and run its golden test.
+
+        Raises:
+            EdgeServeError: why it cannot be served.
+        """
+        started = time.monotonic()
+        arena = Arena(f"{plan.name}-{version}", self._budget)
+        try:
+            served = await self._open(plan, version, arena, own_worker)
+        except BaseException:
+            arena.close()
+            await self._workers.forget(self._spec(plan, plan.config, version))
+            raise
+        served.load_seconds = time.monotonic() - started
+        return served
+
+    def regroup(self, served: Served, plan: Plan) -> Regrouping:
+        """Plan the change of instances that the plan's `instance_group` asks for; all else stays.
+
+        Raises:
+            InvalidArgument: a group asks for what the machine does not have.
+        """
+        config = pb.ModelConfig()
+        config.CopyFrom(served.config)
+        del config.instance_group[:]
+        config.instance_group.extend(plan.config.instance_group)
+        config = settle_instances(config)
+        return Regrouping(served, config, self._spec(plan, config, int(served.version)), plan.directory)
+
+    async def open_ensemble(self, plan: Plan, version: int, lookup: Lookup) -> Served:
+        """One version of an ensemble whose members serve; it has no worker and no memory of its own.
+
+        Raises:
+            EdgeServeError: its labels cannot be read, or it fails its golden test.
+        """
+        started = time.monotonic()
+        config = plan.config
+        check_inputs_and_outputs(config)
+        layout = ensemble_plan(config)
+        labels = {**member_labels(layout, lookup), **await offload(read_labels, config, plan.directory)}
+        signature = signature_of(config, config.name, version, labels)
+        statistics = self._new_statistics(config)
+        most_calls = config.ensemble_scheduling.max_inflight_requests
+
+        def runner(counters: ModelStatistics) -> EnsembleRunner:
+            return EnsembleRunner(layout, signature, counters, lookup, self._clock, most_calls)
+
+        served = Served(
+            config.name, str(version), config, signature, runner(statistics), statistics, None, None, 0.0,
+            shape_key_for(signature), kept=plan.kept, identity=plan.name, golden=plan.golden,
+        )  # fmt: skip
+        if plan.golden is not None and self._options.proves(plan.name):
+            await prove_with(served, plan.golden, self._proof_seconds, runner(self._new_statistics(config)))
+        served.load_seconds = time.monotonic() - started
+        self._put_cache_before(served)
+        return served
+
+    async def _open(self, plan: Plan, version: int, arena: Arena, own_worker: bool) -> Served:
+        config = settle_instances(plan.config)
+        own = _own_worker(config, own_worker)
+        spec = self._spec(plan, config, version)
+        if self._options.auto_complete:
+            document = await self._workers.describe(spec, config.backend, own_worker=own)
+            config = settle_instances(merge_completed(config, document))
+            spec = self._spec(plan, config, version)
+        for note in notes_on(config):
+            log.warning("model %s: %s", plan.name, note, extra=about(plan.name))
+        labels = await offload(read_labels, config, plan.directory)
+        signature = signature_of(config, config.name, version, labels)
+        limited = self._gate.admit(placed(config)) if self._gate is not None else None
+        try:
+            served = await self._start(plan, spec, config, signature, arena, own, limited)
+        except BaseException:
+            if limited is not None:
+                limited.close()
+            raise
+        if limited is not None:
+            served.on_close += (limited.close,)
+        self._put_cache_before(served)
+        await served.check_health()  # what the model itself says counts from its first moment, as in Triton
+        return served
+
+    async def _start(
+        self,
+        plan: Plan,
+        spec: ModelSpec,
+        config: pb.ModelConfig,
+        signature: Signature,
+        arena: Arena,
+        own: bool,
+        limited: LimitedModel | None,
+    ) -> Served:
+        driver = self._driver(config, signature, limited)
+        warmup = WarmupListener()
+        instances = placed(config)
+        specs = [one.spec for one in instances]
+        opened = await self._workers.open(spec, config.backend, specs, warmup, arena, own_worker=own)
+        try:
+            await warm_up(config, plan.directory, opened, warmup)
+            served = Served(
+                config.name, str(spec.version), config, signature, driver, driver.statistics, opened, arena, 0.0,
+                shape_key_for(signature), kept=plan.kept, identity=plan.name, directory=plan.directory,
+                golden=plan.golden, instances=dict(enumerate(instances)),
+            )  # fmt: skip
+            if plan.golden is not None and self._options.proves(plan.name):
+                await prove(served, plan.golden, self._proof_seconds, self._driver(config, signature, None))
+        except BaseException:
+            await opened.close()
+            raise
+        if limited is None:
+            driver.model = opened
+            opened.listener = driver
+        else:
+            limited.join(driver, opened)
+        return served
+
+    @property
+    def _proof_seconds(self) -> float:
+        """How long a golden sample may take. A worker that hangs is killed just before, and its end says more."""
+        return self._workers.load_seconds + KILL_SECONDS
+
+    def _put_cache_before(self, served: Served) -> None:
+        """Answers are kept when the model's configuration and the server's settings both say so."""
+        config, cache = served.config, self._cache
+        if cache is None or not config.response_cache.enable or served.signature.decoupled:
+            return
+        is_ensemble = config.HasField("ensemble_scheduling")
+        runner = CachedRunner(
+            served.runner, served.signature, served.statistics, cache, self._clock,
+            personal=is_ensemble or config.backend not in TELLS_WHAT_IT_READ,
+            keep_parameters=not is_ensemble, ordered=config.dynamic_batching.preserve_ordering,
+        )  # fmt: skip
+        served.runner, served.cached = runner, True
+        served.on_close += (runner.close,)
+
+    def _spec(self, plan: Plan, config: pb.ModelConfig, version: int) -> ModelSpec:
+        return ModelSpec(
+            config.name,
+            version,
+            plan.directory,
+            plan.directory / str(version),
+            model_config_to_json(config),
+            self._options.backend_settings(config.backend),
+        )
+
+    def _new_statistics(self, config: pb.ModelConfig) -> ModelStatistics:
+        options = self._options
+        bounds = bounds_of(config.model_metrics)
+        return new_statistics(summaries=options.summaries, histograms=options.histograms, first_response_bounds=bounds)
+
+    def _driver(self, config: pb.ModelConfig, signature: Signature, limited: LimitedModel | None) -> Driver:
+        driver = self._bare_driver(config, signature, limited)
+        if signature.has_sequence_batching:
+            driver.controls = Controls(config)
+        return driver
+
+    def _bare_driver(self, config: pb.ModelConfig, signature: Signature, limited: LimitedModel | None) -> Driver:
+        instances = placed(config)
+        passive = {number for number, one in enumerate(instances) if one.group.passive}
+        order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = None
+        if config.dynamic_batching.preserve_ordering:
+            order = ResponseOrder()
+        statistics = self._new_statistics(config)
+        scheduler = scheduler_for(config, len(instances), passive)
+        if limited is not None and isinstance(scheduler, QueuedScheduler):
+            scheduler.prefer(limited.standing)
+        name, version, loop = signature.model_name, signature.model_version, asyncio.get_running_loop()
+        iterative = config.sequence_batching.iterative_sequence
+        if signature.decoupled:
+            return (IterativeDecoupledDriver if iterative else DecoupledDriver)(
+                name, version, scheduler, statistics, self._clock, loop, order,
+                count_responses=config.backend != "python",
+            )  # fmt: skip
+        stateful = IterativeDriver if iterative else GatheringDriver
+        kind = stateful if signature.has_sequence_batching else Driver
+        return kind(name, version, scheduler, statistics, self._clock, loop, order)
+
+    async def close(self, served: Served) -> None:
+        """Close the model in its worker and give its memory back. Never raises."""
+        try:
+            if served.opened is not None:
+                await served.opened.close()
+        except EdgeServeError as error:
+            text, extra = "model %s version %s did not close cleanly: %s", about(served.name, served.version)
+            log.warning(text, served.name, served.version, error.message, extra=extra)
+        finally:
+            for give_back in served.on_close:
+                give_back()
+            if served.arena is not None:
+                served.arena.close()
+            if served.kept is not None:
+                served.kept.cleanup()
+
+
+def _advice_on_versions(directory: Path, config: pb.ModelConfig) -> str:
+    policy = text_format.MessageToString(config.version_policy, as_one_line=True)
+    return advice_on_versions(directory, config.name, ensemble=bool(members_of(config)), policy=policy)
+
+
+def _of_one_version(config: pb.ModelConfig) -> pb.ModelConfig:
+    """What the configuration says about each version: all but which of them are served."""
+    one = pb.ModelConfig()
+    one.CopyFrom(config)
+    one.ClearField("version_policy")
+    return one
+
+
+def _of_any_instances(config: pb.ModelConfig) -> pb.ModelConfig:
+    one = _of_one_version(config)
+    one.ClearField("instance_group")
+    return one
+
+
+def _own_worker(config: pb.ModelConfig, default: bool) -> bool:
+    choice = config.parameters[WORKER_PARAMETER].string_value if WORKER_PARAMETER in config.parameters else ""
+    return {"own": True, "shared": False}.get(choice, default)

@@ -1,0 +1,214 @@
+"""`model_warmup`: requests that run on every instance before the model is ready.
+
+Rules: triton-inference-server/core src/backend_model_instance.cc (GenerateWarmupData, WarmUp): a sample runs
+`batch_size` one-row requests together, `count` times, on each instance, past the scheduler; 0 rows = skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+
+from edge_serve.aio.offload import offload
+from edge_serve.backends.base import Reply
+from edge_serve.config.model import read_file
+from edge_serve.config.model_config_pb2 import ModelConfig, ModelWarmup
+from edge_serve.errors import EdgeServeError, InvalidArgument, with_advice
+from edge_serve.messages.about import DISPLAY, about
+from edge_serve.messages.infer import InferRequest, Lease
+from edge_serve.models.run.reshape import converted
+from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Tensor, element_count, from_array, join_bytes, split_bytes
+from edge_serve.workers.pool import BatchReply, OpenedModel
+
+log = logging.getLogger(__name__)
+
+
+class WarmupListener:
+    """Waits for one batch of one instance; listens in the driver's place until the model is ready."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, asyncio.Future[BatchReply]] = {}
+
+    def expect(self, instance: int) -> asyncio.Future[BatchReply]:
+        """The reply to the batch that this instance is given next."""
+        future: asyncio.Future[BatchReply] = asyncio.get_running_loop().create_future()
+        self._waiting[instance] = future
+        return future
+
+    def on_reply(self, instance: int, reply: BatchReply) -> None:
+        """The batch is done."""
+        self._waiting.pop(instance).set_result(reply)
+
+    def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
+        """A large input of a decoupled model, which is warm once its batch is done."""
+        return False
+
+    def on_partial(
+        self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
+    ) -> None:
+        """A response of a decoupled model; the batch's reply says whether it worked."""
+        if lease is not None:
+            lease.release()
+
+    def on_lost(self, instance: int, error: EdgeServeError) -> None:
+        """The worker died over it."""
+        future = self._waiting.pop(instance, None)
+        if future is not None:
+            future.set_exception(error)
+
+    def on_back(self, instance: int) -> None:
+        """A restarted worker; the load has failed already."""
+
+
+async def warm_up(
+    config: ModelConfig, model_directory: Path, opened: OpenedModel, listener: WarmupListener, seed: int = 0
+) -> None:
+    """Run every sample on every instance.
+
+    Raises:
+        InvalidArgument: a sample cannot be made, or its data file is too small.
+        Internal: the data file cannot be read.
+        EdgeServeError: the model failed on a sample.
+    """
+    for sample in config.model_warmup:
+        requests = await offload(make_requests, config, sample, model_directory, np.random.default_rng(seed))
+        if not requests:
+            continue
+        reshape(config, requests[0])  # the requests of a sample share their tensors
+        try:
+            await asyncio.gather(*(_run(sample, requests, opened, listener, i) for i in opened.numbers))
+        except EdgeServeError as error:
+            raise type(error)(f"failed to run warmup sample '{sample.name}': {error.message}") from error
+
+
+async def _run(
+    sample: ModelWarmup, requests: list[InferRequest], opened: OpenedModel, listener: WarmupListener, instance: int
+) -> None:
+    name, text = requests[0].model_name, "model %s is running warmup sample '%s' on instance %d"
+    for _ in range(sample.count or 1):
+        log.info(text, name, sample.name, instance, extra={DISPLAY: True, **about(name)})
+        reply = listener.expect(instance)
+        opened.execute(instance, -1, requests)
+        done = await reply
+        if done.lease is not None:
+            done.lease.release()
+        for one in done.replies:
+            if one.error is not None:
+                raise one.error
+
+
+def zeros(config: ModelConfig) -> ModelWarmup:
+    """Return a sample of zeros, with 1 for each variable dimension."""
+    sample = ModelWarmup(name="zeros", batch_size=1)
+    for spec in config.input:
+        one = sample.inputs[spec.name]
+        one.data_type = spec.data_type
+        one.dims.extend(max(1, dim) for dim in spec.dims)
+        one.zero_data = True
+    return sample
+
+
+def make_requests(
+    config: ModelConfig, sample: ModelWarmup, model_directory: Path, random: np.random.Generator
+) -> list[InferRequest]:
+    """The `batch_size` requests of a sample, each with one row; a model without batches gets as many without rows.
+
+    Raises:
+        InvalidArgument, Internal: see `warm_up`.
+    """
+    if config.max_batch_size and sample.batch_size > config.max_batch_size:
+        raise InvalidArgument(
+            f"warmup sample '{sample.name}' has batch_size {sample.batch_size}, but '{config.name}' allows at most "
+            f"{config.max_batch_size}"
+        )
+    _check_names(config, sample)
+    batch = (1,) if config.max_batch_size else ()
+    inputs = [_tensor(name, spec, batch, model_directory, random) for name, spec in sorted(sample.inputs.items())]
+    order = {spec.name: i for i, spec in enumerate(config.input)}
+    inputs.sort(key=lambda tensor: order.get(tensor.name, len(order)))
+    return [InferRequest(config.name, inputs=inputs) for _ in range(sample.batch_size)]
+
+
+def reshape(config: ModelConfig, request: InferRequest) -> None:
+    """Give each input the shape that the model wants, as requests of clients get it on their way."""
+    specs = {spec.name: spec for spec in config.input if spec.HasField("reshape")}
+    for tensor in request.inputs:
+        if spec := specs.get(tensor.name):
+            batch = 1 if config.max_batch_size else 0
+            tensor.shape = converted(tensor.shape, tuple(spec.dims), tuple(spec.reshape.shape), batch)
+
+
+def _check_names(config: ModelConfig, sample: ModelWarmup) -> None:
+    sequences = config.sequence_batching
+    known = [spec.name for spec in config.input]
+    known += [control.name for control in sequences.control_input]
+    known += [state.input_name for state in sequences.state]
+    for name in sorted(sample.inputs.keys() - known):
+        text = f"unexpected inference input '{name}' for model '{config.name}'"
+        advice = f"model_warmup sample '{sample.name}' has it: correct the key; the inputs are {', '.join(known)}"
+        raise InvalidArgument(with_advice(text, advice))
+
+
+def _tensor(
+    name: str, spec: ModelWarmup.Input, batch: tuple[int, ...], model_directory: Path, random: np.random.Generator
+) -> Tensor:
+    if any(dim < 0 for dim in spec.dims):
+        raise InvalidArgument(
+            f"warmup setting expects all variable-size dimensions are specified for input '{name}', found "
+            f"{list(spec.dims)}"
+        )
+    datatype = BY_NUMBER.get(spec.data_type)
+    if datatype is None:
+        raise InvalidArgument(f"warmup input '{name}' must specify 'data_type'")
+    shape = batch + tuple(spec.dims)
+    match spec.WhichOneof("input_data_type"):
+        case "random_data":
+            data = _random(datatype, shape, random)
+        case "input_data_file":
+            data = _from_file(_path(model_directory / "warmup", spec.input_data_file), name, datatype, shape)
+        case _:
+            data = (
+                join_bytes([b""] * element_count(shape))
+                if datatype is DataType.BYTES
+                else bytes(element_count(shape) * datatype.size)
+            )
+    return Tensor(name, datatype, shape, data)
+
+
+def _random(datatype: DataType, shape: tuple[int, ...], random: np.random.Generator) -> Buffer:
+    count = element_count(shape)
+    if datatype is DataType.BYTES:
+        return join_bytes(random.bytes(8).hex() for _ in range(count))
+    if datatype is DataType.BOOL:
+        return from_array(random.integers(0, 2, count).astype(bool), datatype)
+    if datatype in (DataType.FP16, DataType.FP32, DataType.FP64):
+        return from_array(random.random(count).astype(datatype.numpy), datatype)
+    return bytes(random.bytes(count * datatype.size)) if datatype is not DataType.BF16 else bytes(count * 2)
+
+
+def _path(directory: Path, name: str) -> Path:
+    path = directory / name  # a link may lead anywhere: who made it had the directory to write to
+    if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(directory)):
+        raise InvalidArgument(f"warmup data file '{name}' is outside the directory '{directory.name}' of the model")
+    return path
+
+
+def _from_file(path: Path, name: str, datatype: DataType, shape: tuple[int, ...]) -> Buffer:
+    data = read_file(path)
+    if datatype is DataType.BYTES:
+        elements = split_bytes(data)
+        if len(elements) < element_count(shape):
+            raise InvalidArgument(
+                f"warmup data in '{path}' has {len(elements)} strings, expected {element_count(shape)}"
+            )
+        return join_bytes(elements[: element_count(shape)])
+    expected = element_count(shape) * datatype.size
+    if len(data) < expected:
+        raise InvalidArgument(
+            f"lack of warmup data for input '{name}' in '{path}': expected {expected} bytes, found {len(data)}"
+        )
+    return data[:expected]

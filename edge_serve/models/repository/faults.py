@@ -1,0 +1,70 @@
+"""Bookkeeping of the repository entries that cannot be read: one line of the log each, and a reason for the index."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Mapping
+from enum import Enum, auto
+
+from edge_serve.messages.about import about
+from edge_serve.models.repository.names import shown
+
+log = logging.getLogger(__name__)
+
+
+class Stage(Enum):
+    """What could not be done with an entry; the first stage tells most."""
+
+    FIND = auto()
+    """Find out whether it is a directory, or leads to one."""
+    WALK = auto()
+    """Walk through its directory."""
+    LOAD = auto()
+    """Read what a load needs."""
+
+
+class Faults:
+    """The entries that cannot be read, by the names of their models. May be used by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reasons: dict[Stage, dict[str, str]] = {stage: {} for stage in Stage}
+
+    def reasons(self) -> dict[str, str]:
+        """Model -> why it cannot be read."""
+        with self._lock:
+            return self._all()
+
+    def scanned(self, models: Collection[str], faults: Mapping[str, str]) -> None:
+        """Take over what a scan has found: `models`, and why other entries cannot be read."""
+        with self._lock:
+            known = self._all()
+            for name in faults.keys() - known.keys():
+                _tell(name, faults[name])
+            self._reasons[Stage.FIND] = dict(faults)
+            for stage in (Stage.WALK, Stage.LOAD):
+                reasons = self._reasons[stage]
+                self._reasons[stage] = {name: reasons[name] for name in reasons if name in models}
+
+    def add(self, stage: Stage, name: str, reason: str) -> None:
+        """A model cannot be read."""
+        with self._lock:
+            if name not in self._all():
+                _tell(name, reason)
+            self._reasons[stage][name] = reason
+
+    def remove(self, stage: Stage, name: str) -> None:
+        """A model could be read."""
+        with self._lock:
+            before = name in self._all()
+            self._reasons[stage].pop(name, None)
+            if before and name not in self._all():
+                log.info("model %s can be read again", shown(name), extra=about(name))
+
+    def _all(self) -> dict[str, str]:
+        return {name: reason for stage in reversed(Stage) for name, reason in self._reasons[stage].items()}
+
+
+def _tell(name: str, reason: str) -> None:
+    log.warning("model %s is left out: %s", shown(name), reason, extra=about(name))

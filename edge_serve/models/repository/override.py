@@ -1,0 +1,90 @@
+"""A load with its own configuration or files (`parameters` of a load request; extension_model_repository.md)."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from edge_serve.config.model import MOST_CONFIG_BYTES
+from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.models.repository.names import is_text
+from edge_serve.models.repository.walk import MOST_LEVELS
+
+log = logging.getLogger(__name__)
+
+_FILE = "file:"
+#: errors of a path rather than of the disk: a file where a directory should be, or the other way round, or too long
+_BAD_PATH = frozenset((errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG))
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What the client sent along.
+
+    Attributes:
+        config: the configuration as JSON text, in place of config.pbtxt.
+        files: path within the model directory -> content, in place of the model directory's.
+    """
+
+    config: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    @staticmethod
+    def parse(name: str, parameters: Mapping[str, Any]) -> Override | None:
+        """The override of a request to load `name`; None when it has none.
+
+        Raises:
+            Internal: files without a configuration.
+            InvalidArgument: an unknown parameter, a path that leaves the directory, or too long a configuration.
+        """
+        # clients write `file:/1/model.py` as well; Triton joins it to the model's directory (core filesystem/api.cc)
+        files = {key[len(_FILE) :].lstrip("/"): value for key, value in parameters.items() if key.startswith(_FILE)}
+        unknown = [key for key in parameters if key != "config" and not key.startswith(_FILE)]
+        if unknown:
+            raise InvalidArgument(f"unrecognized load parameter '{unknown[0]}', expected 'config' or 'file:<path>'")
+        for path in files:
+            _check_path(path)
+        config = parameters.get("config")
+        if config is None and files:
+            log.error("Load parameter 'config' must be specified for model file '%s' override", next(iter(files)))
+            raise Internal(f"failed to load '{name}', failed to poll from model repository")
+        if config is None:
+            return None
+        if len(str(config)) > MOST_CONFIG_BYTES:
+            found = f"found a configuration of {len(str(config))} characters"
+            raise InvalidArgument(f"load parameter 'config': {found}, expected at most {MOST_CONFIG_BYTES}")
+        return Override(str(config), files)
+
+    def directory(self, name: str) -> tempfile.TemporaryDirectory[str] | None:
+        """A directory that holds `<name>/` with the files; None when there are none. It goes with its last user.
+
+        Raises:
+            InvalidArgument: a path is too long, or lies below another file. Internal: no room for the files.
+        """
+        if not self.files:
+            return None
+        path = ""
+        try:
+            root = tempfile.TemporaryDirectory(prefix="edge-serve-", ignore_cleanup_errors=True)
+            for path, content in self.files.items():
+                target = Path(root.name, name, path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+        except OSError as error:
+            wrong = InvalidArgument if error.errno in _BAD_PATH else Internal
+            raise wrong(f"model file override '{path[:200]}' cannot be written: {error.strerror}") from error
+        return root
+
+
+def _check_path(path: str) -> None:
+    parts = PurePosixPath(path)
+    if not path or ".." in parts.parts or "\x00" in path or not is_text(path):
+        raise InvalidArgument(f"model file override path {path!r} must stay inside the model directory, and be UTF-8")
+    if len(parts.parts) > MOST_LEVELS:
+        found = f"found {len(parts.parts)} levels of directories"
+        raise InvalidArgument(f"model file override path '{path[:200]}': {found}, expected at most {MOST_LEVELS}")

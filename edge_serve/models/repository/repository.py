@@ -1,0 +1,423 @@
+"""What lies on disk: `<repository>/<model>/<version>/...`, and whether it changed.
+
+Version directories are integers of 64 bits without leading zeros; anything else is ignored, as in
+triton-inference-server/core src/model_repository_manager/model_lifecycle.cc and docs/user_guide/model_repository.md of
+the server.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from typing import TypeVar
+
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.checks_ensemble import NAMESPACE_END
+from edge_serve.config.layout import refusal_of
+from edge_serve.config.settings import nearest
+from edge_serve.errors import InvalidArgument, UnreadableEntry
+from edge_serve.models.repository.faults import Faults, Stage
+from edge_serve.models.repository.names import CONTROLS, has_controls, is_text
+from edge_serve.models.repository.reading import READ_SECONDS, Reader
+from edge_serve.models.repository.walk import Row, walk
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+#: an entry that was not readable is read again after so many times the duration of the attempt, and at most seconds
+_REST, _LONGEST_REST = 60.0, 600.0
+
+#: versions are int64 in the protocol and in config.pbtxt
+_HIGHEST_VERSION = (1 << 63) - 1
+
+#: entries of a model directory that nothing but the configuration is read from
+_CONFIGURATION = ("config.pbtxt", "configs")
+
+#: directories that programs and file systems make wherever they are: Python's cache, and ext4's where a repository is a
+#: file system of its own. Triton takes them for models that do not load.
+_NO_MODELS = frozenset(("__pycache__", "lost+found"))
+
+#: why a link leads to nothing
+_LEADS_NOWHERE = {
+    errno.ENOENT: "does not exist",
+    errno.ENOTDIR: "does not exist",
+    errno.ENAMETOOLONG: "is too long for a path",
+    errno.ELOOP: "leads back to it",
+}
+
+#: two equal ones mean that nothing was touched in between
+Fingerprint = tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A model directory.
+
+    Attributes:
+        name: its entry's in the repository, or with namespaces `<repository>::<name>`.
+        directory: that entry, or the directory that it leads to as a link. It stays the same one when the link is
+            pointed elsewhere, so that a worker that starts again finds the files that it had.
+        ambiguous: the same name lies in two repositories, and there are no namespaces.
+    """
+
+    name: str
+    directory: Path
+    ambiguous: bool = False
+
+
+class Repository:
+    """The model repositories, in the order of `--model-repository`; one that is given twice is one, as in Triton.
+
+    No method that reads the disk waits longer than some `READ_SECONDS`, whatever lies there. An entry that cannot be
+    read is logged once and left out until it can be read. All but `scan`, `find`, `like`, `read`, `fingerprints`, and
+    `snapshots` may be called on the event loop.
+
+    Args:
+        namespaced: models of one name may lie in several repositories (`--model-namespacing`). Each then goes by
+            `<repository>::<name>`, which is how Triton's src/model.h writes a ModelIdentifier.
+
+    Attributes:
+        nameless: directories that `scan` has left out, because their names are no text; each is told once.
+    """
+
+    def __init__(self, roots: Sequence[Path], *, namespaced: bool = False) -> None:
+        self.roots = list(dict.fromkeys(roots))
+        self.namespaced = namespaced
+        self.nameless: set[Path] = set()
+        self._reader = Reader()
+        self._faults = Faults()
+        #: model that could not be read -> when `snapshots` tries again
+        self._rest: dict[str, float] = {}
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """The entries that could not be read, by the names of their models, and why."""
+        return self._faults.reasons()
+
+    def named(self, name: str) -> list[str]:
+        """What a client may mean by `name`: that itself, or with namespaces the models of this name that lie here."""
+        if not self.namespaced or namespace_of(name):
+            return [name]
+        return [_identity(root, name) for root in self.roots if _may_be_directory(root / name)] or [name]
+
+    def bind(self, config: pb.ModelConfig, ensemble: str) -> None:
+        """Write into the steps of an ensemble which of the models of a name is meant: that beside it before others."""
+        for step in config.ensemble_scheduling.step:
+            step.model_namespace = self._namespace(step.model_name, ensemble)
+
+    def bound(self, config: pb.ModelConfig, ensemble: str) -> bool:
+        """Whether the steps still mean what `bind` wrote into them."""
+        steps = config.ensemble_scheduling.step
+        return all(step.model_namespace == self._namespace(step.model_name, ensemble) for step in steps)
+
+    def _namespace(self, name: str, ensemble: str) -> str:
+        found = [namespace_of(identity) for identity in self.named(name)]
+        own = namespace_of(ensemble)
+        return own if own in found else found[0]
+
+    def scan(self) -> dict[str, Found]:
+        """Every model, by name, or with namespaces by `<repository>::<name>`.
+
+        Raises:
+            InvalidArgument: a repository cannot be read.
+        """
+        models: dict[str, Found] = {}
+        faults: dict[str, str] = {}
+        for root in self.roots:
+            for path, directory in self._directories(root):
+                name = _identity(root, path.name) if self.namespaced else path.name
+                if not is_text(path.name):
+                    self._tell_nameless(path)
+                elif directory is not None and has_controls(path.name):
+                    faults[name] = f"the name of a model must not contain {CONTROLS}"
+                elif isinstance(directory, Path):
+                    models[name] = Found(name, directory, ambiguous=name in models)
+                elif isinstance(directory, Exception):
+                    faults[name] = str(directory)
+        self._faults.scanned(models, faults)
+        return dict(sorted(models.items()))
+
+    def _directories(self, root: Path) -> list[tuple[Path, Path | Exception | None]]:
+        """Each entry of a repository, and the directory that it is or leads to, or why it cannot be read."""
+        try:
+            real, names, links = self._reader.read(str(root), partial(_list, root))
+        except UnreadableEntry as error:
+            raise InvalidArgument(f"failed to read model repository '{root}': {error.message}") from error
+        targets = self._reader.read_all({str(root / name): partial(_target, root / name, real) for name in links})
+        entries: list[tuple[Path, Path | Exception | None]] = [(root / name, real / name) for name in names]
+        return entries + [(Path(path), target) for path, target in targets.items()]
+
+    def find(self, name: str) -> Found | None:
+        """One model, by what `scan` calls it.
+
+        Raises:
+            UnreadableEntry: it is there, and cannot be read.
+        """
+        roots = [root for root in self.roots if not self.namespaced or namespace_of(name) == str(root.absolute())]
+        paths = {str(root / plain_name(name)): root for root in roots}
+        targets = self._reader.read_all({path: partial(_target, Path(path), root) for path, root in paths.items()})
+        places = [target for target in targets.values() if isinstance(target, Path)]
+        if places:
+            return Found(name, places[0], ambiguous=len(places) > 1)
+        for error in (target for target in targets.values() if isinstance(target, Exception)):
+            self._faults.add(Stage.LOAD, name, str(error))
+            raise error
+        return None
+
+    def like(self, name: str) -> str:
+        """Return the model whose name is most like `name`; "" = none is, or a repository cannot be read."""
+        try:
+            return nearest(plain_name(name), map(plain_name, self.scan()))
+        except InvalidArgument:
+            return ""
+
+    def read(self, found: Found, function: Callable[[], T], seconds: float = READ_SECONDS) -> T:
+        """Call a function that reads a model directory, and return its result.
+
+        Raises:
+            UnreadableEntry: the directory cannot be read, or not within `seconds`.
+        """
+        try:
+            result = self._reader.read(found.name, function, seconds)
+        except UnreadableEntry as error:
+            self._faults.add(Stage.LOAD, found.name, error.message)
+            raise
+        self._faults.remove(Stage.WALK, found.name)
+        self._faults.remove(Stage.LOAD, found.name)
+        return result
+
+    def fingerprints(self, models: Iterable[Found]) -> dict[str, Fingerprint]:
+        """The fingerprint of each model whose directory can be read. All together take little longer than one."""
+        jobs = {found.name: partial(fingerprint, found.directory, plain_name(found.name)) for found in models}
+        results = self._reader.read_all(jobs)
+        return {name: result for name, result in results.items() if not isinstance(result, Exception)}
+
+    def snapshots(self) -> tuple[dict[str, Snapshot], set[str]]:
+        """Every model as it lies on disk now, and the names of those that cannot be read now.
+
+        Raises:
+            InvalidArgument: a repository cannot be read.
+        """
+        found = self.scan()
+        now = time.monotonic()
+        self._rest = {name: due for name, due in self._rest.items() if name in found and due > now}
+        jobs = {name: partial(self._snapshot, one) for name, one in found.items() if name not in self._rest}
+        snapshots = {}
+        for name, result in self._reader.read_all(jobs).items():
+            if isinstance(result, Exception):
+                self._faults.add(Stage.WALK, name, str(result) or repr(result))
+            else:
+                self._faults.remove(Stage.WALK, name)
+                snapshots[name] = result
+        return snapshots, {*self._rest, *self.faults}
+
+    def retry(self) -> None:
+        """Let the next `snapshots` read all entries that it could not read before."""
+        self._rest = {}
+
+    def _snapshot(self, found: Found) -> Snapshot:
+        began = time.monotonic()
+        try:
+            return snapshot(found)
+        except UnreadableEntry:
+            now = time.monotonic()
+            self._rest[found.name] = now + min(_REST * (now - began), _LONGEST_REST)
+            raise
+
+    def _tell_nameless(self, directory: Path) -> None:
+        """No client could ask for it, and no index could list it."""
+        if directory not in self.nameless:
+            self.nameless.add(directory)
+            log.warning("%r is left out: the name of a model must be UTF-8", os.fspath(directory))
+
+
+def _identity(root: Path, name: str) -> str:
+    return f"{root.absolute()}{NAMESPACE_END}{name}"
+
+
+def plain_name(identity: str) -> str:
+    """The name that clients see."""
+    return _halves(identity)[1]
+
+
+def namespace_of(identity: str) -> str:
+    """The repository that a model goes by; "" without namespaces."""
+    return _halves(identity)[0]
+
+
+def _halves(identity: str) -> tuple[str, str]:
+    """A name may have `::` in it, and a repository that is absolute has a slash, which a name cannot have."""
+    above, slash, last = identity.rpartition("/")
+    directory, _, name = last.partition(NAMESPACE_END)
+    return (f"{above}/{directory}", name) if slash else ("", identity)
+
+
+def _list(root: Path) -> tuple[Path, list[str], list[str]]:
+    """The resolved repository, the names of its directories, and the names of its links."""
+    try:
+        with os.scandir(root) as entries:
+            shown = [entry for entry in entries if not entry.name.startswith(".") and entry.name not in _NO_MODELS]
+            names = [entry.name for entry in shown if entry.is_dir(follow_symlinks=False)]
+            return root.resolve(), names, [entry.name for entry in shown if entry.is_symlink()]
+    except OSError as error:
+        hint = "expected a directory of models that this user can read" + _like(root)
+        raise InvalidArgument(f"failed to read model repository '{root}': {error.strerror}; {hint}") from error
+
+
+def _like(root: Path) -> str:
+    """Return a hint for a mistyped repository: the directory beside it that has the most similar name."""
+    try:
+        with os.scandir(root.parent) as entries:
+            close = nearest(root.name, [entry.name for entry in entries if entry.is_dir()])
+    except OSError:
+        return ""
+    return f", did you mean '{root.parent / close}'?" if close and close != root.name else ""
+
+
+def _target(path: Path, root: Path) -> Path | None:
+    """The directory that an entry of a repository is or leads to; None if it is neither a directory nor a link.
+
+    Raises:
+        OSError: the file system does not tell.
+        UnreadableEntry: the link leads to no directory, or the directory holds the repository itself.
+    """
+    try:
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            if path.is_symlink():
+                raise UnreadableEntry(_link_advice(path, "is no directory"))
+            return None
+    except OSError as error:
+        if error.errno in _LEADS_NOWHERE and path.is_symlink():
+            raise UnreadableEntry(_link_advice(path, _LEADS_NOWHERE[error.errno])) from error
+        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
+            return None
+        raise
+    directory = path.resolve()
+    if root.resolve().is_relative_to(directory):
+        raise UnreadableEntry(f"leads to {directory}, which holds the repository itself: expected a model directory")
+    return directory
+
+
+def _link_advice(path: Path, wrong: str) -> str:
+    """Return where a link leads, and the command that points it at the directory of a model in one step."""
+    name = quote(path.name)
+    return (
+        f"the link leads to '{os.readlink(path)}', which {wrong}: point it at the directory of a model "
+        f"(ln -s DIRECTORY .{name} && mv -T .{name} {name}), or remove it"
+    )
+
+
+def _may_be_directory(path: Path) -> bool:
+    """Whether this is a directory or a link. Reads the entry only, not what a link leads to."""
+    try:
+        mode = os.lstat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
+
+
+def versions(directory: Path, name: str = "") -> list[int]:
+    """The version directories of a model, ascending.
+
+    Args:
+        name: of the model, if it is not the directory's.
+
+    Raises:
+        UnreadableEntry: the directory of the model cannot be read.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(int(entry.name) for entry in entries if _is_version(entry.name) and _is_directory(entry))
+    except OSError as error:
+        wrong = InvalidArgument if error.errno == errno.ENOENT else UnreadableEntry
+        reason = refusal_of(error, name or directory.name)
+        raise wrong(f"failed to read the directory of a model '{directory}': {reason}") from error
+
+
+def _is_version(name: str) -> bool:
+    number = name.isascii() and name.isdigit() and (name == "0" or not name.startswith("0"))
+    return number and int(name) <= _HIGHEST_VERSION
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        log.warning("%s is no version: it cannot be read: %s", entry.path, error.strerror)
+        return False
+
+
+def fingerprint(directory: Path, name: str = "") -> Fingerprint:
+    """Return names, times and sizes of everything below `directory`; see `walk`, also for its errors."""
+    return tuple(row for row, _ in walk(directory, name))
+
+
+def without_configuration(print: Fingerprint) -> Fingerprint:
+    """What a model's fingerprint says beside the configuration, which is compared by what it says."""
+    return tuple(row for row in print if _top(row[0]) not in _CONFIGURATION)
+
+
+def of_version(print: Fingerprint, version: int) -> Fingerprint:
+    """What `without_configuration` says about one version: its own directory, and what all versions share."""
+    rows = [(row, _top(row[0])) for row in without_configuration(print)]
+    return tuple(row for row, top in rows if not top.isdigit() or top == str(version))
+
+
+def _top(path: str) -> str:
+    return path.partition(os.sep)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A model directory at one moment; equal ones are the same model.
+
+    Attributes:
+        directory: with links resolved.
+        parts: entry of the model directory -> what lies there.
+        whole: entries that were renamed into place when everything in them was there already; "" = the model itself.
+    """
+
+    directory: Path
+    ambiguous: bool
+    parts: Mapping[str, Fingerprint]
+    whole: frozenset[str] = field(default=frozenset(), compare=False)
+
+
+def snapshot(found: Found) -> Snapshot:
+    """The model as it lies on disk now.
+
+    A rename changes the change time of a directory, which nothing else in it then surpasses, and not its modification
+    time; an entry that is made, removed or written changes both.
+
+    Raises:
+        UnreadableEntry: as in `walk`.
+    """
+    parts: dict[str, list[Row]] = {}
+    newest: dict[str, int] = {}
+    for row, changed in walk(found.directory, plain_name(found.name)):
+        top, deeper, _ = row[0].partition(os.sep)
+        parts.setdefault(top, []).append(row)
+        if deeper:
+            newest[top] = max(newest.get(top, 0), changed)
+        newest[""] = max(newest.get("", 0), changed)
+    whole = {top for top, inside in newest.items() if _came_after(found.directory / top, inside)}
+    return Snapshot(
+        found.directory, found.ambiguous, {top: tuple(rows) for top, rows in parts.items()}, frozenset(whole)
+    )
+
+
+def _came_after(directory: Path, inside_ns: int) -> bool:
+    try:
+        status = os.stat(directory)
+    except OSError:
+        return False
+    return status.st_ctime_ns > status.st_mtime_ns and status.st_ctime_ns > inside_ns

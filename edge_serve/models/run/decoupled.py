@@ -1,0 +1,244 @@
+"""The driver of a decoupled model: a request has none to many responses, perhaps long after its batch is done.
+
+The batch's own reply says that the instance is idle again and carries times and errors. Statistics of requests are
+taken from it, as in Triton, so a request counts once the model's `execute` has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+
+from edge_serve.aio.callbacks import notify
+from edge_serve.backends.base import Reply
+from edge_serve.clock import Clock
+from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.infer import InferResponse, Lease
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.models.run import statistics as record
+from edge_serve.models.run.driver import Driver, Job
+from edge_serve.models.run.ticket import OnResponse
+from edge_serve.scheduling.core import Scheduler
+from edge_serve.scheduling.ordering import ResponseOrder
+from edge_serve.workers.patience import Patience
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A request whose last response has not come.
+
+    Attributes:
+        count: of its responses so far.
+        since_ns: when the last of them came, or the request went to the model.
+        held: its sender was told to wait until the client has read on.
+        inputs: memory of its inputs, where the channel has moved them.
+    """
+
+    job: Job
+    count: int
+    since_ns: int
+    held: bool = False
+    inputs: Lease | None = None
+
+    def end(self) -> None:
+        """No response comes any more."""
+        if self.inputs is not None:
+            self.inputs.release()
+            self.inputs = None
+
+
+@dataclass(slots=True)
+class _Open:
+    """The streams of one batch by their positions in it. `patience` ends with the model's `execution_timeout_ms`."""
+
+    instance: int
+    streams: dict[int, _Stream]
+    since_ns: int
+    patience: Patience | None = None
+
+    def end(self) -> None:
+        """Nothing comes any more."""
+        if self.patience is not None:
+            self.patience.cancel()
+
+
+class DecoupledDriver(Driver):
+    """Runs one version of a decoupled model. It is the `PartialListener` of its opened model.
+
+    Args:
+        count_responses: keep `response_stats`. Triton's Python backend reports none, so its models show none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        scheduler: Scheduler,
+        statistics: ModelStatistics,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = None,
+        *,
+        count_responses: bool = False,
+    ) -> None:
+        super().__init__(name, version, scheduler, statistics, clock, loop, order)
+        self._pace = None
+        self._count_responses = count_responses
+        self._open: dict[int, _Open] = {}
+
+    def cancel(self, job: Job) -> None:
+        """Drop a queued request, or tell the worker of one that may still get responses."""
+        opened = self._open.get(job.batch_id)
+        if opened is None:
+            super().cancel(job)
+        elif job.position in opened.streams:
+            self.model.cancel(opened.instance, job.batch_id, job.position)
+            self._hold(job.batch_id, opened, job.position, False)
+
+    def hold(self, job: Job, held: bool) -> bool:
+        """See `Ticket.hold`. A stream that has ended needs none."""
+        opened = self._open.get(job.batch_id)
+        if opened is not None and job.position in opened.streams:
+            self._hold(job.batch_id, opened, job.position, held)
+        return True
+
+    def in_flight(self) -> int:
+        """Requests accepted whose last response has not come, and those whose batch still runs."""
+        open_after = sum(len(opened.streams) for key, opened in self._open.items() if key not in self._batches)
+        return super().in_flight() + open_after
+
+    def _running_since_ns(self) -> int | None:
+        """A batch runs until the last response to its requests has come, also when `execute` has returned before."""
+        times = [opened.since_ns for opened in self._open.values()]
+        since_ns = super()._running_since_ns()
+        return min(times if since_ns is None else [since_ns, *times], default=None)
+
+    # ---- what the worker says -----------------------------------------------------------------------------------
+
+    def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
+        """See `PartialListener`."""
+        opened = self._open.get(batch_id)
+        stream = opened.streams.get(index) if opened is not None else None
+        if stream is not None:
+            stream.inputs = lease
+        return stream is not None
+
+    def on_partial(
+        self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
+    ) -> None:
+        """A response, or only the news that none follows. What comes after the last one is thrown away."""
+        opened = self._open.get(batch_id)
+        stream = opened.streams.get(index) if opened is not None else None
+        if stream is None:
+            if lease is not None:
+                lease.release()
+            return
+        if final:
+            self._close(batch_id, index)
+        response = self._response(stream.job, Reply() if reply is None else reply, final, lease, reply is None)
+        now = self._clock.now_ns()
+        if reply is not None and reply.error is not None:
+            self.statistics.model_errors += 1
+        if reply is not None and not stream.count:
+            record.record_first_response(self.statistics, now - stream.job.arrival_ns)
+        self._send(stream.job, response)
+        if self._count_responses:
+            end = self._clock.now_ns()
+            record.record_response(self.statistics, stream.count, response, stream.since_ns, now, end)
+            stream.since_ns = end
+        stream.count += 1
+        if final:
+            self._check_idle()
+
+    def on_lost(self, instance: int, error: EdgeServeError) -> None:
+        """The worker died: so end all streams that it had open."""
+        super().on_lost(instance, error)
+        lost = [key for key, opened in self._open.items() if opened.instance == instance]
+        for key in lost:
+            opened = self._open.pop(key)
+            opened.end()
+            for stream in opened.streams.values():
+                stream.end()
+                self._send(stream.job, self._response(stream.job, Reply(error=error), True, None))
+        self._check_idle()
+
+    def _works(self, instance: int) -> bool:
+        return super()._works(instance) or any(opened.instance == instance for opened in self._open.values())
+
+    # ---- inside -------------------------------------------------------------------------------------------------
+
+    def _begins(self, instance: int, batch_id: int, jobs: list[Job]) -> None:
+        now = self._clock.now_ns()
+        streams = {job.position: _Stream(job, 0, now) for job in jobs}
+        opened = self._open[batch_id] = _Open(instance, streams, now)
+        if self.model.timeout:
+            opened.patience = Patience(self._loop, self.model.timeout, partial(self._on_overrun, batch_id))
+
+    def _hold(self, batch_id: int, opened: _Open, position: int, held: bool) -> None:
+        """Each stream that is held is let go once, at the latest when it ends: the worker keeps no list of its own."""
+        stream = opened.streams[position]
+        if stream.held is not held:
+            stream.held = held
+            self.model.hold(opened.instance, batch_id, position, held)
+            if opened.patience is not None:
+                opened.patience.hold(held)
+
+    def _on_overrun(self, batch_id: int) -> None:
+        """End the streams that are still open after `execution_timeout_ms`.
+
+        While `execute` itself has not returned, the channel ends the worker instead.
+        """
+        if batch_id in self._batches:
+            return
+        opened = self._open.pop(batch_id, None)
+        if opened is None:
+            return
+        for position, stream in opened.streams.items():
+            self.model.cancel(opened.instance, batch_id, position)
+            self._hold(batch_id, opened, position, False)
+            stream.end()
+            text = (
+                f"model '{self.name}' sent {stream.count} responses and no final one within its execution_timeout_ms "
+                f"({self.model.timeout * 1000:g})"
+            )
+            self._send(stream.job, self._response(stream.job, Reply(error=Internal(text)), True, None))
+        self._check_idle()
+
+    def _deliver(self, job: Job, reply: Reply, lease: Lease | None) -> None:
+        """What the batch's reply or a failure says of a request: nothing new, unless it is an error that ends it."""
+        if lease is not None:
+            lease.release()
+        if reply.error is None or (job.batch_id and not self._close(job.batch_id, job.position)):
+            return
+        self._send(job, self._response(job, reply, True, None))
+
+    def _close(self, batch_id: int, position: int) -> bool:
+        """No response comes for this request any more; whether one could have."""
+        opened = self._open.get(batch_id)
+        stream = opened.streams.get(position) if opened is not None else None
+        if opened is None or stream is None:
+            return False
+        if stream.held:
+            self._hold(batch_id, opened, position, False)
+        stream.end()
+        del opened.streams[position]
+        if not opened.streams:
+            del self._open[batch_id]
+            opened.end()
+        return True
+
+    def _response(self, job: Job, reply: Reply, final: bool, lease: Lease | None, null: bool = False) -> InferResponse:
+        return InferResponse(
+            self.name, self.version, job.request.id, reply.outputs, reply.parameters, reply.error, final, lease, null
+        )
+
+    def _send(self, job: Job, response: InferResponse) -> None:
+        request = job.request
+        if response.final and request.lease is not None:
+            request.lease.release()
+        if self._order is None:
+            notify(job.on_response, response)
+            return
+        for on_response, ready in self._order.ready(job.place, (job.on_response, response), response.final):
+            notify(on_response, ready)

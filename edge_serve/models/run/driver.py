@@ -1,0 +1,441 @@
+"""The shell around a scheduler: owns the clock and the wake-ups, and hands what was decided to the workers.
+
+One driver per served version. Everything runs on the event loop's thread, in callbacks; a request costs no task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import Protocol
+
+from edge_serve.aio.callbacks import notify
+from edge_serve.backends.base import Reply
+from edge_serve.clock import Clock
+from edge_serve.errors import Cancelled, EdgeServeError
+from edge_serve.messages.infer import InferRequest, InferResponse, Lease
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.models.run import statistics as record
+from edge_serve.models.run.controls import Controls
+from edge_serve.models.run.outage import Absence
+from edge_serve.models.run.shared_lease import shares
+from edge_serve.models.run.ticket import OnResponse
+from edge_serve.scheduling.core import Entry, Run, Scheduler, Wait
+from edge_serve.scheduling.direct import DirectScheduler
+from edge_serve.scheduling.ordering import ResponseOrder
+from edge_serve.scheduling.queued import QueuedScheduler
+from edge_serve.scheduling.sequences import SequenceScheduler
+from edge_serve.workers.pool import BatchReply
+
+
+class Executors(Protocol):
+    """What a driver asks of the model that it drives: an `OpenedModel`, or who stands before it (`rate_limit`)."""
+
+    @property
+    def numbers(self) -> Collection[int]: ...
+
+    @property
+    def timeout(self) -> float: ...
+
+    def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None: ...
+
+    def running_since_ns(self) -> int | None: ...
+
+    def cancel(self, instance: int, batch_id: int, index: int) -> None: ...
+
+    def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None: ...
+
+
+class Job(Entry):
+    """A request on its way: what the scheduler sees, and whom to answer."""
+
+    __slots__ = ("batch_id", "driver", "on_response", "place", "position")
+
+    def __init__(
+        self,
+        driver: Driver,
+        request: InferRequest,
+        rows: int,
+        shape_key: Hashable,
+        now_ns: int,
+        on_response: OnResponse,
+    ) -> None:
+        super().__init__(request, rows, shape_key, now_ns)
+        self.driver = driver
+        self.on_response = on_response
+        self.batch_id = 0
+        self.position = 0
+        self.place = 0
+
+    def cancel(self) -> None:
+        self.driver.cancel(self)
+
+    def hold(self, held: bool) -> bool:
+        return self.driver.hold(self, held)
+
+
+class Driver:
+    """Runs one version. It is the `ModelListener` of its opened model.
+
+    Args:
+        order: holds answers back until their turn, when the configuration asks for `preserve_ordering`.
+
+    Attributes:
+        controls: of a model with `sequence_batching`: what its requests get on their way to the worker.
+        held: requests of batches that wait for the rate limiter: pending, though their batch was handed over.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        scheduler: Scheduler,
+        statistics: ModelStatistics,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        order: ResponseOrder[tuple[OnResponse, InferResponse]] | None = None,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.statistics = statistics
+        self.model: Executors
+        self.controls: Controls | None = None
+        self.held = 0
+        self._scheduler = scheduler
+        self._order = order
+        self._clock = clock
+        self._loop = loop
+        self._batches: dict[int, tuple[int, list[Job]]] = {}
+        self._next_batch = 1
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self._on_idle: Callable[[], None] | None = None
+        self._direct = scheduler if isinstance(scheduler, DirectScheduler) else None
+        self._pace = self._direct.pace if self._direct is not None else None
+        self._sequences = scheduler if isinstance(scheduler, SequenceScheduler) else None
+        #: before it is idle, its open sequences must have ended
+        self._awaits_sequences = False
+        self._gathering = False
+        #: instances that get no new work -> what to call when they have none left
+        self._retiring: dict[int, Callable[[], None]] = {}
+        self._absence = Absence(name, loop, self._on_absence)
+
+    def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Job:
+        """Queue a request. `on_response` is called exactly once, possibly before this returns; for a decoupled model
+        any number of times, the last with `final`."""
+        now = self._clock.now_ns()
+        job = Job(self, request, rows, shape_key, now, on_response)
+        if self._order is not None:
+            job.place = self._order.enter()
+        try:
+            if self._absence.is_long:
+                raise self._absence.error()
+            self._scheduler.add(job, now)
+        except EdgeServeError as error:
+            self._fail(job, error, record.REJECTED)
+            return job
+        self.statistics.pending += 1
+        self._on_arrival(request)
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """Drop a queued request, or tell the worker of a running one."""
+        if self._scheduler.cancel(job):
+            self.statistics.pending -= 1
+            self._fail(job, Cancelled(""), record.CANCELED)
+            self._pump()
+            self._check_idle()
+        elif (batch := self._batches.get(job.batch_id)) is not None:
+            self.model.cancel(batch[0], job.batch_id, job.position)
+
+    def hold(self, job: Job, held: bool) -> bool:
+        """See `Ticket.hold`: one answer needs no waiting."""
+        return False
+
+    def places(self, job: Job) -> Collection[int]:
+        """The instances that may answer a request: the one that runs it, or any while it is queued."""
+        batch = self._batches.get(job.batch_id)
+        return self.model.numbers if batch is None else (batch[0],)
+
+    def running(self, batch_id: int, position: int) -> InferRequest | None:
+        """The request at this place of a batch that runs."""
+        jobs = self._batches.get(batch_id, (0, []))[1]
+        return next((job.request for job in jobs if job.position == position), None)
+
+    def run_one_by_one(self) -> None:
+        """The model calls others: no request of it may stand behind another while a second instance is idle."""
+        if self._pace is not None:
+            self._pace(1 << 40)  # so long that no two travel together
+            self._pace = None
+
+    def add_instance(self, instance: int, *, passive: bool = False) -> None:
+        """Run batches on one more instance. No other had its number before."""
+        self._scheduler.add_instance(instance, passive=passive)
+        self._absence.back(instance)
+        self._pump()
+
+    def retire_instance(self, instance: int, on_free: Callable[[], None]) -> None:
+        """Give no new work to an instance; `on_free` is called once it has none left and its sequences have ended."""
+        self._retiring[instance] = on_free
+        self._scheduler.retire_instance(instance)
+        self._pump()
+        self._check_retired()
+
+    def _check_retired(self) -> None:
+        for instance in [one for one in self._retiring if not self._works(one)]:
+            self._loop.call_soon(self._retiring.pop(instance))
+            self._absence.remove(instance, sum(other != instance for other in self.model.numbers))
+
+    def _works(self, instance: int) -> bool:
+        """Whether an instance that retires may still get work, or has not finished what it got."""
+        return self._scheduler.has_instance(instance)
+
+    def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
+        """Accept nothing more; `on_idle` is called once everything accepted is answered.
+
+        Args:
+            sequences: those that have begun may go on to their end, which is waited for.
+        """
+        self._scheduler.stop()
+        self._on_idle = on_idle
+        self._awaits_sequences = sequences
+        if sequences:
+            self._pump()  # the clock of those that nobody goes on with
+        self._check_idle()
+
+    def give_up(self, error: EdgeServeError) -> None:
+        """Answer everything that was accepted with `error`. The model is closed: nothing else will."""
+        self._awaits_sequences = False
+        for entry in self._scheduler.drain():
+            self.statistics.pending -= 1
+            self._fail(entry, error, record.REJECTED)  # type: ignore[arg-type]
+        for instance in list(self.model.numbers):
+            self.on_lost(instance, error)
+        self._absence.stop()
+
+    def has_sequence(self, correlation_id: int | str) -> bool:
+        """A sequence of this id is under way here."""
+        return self._sequences is not None and self._sequences.has(correlation_id)
+
+    def open_sequences(self) -> int:
+        """How many sequences may still go on here."""
+        return self._sequences.open() if self._sequences is not None else 0
+
+    def end_sequence(self, correlation_id: int | str) -> None:
+        """Its id starts anew elsewhere; who waited for its seat has it now."""
+        if self._sequences is not None:
+            self._sequences.end(correlation_id)
+            self._pump()
+            self._check_idle()
+
+    def await_no_sequences(self) -> None:
+        """Nobody can go on with the open sequences any more: only what was accepted is waited for."""
+        self._awaits_sequences = False
+        self._check_idle()
+
+    def in_flight(self) -> int:
+        """Requests accepted and not answered."""
+        return self.statistics.pending - self.held + sum(len(jobs) for _, jobs in self._batches.values())
+
+    def oldest_batch_seconds(self) -> float | None:
+        """The age of the oldest batch that runs; None = no batch runs."""
+        since_ns = self._running_since_ns()
+        return None if since_ns is None else (self._clock.now_ns() - since_ns) / 1e9
+
+    def _running_since_ns(self) -> int | None:
+        return self.model.running_since_ns() if self._batches else None
+
+    def standstill(self) -> int | None:
+        """A marker of requests that wait although an instance is free, nothing runs and no time is waited for; it
+        changes when they move. None = there are none. Those of sequences may wait for each other, and do not count."""
+        queue = self._scheduler if isinstance(self._scheduler, QueuedScheduler) else None
+        if queue is None or not queue.pending() or self._batches or not queue.free():
+            return None
+        is_waiting = self._timer is not None and self._timer_ns > self._clock.now_ns()
+        return None if is_waiting else self._next_batch
+
+    def wake(self) -> None:
+        """Decide once more, in case that nobody did when it was due."""
+        self._pump()
+
+    # ---- what the worker says -----------------------------------------------------------------------------------
+
+    def on_reply(self, instance: int, reply: BatchReply) -> None:
+        """A batch is done: first give the instance its next one, then answer."""
+        jobs = self._batches.pop(reply.batch_id)[1]
+        if not reply.last:
+            self._scheduler.done(instance)
+        if self.statistics.pending or self._sequences is not None:
+            self._pump()
+        self._answer(jobs, reply)
+        self._check_idle()
+
+    def on_lost(self, instance: int, error: EdgeServeError) -> None:
+        """The worker died: its batch failed, and the instance rests until `on_back`."""
+        lost = [key for key, (where, _) in self._batches.items() if where == instance]
+        self._scheduler.lost(instance)
+        for key in lost:
+            for job in self._batches.pop(key)[1]:
+                self._fail(job, error, record.BACKEND)
+        self._absence.lost(instance, len(self.model.numbers))
+        self._pump()
+        self._check_idle()
+
+    def on_back(self, instance: int) -> None:
+        """The instance serves again."""
+        self._absence.back(instance)
+        self._scheduler.back(instance)
+        self._pump()
+
+    def _on_absence(self) -> None:
+        """Nobody waits any longer for workers that may never come back."""
+        for entry in self._scheduler.drain():
+            self.statistics.pending -= 1
+            self._fail(entry, self._absence.error(), record.REJECTED)  # type: ignore[arg-type]
+        self._check_idle()
+
+    # ---- acting on decisions ------------------------------------------------------------------------------------
+
+    def _on_arrival(self, request: InferRequest) -> None:
+        """A request was queued: decide on it."""
+        if request.compute is None and (self._direct is None or not self._direct.gathers):
+            self._pump()
+        else:  # others follow at once: those that came with it, or whose last step of an ensemble was in one batch
+            self._pump_soon()
+
+    def _pump(self) -> None:
+        now = self._clock.now_ns()
+        decide = self._scheduler.next
+        while True:
+            decision = decide(now)
+            if isinstance(decision, Run):
+                self._run(decision)
+            elif isinstance(decision, Wait):
+                self._wake_at(decision.until_ns, now)
+                if self._on_idle is not None or self._retiring:
+                    self._check_idle()
+                return
+            else:
+                self.statistics.pending -= 1
+                reason = record.failure_reason(decision.error, executed=False)
+                self._fail(decision.entry, decision.error, reason)  # type: ignore[arg-type]
+
+    def _pump_soon(self) -> None:
+        if not self._gathering:
+            self._gathering = True
+            self._loop.call_soon(self._pump_gathered)
+
+    def _pump_gathered(self) -> None:
+        self._gathering = False
+        self._pump()
+
+    def _run(self, run: Run) -> list[Job]:
+        jobs: list[Job] = run.entries  # type: ignore[assignment]  # every entry added here is a Job
+        batch_id = self._next_batch
+        self._next_batch += 1
+        for position, job in zip(run.seats if run.in_place else range(len(jobs)), jobs, strict=True):
+            job.batch_id = batch_id
+            job.position = position
+        self.statistics.pending -= len(jobs)
+        self._batches[batch_id] = (run.instance, jobs)
+        self._begins(run.instance, batch_id, jobs)
+        requests = [job.request for job in jobs] if self.controls is None else self.controls.requests(run)
+        self.model.execute(run.instance, batch_id, requests, run.each)
+        return jobs
+
+    def _begins(self, instance: int, batch_id: int, jobs: list[Job]) -> None:
+        """A batch is about to be executed."""
+
+    def _wake_at(self, until_ns: int | None, now_ns: int) -> None:
+        """A timer that is set for an earlier time stays: to decide once more costs less than to set it anew."""
+        if until_ns is None or (self._timer is not None and self._timer_ns <= until_ns):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = until_ns
+        self._timer = self._loop.call_later(max(0, until_ns - now_ns) / 1e9, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._pump()
+
+    def _check_idle(self) -> None:
+        if self._retiring:
+            self._check_retired()
+        if (
+            self._on_idle is not None
+            and not self.in_flight()
+            and not (self._awaits_sequences and self.open_sequences())
+        ):
+            on_idle, self._on_idle = self._on_idle, None
+            self._loop.call_soon(on_idle)
+            for on_free in self._retiring.values():  # their sequences end with the model
+                self._loop.call_soon(on_free)
+            self._retiring.clear()
+
+    # ---- answering ----------------------------------------------------------------------------------------------
+
+    def _answer(self, jobs: list[Job], reply: BatchReply) -> None:
+        """Answers first: nobody can ask for statistics before this returns."""
+        now = self._clock.now_ns()
+        marks = (reply.compute_start_ns, reply.input_end_ns, reply.output_start_ns, reply.end_ns)
+        if self._pace is not None:
+            self._pace((reply.end_ns - reply.compute_start_ns) // len(jobs))
+        if reply.each:
+            marks = _share(marks, len(jobs))
+        leases = shares(reply.lease, len(jobs))
+        for job, lease in zip(jobs, leases, strict=True):
+            result = reply.replies[job.position]
+            if job.request.compute is not None and (result.error is None or result.answered):
+                job.request.compute.add(*marks)
+            self._deliver(job, result, lease)
+        self._record(jobs, reply, marks, now)
+
+    def _record(self, jobs: list[Job], reply: BatchReply, marks: tuple[int, int, int, int], now: int) -> None:
+        stats = self.statistics
+        now_ms = int(time.time() * 1000)
+        rows, arrivals_ns = 0, []
+        for job in jobs:
+            result = reply.replies[job.position]
+            if result.error is None or result.answered:
+                rows += job.rows
+                arrivals_ns.append(job.arrival_ns)
+                if result.error is not None:
+                    stats.model_errors += 1
+            else:
+                reason = record.failure_reason(result.error, executed=True)
+                record.record_failure(stats, reason, now - job.arrival_ns)
+        if arrivals_ns:
+            record.record_success(stats, rows, arrivals_ns, *marks, now)
+        if reply.each:
+            for job in jobs:
+                record.record_batch(stats, job.rows, *marks, now_ms)
+        else:
+            null_rows = len(reply.replies) - len(jobs)
+            record.record_batch(stats, sum([job.rows for job in jobs]) + null_rows, *marks, now_ms)
+
+    def _deliver(self, job: Job, reply: Reply, lease: Lease | None) -> None:
+        request = job.request
+        if request.lease is not None:
+            request.lease.release()
+        response = InferResponse(
+            self.name, self.version, request.id, reply.outputs, reply.parameters, reply.error, True, lease
+        )
+        if reply.personal:
+            response.personal = True
+        if self._order is None:
+            notify(job.on_response, response)
+            return
+        for on_response, ready in self._order.ready(job.place, (job.on_response, response)):
+            notify(on_response, ready)
+
+    def _fail(self, job: Job, error: EdgeServeError, reason: str) -> None:
+        record.record_failure(self.statistics, reason, self._clock.now_ns() - job.arrival_ns)
+        self._deliver(job, Reply(error=error), None)
+
+
+def _share(marks: tuple[int, int, int, int], count: int) -> tuple[int, int, int, int]:
+    """The marks of one of `count` executions that were timed together."""
+    start, ready, done, end = marks
+    return start, start + (ready - start) // count, start + (done - start) // count, start + (end - start) // count

@@ -1,0 +1,68 @@
+"""Replaced versions that still have sequences: what follows of a sequence goes where it began."""
+
+from __future__ import annotations
+
+from edge_serve.messages.infer import SEQUENCE_START
+from edge_serve.models.run.driver import Driver
+from edge_serve.models.versions.served import Served
+
+
+class Elders:
+    """Versions whose open sequences go on beside what took their place. False while there are none."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, list[Served]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._versions)
+
+    def add(self, served: Served) -> bool:
+        """Remember a version, if it has open sequences; whether it does."""
+        if not open_sequences(served):
+            return False
+        known = self._versions.setdefault(served.identity, [])
+        if served not in known:
+            known.append(served)
+        return True
+
+    def remove(self, served: Served) -> None:
+        """Nothing goes to it any more."""
+        known = self._versions.get(served.identity, [])
+        if served in known:
+            known.remove(served)
+        if not known:
+            self._versions.pop(served.identity, None)
+
+    def remove_all(self, name: str) -> None:
+        """The model is unloaded: nobody may go on, and what drains need not wait for it."""
+        for served in self._versions.pop(name, ()):
+            if isinstance(served.runner, Driver):
+                served.runner.await_no_sequences()
+
+    def of_version(self, name: str, version: str) -> Served | None:
+        """The youngest of that version."""
+        return next((one for one in reversed(self._versions.get(name, ())) if one.version == version), None)
+
+    def find(self, name: str, version: str, correlation_id: int | str, flags: int, now: Served) -> Served | None:
+        """Where the request of a sequence belongs, when that is not `now`, which serves new ones.
+
+        A START belongs to `now`, and ends an older sequence of that id.
+        """
+        elders = [one for one in self._versions.get(name, ()) if not version or one.version == version]
+        if flags & SEQUENCE_START:
+            for one in elders:
+                if one is not now and isinstance(one.runner, Driver):
+                    one.runner.end_sequence(correlation_id)
+            return None
+        if not _has(now, correlation_id):
+            return next((one for one in reversed(elders) if one is not now and _has(one, correlation_id)), None)
+        return None
+
+
+def _has(served: Served, correlation_id: int | str) -> bool:
+    return isinstance(served.runner, Driver) and served.runner.has_sequence(correlation_id)
+
+
+def open_sequences(served: Served) -> int:
+    """How many sequences of a version may still go on."""
+    return served.runner.open_sequences() if isinstance(served.runner, Driver) else 0

@@ -1,0 +1,239 @@
+"""Asks each model something now and then, when nobody else does, to find those that are dead and do not know it.
+
+A process may be alive, its heart beat, and its device context be gone: every request fails, and only a new process
+helps. The question is a sample of the model's golden test, else the first sample of its `model_warmup`, else zeros. A
+model is judged by what it did before: one that has answered and does not any more is restarted, and not ready until it
+answers; one that never liked the question is left alone. A wrong answer to a golden test counts as none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from edge_serve.aio.offload import offload
+from edge_serve.aio.turns import gathered
+from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
+from edge_serve.golden.reader import GoldenTest
+from edge_serve.messages.about import about
+from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.models.extras.cached_runner import CachedRunner
+from edge_serve.models.load.golden import converse, read_limited, request_of
+from edge_serve.models.load.warmup import make_requests, zeros
+from edge_serve.models.run.driver import Driver
+from edge_serve.models.versions.served import Served
+from edge_serve.protocol.inference.validate import validate
+
+log = logging.getLogger(__name__)
+
+#: so many models are asked together, and the next ones that much later, seconds
+AT_ONCE, APART = 4, 0.005
+#: how long an answer may take, seconds
+PATIENCE = 30.0
+
+#: why a model is restarted, and why the log says so
+_FAILS, _FAILS_NOW = (
+    "fails on a request that it has answered before", "has answered its own question before and fails now",
+)  # fmt: skip
+_WRONG = "fails its golden test, which it has passed before"
+
+
+@dataclass(slots=True)
+class _Patient:
+    """What is known of a version.
+
+    Attributes:
+        answered: how many requests it had answered when it was looked at last.
+        proven: it has answered the question once.
+        excused: it is not asked.
+        turn: which sample of its golden test is next.
+    """
+
+    answered: int
+    proven: bool = False
+    excused: bool = False
+    turn: int = 0
+
+
+class SelfInference:
+    """Asks every served version in turn.
+
+    Args:
+        interval: seconds between questions to one model.
+    """
+
+    def __init__(self, served: Callable[[], Iterable[Served]], interval: float) -> None:
+        self._served = served
+        self._interval = interval
+        self._patients: dict[Served, _Patient] = {}
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        while True:
+            try:
+                await self.round()
+            except Exception:
+                log.exception("self-inference: a round failed; the next one follows in %g s", self._interval)
+            await asyncio.sleep(self._interval)
+
+    async def round(self) -> None:
+        """Ask whoever has not answered anybody since the last round."""
+        known = self._patients
+        patients = await gathered((one, known.get(one) or _Patient(_answers(one))) for one in self._served())
+        self._patients = dict(patients)
+        visits: set[asyncio.Task[None]] = set()
+        try:
+            for number, (one, patient) in enumerate(patients, 1):
+                visits.add(visit := asyncio.ensure_future(self._visit(one, patient)))
+                visit.add_done_callback(visits.discard)
+                if number % AT_ONCE == 0:
+                    await asyncio.sleep(APART)
+            if visits:
+                await asyncio.wait(visits)
+        finally:
+            for visit in list(visits):
+                visit.cancel()
+
+    async def _visit(self, served: Served, patient: _Patient) -> None:
+        """Ask one version. An unexpected error is logged, so that the other versions are asked all the same."""
+        try:
+            await self._ask_if_idle(served, patient)
+        except Exception:
+            log.exception("self-inference of model %s failed", served.name, extra=about(served.name, served.version))
+
+    async def _ask_if_idle(self, served: Served, patient: _Patient) -> None:
+        busy = _answers(served) > patient.answered
+        patient.answered = _answers(served)
+        if busy and served.golden is None:
+            served.sick = False
+        busy = busy and not served.sick  # that it answers does not say that its answers are right
+        if busy or patient.excused or served.leaving or served.opened is None or not served.opened.complete:
+            return
+        if served.golden is not None and not served.config.HasField("sequence_batching"):
+            await self._ask_golden(served, served.golden, patient)
+            return
+        try:
+            question = await offload(_question, served)
+        except EdgeServeError as bad:
+            self._excuse(served, patient, bad.message)
+            return
+        if question is None:
+            patient.excused = True
+            return
+        error = await _ask(served, question, min(self._interval, PATIENCE))
+        patient.answered = _answers(served)
+        self._judge(served, patient, error)
+
+    async def _ask_golden(self, served: Served, test: GoldenTest, patient: _Patient) -> None:
+        """Ask one sample of a golden test, which the version passed when it was loaded."""
+        sample = test.samples[patient.turn % len(test.samples)]
+        patient.proven = True
+        past_cache = _past_cache(served)
+        error: EdgeServeError | None = None
+        try:
+            request = await read_limited(request_of, sample, served.signature)
+        except InvalidArgument as bad:
+            self._excuse(served, patient, bad.message)
+            return
+        except Unavailable:  # the disk does not answer
+            return
+        try:
+            if past_cache is not None:
+                figures = await converse(past_cache, sample, request, min(self._interval, PATIENCE))
+                error = EdgeServeError("; ".join(figures.problems)) if figures.problems else None
+        except EdgeServeError as failure:
+            error = failure
+        patient.answered = _answers(served)
+        if past_cache is not None:
+            patient.turn += error is None  # a sample that fails is asked again
+            self._judge(served, patient, error)
+
+    def _judge(self, served: Served, patient: _Patient, error: EdgeServeError | None) -> None:
+        if error is None:
+            patient.proven = True
+            if served.sick:
+                served.sick, served.sickness = False, ""
+                log.info("model %s answers again", served.name, extra=about(served.name, served.version))
+        elif isinstance(error, (Unavailable, Cancelled)):  # refused by its queue, or just lost: that is seen elsewhere
+            return
+        elif not patient.proven:
+            self._excuse(served, patient, error.message)
+        elif served.opened is not None:
+            served.sick = True
+            served.failed_questions += 1
+            has_golden = served.golden is not None
+            said, reason = (_WRONG, _WRONG) if has_golden else (_FAILS_NOW, _FAILS)
+            if has_golden:
+                served.sickness = f"it {reason} (--self-inference-interval-secs): {error.message}"
+            log.error(f"model %s {said}: %s", served.name, error.message, extra=about(served.name, served.version))
+            served.opened.restart(f"it {reason}: {error.message}")
+
+    def _excuse(self, served: Served, patient: _Patient, reason: str) -> None:
+        patient.excused = True
+        if served.golden is not None:
+            text = "model %s is not asked by the server itself: %s; repair the golden test, and load the model again"
+            log.warning(text, served.name, reason, extra=about(served.name, served.version))
+            return
+        text = "model %s is not asked by the server itself, because it does not take %s (%s); give it a model_warmup"
+        what = "the first sample of its model_warmup" if served.config.model_warmup else "zeros"
+        log.warning(text, served.name, what, reason, extra=about(served.name, served.version))
+
+
+def _answers(served: Served) -> int:
+    """How many requests the model itself has answered: what comes from the cache says nothing about it."""
+    return served.statistics.success.count - served.statistics.cache_hit.count
+
+
+def _question(served: Served) -> InferRequest | None:
+    """A request that `served` should be able to answer; None = it is not to be asked.
+
+    Not asked are ensembles, whose members are asked, sequences, which would have to be begun, and decoupled models
+    without a sample: what they make of zeros may never end.
+
+    Raises:
+        EdgeServeError: its sample cannot be made, or does not fit.
+    """
+    config = served.config
+    if config.HasField("ensemble_scheduling") or config.HasField("sequence_batching"):
+        return None
+    if served.signature.decoupled and not config.model_warmup:
+        return None
+    sample = config.model_warmup[0] if config.model_warmup else zeros(config)
+    requests = make_requests(config, sample, served.directory, np.random.default_rng(0))
+    if not requests:
+        return None
+    validate(requests[0], served.signature)
+    return requests[0]
+
+
+def _past_cache(served: Served) -> Served | None:
+    """Return the version without its response cache; None while it is being exchanged."""
+    runner = served.runner.runner if isinstance(served.runner, CachedRunner) else served.runner
+    if not isinstance(runner, Driver):
+        return None
+    return served if runner is served.runner else replace(served, runner=runner)
+
+
+async def _ask(served: Served, question: InferRequest, seconds: float) -> EdgeServeError | None:
+    """Why it does not answer; None = it does."""
+    done: asyncio.Future[EdgeServeError | None] = asyncio.get_running_loop().create_future()
+
+    def on_response(response: InferResponse) -> None:
+        if response.lease is not None:
+            response.lease.release()
+        if not done.done() and (response.final or response.error is not None):
+            done.set_result(response.error)
+
+    past_cache = _past_cache(served)
+    if past_cache is None:
+        return Unavailable("it is being exchanged")
+    ticket = past_cache.submit(question, on_response)
+    try:
+        return await asyncio.wait_for(asyncio.shield(done), seconds)
+    except asyncio.TimeoutError:
+        ticket.cancel()
+        return EdgeServeError(f"no answer came within {seconds:g} s")

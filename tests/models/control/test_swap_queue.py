@@ -1,0 +1,82 @@
+"""Requests between two versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from edge_serve.errors import Cancelled, Unavailable
+from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.signature import Signature
+from edge_serve.models.control.swap_queue import WaitingRoom
+from edge_serve.models.versions.served import Served
+
+
+class Target:
+    """A runner that remembers, and answers at once."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.cancelled = 0
+        self.held = False
+
+    def submit(
+        self, request: InferRequest, rows: int, key: Hashable, on_response: Callable[[InferResponse], None]
+    ) -> Target:
+        assert (rows, key) == (1, "key")
+        self.ids.append(request.id)
+        on_response(InferResponse("m", "2", request.id))
+        return self
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+    def hold(self, held: bool) -> bool:
+        self.held = held
+        return True
+
+
+def served(target: Target, signature: Any) -> Served:
+    return cast(Served, SimpleNamespace(runner=target, signature=signature, shape_key=lambda _: "new key"))
+
+
+def request(id: str) -> InferRequest:
+    return InferRequest("m", id=id, validated=cast(Signature, SimpleNamespace(inputs={})))
+
+
+def test_who_waits_goes_on_in_order_and_who_comes_later_follows() -> None:
+    answers: list[InferResponse] = []
+    room, target = WaitingRoom("m", 2), Target()
+    first = room.submit(request("1"), 1, "key", answers.append)
+    second = room.submit(request("2"), 1, "key", answers.append)
+    assert room.in_flight() == 2
+    room.submit(request("3"), 1, "key", answers.append)
+    assert [(one.id, type(one.error)) for one in answers] == [("3", Unavailable)]
+
+    second.cancel()
+    assert [(one.id, type(one.error)) for one in answers[1:]] == [("2", Cancelled)]
+    assert not first.hold(True)  # nothing comes that could be held
+    room.open(served(target, SimpleNamespace(inputs={})))
+    room.submit(request("4"), 1, "key", answers.append)
+    assert first.hold(True)
+    assert target.held
+    first.cancel()
+
+    assert target.ids == ["1", "4"]
+    assert target.cancelled == 1
+    assert [one.id for one in answers[2:]] == ["1", "4"]
+    assert room.in_flight() == 0
+
+
+def test_nobody_is_left_behind_when_it_closes() -> None:
+    answers: list[InferResponse] = []
+    idle: list[bool] = []
+    room = WaitingRoom("m", 5)
+    room.submit(request("1"), 1, "key", answers.append)
+
+    room.stop(lambda: idle.append(True))
+    room.submit(request("2"), 1, "key", answers.append)
+
+    assert [(one.id, type(one.error)) for one in answers] == [("1", Unavailable), ("2", Unavailable)]
+    assert idle == [True]

@@ -1,0 +1,200 @@
+"""Requests of ensembles with decoupled members, which answer when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from edge_serve.errors import Cancelled, Internal, InvalidArgument
+from edge_serve.messages.infer import InferResponse
+from edge_serve.models.ensemble.ensemble import EnsembleRunner
+from edge_serve.scheduling.ensemble import ensemble_plan
+from edge_serve.tensors import Handle, Tensor
+from tests.leases import Slot
+from tests.models.ensemble.test_ensemble import CHAIN, NO_SEQUENCE, Job, Scene, int32, step
+
+#: p streams, q follows each of its responses, and both are answered
+BOTH = step("p", {"A": "X"}, {"C": "Y"}) + step("q", {"A": "Y"}, {"C": "Z2"})
+#: p streams, q and r follow side by side
+FORK = (
+    step("p", {"A": "X"}, {"C": "t"}) + step("q", {"A": "t"}, {"C": "u"}) + step("r", {"A": "t", "B": "u"}, {"C": "Y"})
+)
+
+
+def streaming(steps: str, outputs: Sequence[str] = ("Y",), decoupled: str = "p", most_calls: int = 0) -> Scene:
+    """An ensemble of which some members are decoupled."""
+    scene = Scene(steps, outputs)
+    for name in decoupled:
+        model = scene.models[name]
+        model.signature = replace(model.signature, decoupled=True)
+    scene.signature = replace(scene.signature, decoupled=True)
+    plan = ensemble_plan(scene.config)
+    scene.runner = EnsembleRunner(plan, scene.signature, scene.statistics, scene.lookup, scene.clock, most_calls)
+    return scene
+
+
+def respond(job: Job, *outputs: Tensor, lease: Slot | None = None, final: bool = False) -> None:
+    """One of several responses."""
+    request = job.request
+    job.on_response(InferResponse(request.model_name, "1", request.id, list(outputs), final=final, lease=lease))
+
+
+def end(job: Job) -> None:
+    """No (further) response."""
+    job.on_response(InferResponse(job.request.model_name, "1", final=True, null=True))
+
+
+def values(scene: Scene) -> list[list[int]]:
+    """What was answered, without what only tells that none follows."""
+    return [[tensor.data[0] for tensor in answer.outputs] for answer in scene.answers if not answer.null]
+
+
+def test_each_response_has_a_chain_of_its_own() -> None:
+    scene = streaming(CHAIN)
+    scene.send(id="7")
+    for value in (1, 2):
+        respond(scene.job("p"), int32("C", value))
+        assert scene.job("q").request.inputs == [int32("A", value)]
+        scene.job("q").answer(int32("C", value + 10))
+        assert not scene.answers[-1].final
+    end(scene.job("p"))
+
+    assert values(scene) == [[11], [12]]
+    assert [answer.final for answer in scene.answers] == [False, False, True]
+    assert scene.answers[2].null
+    assert scene.answers[0].parameters == NO_SEQUENCE
+    assert scene.runner.in_flight() == 0
+    assert scene.statistics.success.count == 1
+
+
+def test_the_last_chain_ends_the_stream() -> None:
+    scene = streaming(CHAIN)
+    scene.send()
+    respond(scene.job("p"), int32("C", 1), final=True)
+    scene.job("q").answer(int32("C", 2))
+
+    assert scene.answer.final
+    assert values(scene) == [[2]]
+
+
+def test_no_response_is_an_end_without_one() -> None:
+    scene = streaming(CHAIN)
+    scene.send()
+    end(scene.job("p"))
+
+    assert scene.answer.null
+    assert scene.answer.final
+
+
+def test_chains_that_overtake_each_other_are_answered_in_order() -> None:
+    scene = streaming(FORK)
+    scene.send()
+    for value in (1, 2):
+        respond(scene.job("p"), int32("C", value))
+    first, second = scene.models["q"].jobs
+    second.answer(int32("C", 22))
+    scene.job("r").answer(int32("C", 32))
+    assert not scene.answers
+    first.answer(int32("C", 21))
+    assert scene.job("r").request.inputs == [int32("A", 1), int32("B", 21)]
+    scene.job("r").answer(int32("C", 31))
+
+    assert values(scene) == [[31], [32]]
+
+
+def test_a_decoupled_member_behind_another_numbers_its_own_responses() -> None:
+    scene = streaming(CHAIN, decoupled="pq")
+    scene.send()
+    for value in (1, 2):
+        respond(scene.job("p"), int32("C", value), final=value == 2)
+    first, second = scene.models["q"].jobs
+    respond(second, int32("C", 20))
+    respond(first, int32("C", 10))
+    respond(first, int32("C", 11), final=True)
+    end(second)
+
+    assert values(scene) == [[20], [10], [11]]
+    assert scene.answers[-1].final
+
+
+def test_an_error_ends_all_chains_and_waits_for_what_runs() -> None:
+    scene = streaming(CHAIN)
+    scene.send()
+    respond(scene.job("p"), int32("C", 1))
+    respond(scene.job("p"), int32("C", 2))
+    first, second = scene.models["q"].jobs
+    first.fail(Internal("broken"))
+    assert scene.job("p").cancelled
+    assert second.cancelled
+    second.answer(int32("C", 3))
+    respond(scene.job("p"), int32("C", 3))
+    assert not scene.answers
+    end(scene.job("p"))
+
+    assert scene.answer.final
+    assert scene.error.message == "in ensemble 'e', broken"
+    assert scene.calls() == [1, 2, 0]
+
+
+def test_a_client_that_goes_away_ends_it() -> None:
+    scene = streaming(CHAIN)
+    ticket = scene.send()
+    respond(scene.job("p"), int32("C", 1))
+    ticket.cancel()
+    assert scene.job("p").cancelled
+    scene.job("q").fail(Cancelled(""))
+    end(scene.job("p"))
+
+    assert isinstance(scene.error, Cancelled)
+
+
+def test_memory_goes_back_when_its_last_user_is_done() -> None:
+    scene = streaming(BOTH, ["Y", "Z2"])
+    body, first, second, third = Slot(), Slot(), Slot(), Slot()
+    scene.send(lease=body)
+    respond(scene.job("p"), int32("C", 1), lease=first)
+    scene.job("q").answer(int32("C", 2), lease=second)
+    assert (first.released, second.released) == (0, 0)
+    lease = scene.answers[0].lease
+    assert lease is not None
+    lease.release()
+    assert (first.released, second.released) == (1, 1)
+
+    respond(scene.job("p"), int32("C", 3), lease=third)
+    scene.job("q").fail(Internal("broken"))
+    end(scene.job("p"))
+    assert (third.released, body.released) == (1, 1)
+
+
+def test_tensors_of_an_arena_are_handed_on_as_handles() -> None:
+    scene = streaming(CHAIN)
+    scene.send()
+    tensor, slot = int32("C", 1), Slot()
+    tensor.offset = 4096
+    respond(scene.job("p"), tensor, lease=slot)
+
+    (given,) = scene.job("q").request.inputs
+    assert isinstance(given, Handle)
+    assert (given.name, given.arena, given.place, given.offset) == ("A", slot.arena, 4096, -1)
+
+
+def test_max_inflight_requests_holds_calls_back() -> None:
+    scene = streaming(CHAIN, most_calls=2)
+    scene.send()
+    for value in range(5):
+        respond(scene.job("p"), int32("C", value))
+    assert scene.calls() == [1, 2, 0]
+    for index in range(5):
+        scene.models["q"].jobs[index].answer(int32("C", index))
+    end(scene.job("p"))
+
+    assert values(scene) == [[0], [1], [2], [3], [4]]
+    assert scene.runner.in_flight() == 0
+
+
+def test_a_missing_input_is_a_deadlock() -> None:
+    scene = streaming(CHAIN)
+    scene.send(int32("Z", 1))
+
+    assert isinstance(scene.error, InvalidArgument)
+    assert "unexpected deadlock" in scene.error.message

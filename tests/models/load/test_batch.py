@@ -1,0 +1,57 @@
+"""The order in which the models of one load are loaded."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.errors import Internal
+from edge_serve.golden.reader import GoldenTest
+from edge_serve.models.load.batch import Batch
+from edge_serve.models.load.loading import Plan
+
+
+def plan(name: str, backend: str = "onnxruntime", *members: str, golden: bool = False) -> Plan:
+    config = pb.ModelConfig(name=name, backend=backend)
+    for member in members:
+        config.ensemble_scheduling.step.add(model_name=member)
+    return Plan(name, Path(), config, [1], (), golden=GoldenTest(()) if golden else None)
+
+
+def run(plans: list[Plan], calls: dict[str, set[str]]) -> tuple[list[str], set[str]]:
+    """Load with models that fail unless those that they call are there; the tries in order, and what failed."""
+    tries: list[str] = []
+    there: set[str] = set()
+
+    async def load(plan: Plan) -> None:
+        tries.append(plan.name)
+        await asyncio.sleep(0)
+        needed = calls.get(plan.name, set()) | {step.model_name for step in plan.config.ensemble_scheduling.step}
+        if not needed <= there:
+            raise Internal(f"{plan.name} needs {needed}")
+        there.add(plan.name)
+
+    results = asyncio.run(Batch({one.name: one for one in plans}, {}).run(load))
+    return tries, {name for name, error in results.items() if error is not None}
+
+
+def test_a_tested_model_that_calls_others_is_loaded_after_them() -> None:
+    plans = [plan("a", "python", golden=True), plan("slow"), plan("z", "", "slow")]
+    assert run(plans, {"a": {"slow", "z"}}) == (["slow", "z", "a"], set())
+
+
+def test_tested_models_that_call_each_other_are_tried_again_with_what_needs_them() -> None:
+    plans = [plan(name, "python", golden=True) for name in ("a", "b", "c")]
+    plans.append(plan("e", "", "a"))
+    tries, failed = run(plans, {"a": {"b"}, "b": {"c"}})
+    assert failed == set()
+    assert tries == ["a", "b", "c", "e", "a", "b", "e", "a", "e"]
+
+
+def test_what_fails_by_itself_is_not_tried_for_ever() -> None:
+    plans = [plan("a", "python", golden=True), plan("b", "python", golden=True), plan("c"), plan("d", "python")]
+    tries, failed = run(plans, {"a": {"none"}, "c": {"none"}, "d": {"none"}})
+    assert failed == {"a", "c", "d"}
+    assert tries == ["c", "d", "a", "b", "a"]
+    assert run(plans[:1], {"a": {"none"}}) == (["a"], {"a"})

@@ -1,0 +1,138 @@
+"""What memory there is, read from files made up here."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from edge_serve.errors import Unavailable
+from edge_serve.models.load.admission import Way
+from edge_serve.models.load.memory import SHARING_BYTES, WORKER_BYTES, Memory
+
+MIB = 1 << 20
+
+
+def machine(root: Path, cgroup: str = "", **files: str) -> Path:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/meminfo").write_text("MemTotal: 8192 kB\nMemFree: 1 kB\nMemAvailable: 4096 kB\n")
+    (root / "proc/self/cgroup").write_text(cgroup)
+    return root
+
+
+def group(root: Path, path: str, version: int, limit: str, used: int, cache: int) -> None:
+    folder = root / "sys/fs/cgroup" / path
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    (folder / names[0]).write_text(f"{limit}\n")
+    (folder / names[1]).write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(
+        f"anon 5\n{'inactive_file' if version == 2 else 'total_inactive_file'} {cache}\n"
+    )
+
+
+def test_without_control_groups_the_machine_counts(tmp_path: Path) -> None:
+    assert Memory(0, machine(tmp_path)).read() == (8 * MIB, 4 * MIB)
+
+
+def test_the_tightest_group_counts(tmp_path: Path) -> None:
+    root = machine(tmp_path, "0::/outer/inner\n")
+    group(root, "outer/inner", 2, "max", 3 * MIB, 0)
+    group(root, "outer", 2, str(2 * MIB), 3 * MIB // 2, MIB // 2)
+
+    assert Memory(0, root).read() == (2 * MIB, MIB)
+
+
+def test_version_one_of_control_groups(tmp_path: Path) -> None:
+    root = machine(tmp_path, "9:name=systemd:/\n4:cpu,memory:/box\n0::/\n")
+    group(root, "memory/box", 1, str(6 * MIB), 5 * MIB, 0)
+    group(root, "memory", 1, "9223372036854771712", 7 * MIB, 0)
+
+    assert Memory(0, root).read() == (6 * MIB, MIB)
+
+
+def test_a_machine_that_does_not_say_refuses_nothing(tmp_path: Path) -> None:
+    assert Memory(0, tmp_path).figures("m", 1, 0) is None
+
+
+def test_figures_are_estimated_until_they_are_measured(tmp_path: Path) -> None:
+    memory = Memory(0, machine(tmp_path))
+    first = memory.figures("m", 1000, 7)
+    memory.measured("m", 2 * WORKER_BYTES)
+    memory.promised = 5
+    second = memory.figures("m", 1000, 0)
+
+    assert first is not None
+    assert second is not None
+    assert (first.needed, first.measured, first.replaced, first.reserve) == (
+        1000 + WORKER_BYTES, False, 7, 8 * MIB // 20,
+    )  # fmt: skip
+    assert (second.needed, second.measured, second.promised) == (2 * WORKER_BYTES, True, 5)
+    grown = memory.figures("m", 3 * WORKER_BYTES, 0)
+    assert grown is not None
+    assert (grown.needed, grown.measured) == (4 * WORKER_BYTES, False)  # its files have become larger since
+
+
+def test_a_worker_that_runs_already_is_not_counted_again(tmp_path: Path) -> None:
+    figures = Memory(0, machine(tmp_path)).figures("m", 1000, 0, joins=True)
+
+    assert figures is not None
+    assert figures.needed == 1000 + SHARING_BYTES
+
+
+class Bounded(Memory):
+    """Memory of a machine that has room for one and a half workers."""
+
+    available = WORKER_BYTES * 3 // 2
+
+    def read(self) -> tuple[int, int]:
+        return self.available, self.available
+
+
+async def admitted(memory: Memory, name: str, log: list[str], until: asyncio.Event) -> None:
+    async with memory.admit(name, 0, 0, joins=False) as way:
+        assert way is Way.BESIDE
+        log.append(name)
+        await until.wait()
+
+
+def test_loads_wait_while_only_promises_are_in_the_way() -> None:
+    async def story() -> None:
+        memory, log, ends = Bounded(1), list[str](), [asyncio.Event() for _ in range(3)]
+        tasks = [asyncio.create_task(admitted(memory, str(i), log, end)) for i, end in enumerate(ends)]
+        for number in range(3):
+            await asyncio.sleep(0.01)
+            assert log == [str(i) for i in range(number + 1)]
+            ends[number].set()
+        await asyncio.gather(*tasks)
+        assert memory.promised == 0
+
+    asyncio.run(story())
+
+
+def test_a_load_that_waited_is_refused_when_the_others_took_what_they_were_promised() -> None:
+    async def story() -> None:
+        memory, end = Bounded(1), asyncio.Event()
+        tasks = [asyncio.create_task(admitted(memory, name, [], end)) for name in ("first", "second")]
+        await asyncio.sleep(0.01)
+        memory.available = WORKER_BYTES // 2
+        end.set()
+        await tasks[0]
+        with pytest.raises(Unavailable, match=r"'second' does not fit into memory: it needs 40 MiB .* 0 MiB are prom"):
+            await tasks[1]
+
+    asyncio.run(story())
+
+
+def test_a_load_that_is_cancelled_while_it_waits_was_promised_nothing() -> None:
+    async def story() -> None:
+        memory, end = Bounded(1), asyncio.Event()
+        tasks = [asyncio.create_task(admitted(memory, name, [], end)) for name in ("first", "second")]
+        await asyncio.sleep(0.01)
+        tasks[1].cancel()
+        end.set()
+        await asyncio.wait(tasks)
+        assert (tasks[1].cancelled(), memory.promised) == (True, 0)
+
+    asyncio.run(story())

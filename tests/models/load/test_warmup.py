@@ -1,0 +1,108 @@
+"""Warm-up requests (that they run before a model is ready is shown in tests/server)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.text import parse_model_config
+from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.messages.infer import InferRequest
+from edge_serve.models.load.warmup import make_requests, reshape
+from edge_serve.tensors import split_bytes
+
+
+def sample(text: str, max_batch_size: int = 4) -> pb.ModelConfig:
+    inputs = "input { name: 'X' } input { name: 'S' }"
+    return parse_model_config(
+        f"name: 'm' max_batch_size: {max_batch_size} {inputs} model_warmup {{ name: 's' {text} }}"
+    )
+
+
+def requests(config: pb.ModelConfig, directory: Path = Path()) -> list[InferRequest]:
+    return make_requests(config, config.model_warmup[0], directory, np.random.default_rng(1))
+
+
+ZERO = "inputs { key: 'X' value { data_type: TYPE_FP32 dims: [2, 3] zero_data: true } }"
+
+
+def test_a_sample_is_batch_size_requests_of_one_row() -> None:
+    made = requests(sample("batch_size: 3 " + ZERO))
+
+    assert len(made) == 3
+    assert made[0].inputs[0].shape == (1, 2, 3)
+    assert bytes(24) == bytes(made[0].inputs[0].data)
+
+
+def test_a_model_without_batches_gets_one_request_of_the_bare_shape() -> None:
+    assert [r.inputs[0].shape for r in requests(sample("batch_size: 1 " + ZERO, max_batch_size=0))] == [(2, 3)]
+
+
+@pytest.mark.parametrize(("max_batch_size", "shape"), [(0, (1, 2, 3)), (4, (1, 1, 2, 3))])
+def test_a_sample_has_the_shape_of_the_model_behind_reshape(max_batch_size: int, shape: tuple[int, ...]) -> None:
+    """As in Triton 2.51: the dims of a sample are those that clients send."""
+    config = sample("batch_size: 1 " + ZERO, max_batch_size)
+    config.input[0].dims.extend([2, 3])
+    config.input[0].reshape.shape.extend([1, 2, 3])
+    (made,) = requests(config)
+
+    reshape(config, made)
+
+    assert made.inputs[0].shape == shape
+
+
+def test_batch_size_zero_is_skipped() -> None:
+    assert requests(sample(ZERO)) == []
+
+
+@pytest.mark.parametrize("datatype", [name for name in pb.DataType.keys() if name != "TYPE_INVALID"])  # noqa: SIM118
+@pytest.mark.parametrize("kind", ["zero_data: true", "random_data: true"])
+def test_every_type_makes_a_tensor_of_its_size(datatype: str, kind: str) -> None:
+    config = sample(f"batch_size: 1 inputs {{ key: 'X' value {{ data_type: {datatype} dims: [5] {kind} }} }}")
+
+    tensor = requests(config)[0].inputs[0]
+
+    assert tensor.array().size == 5
+
+
+def test_data_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "warmup").mkdir()
+    (tmp_path / "warmup" / "two").write_bytes(np.array([1, 2, 3], "<i4").tobytes())
+    (tmp_path / "warmup" / "words").write_bytes(b"\x02\x00\x00\x00hi\x01\x00\x00\x00!\x00\x00\x00\x00")
+    config = sample(
+        "batch_size: 1 inputs { key: 'X' value { data_type: TYPE_INT32 dims: [2] input_data_file: 'two' } }"
+        "inputs { key: 'S' value { data_type: TYPE_STRING dims: [2] input_data_file: 'words' } }"
+    )
+
+    by_name = {tensor.name: tensor for tensor in requests(config, tmp_path)[0].inputs}
+
+    assert by_name["X"].array().tolist() == [[1, 2]]
+    assert split_bytes(by_name["S"].data) == [b"hi", b"!"]
+
+
+def test_what_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "warmup").mkdir()
+    (tmp_path / "warmup" / "short").write_bytes(b"1234")
+    value = "batch_size: 1 inputs {{ key: 'X' value {{ data_type: TYPE_INT32 dims: [{}] {} }} }}"
+
+    with pytest.raises(
+        InvalidArgument, match=r"unexpected inference input 'Z' for model 'm'; model_warmup sample '\w*' has"
+    ):
+        requests(sample(value.replace("'X'", "'Z'").format(1, "zero_data: true")))
+    with pytest.raises(InvalidArgument, match="warmup input 'X' must specify 'data_type'"):
+        requests(sample(value.replace("TYPE_INT32", "99").format(1, "zero_data: true")))
+    with pytest.raises(
+        InvalidArgument, match=r"warmup data file '\.\./x' is outside the directory 'warmup' of the model"
+    ):
+        requests(sample(value.format(1, "input_data_file: '../x'")), tmp_path)
+    with pytest.raises(InvalidArgument, match="expects all variable-size dimensions are specified for input 'X'"):
+        requests(sample(value.format(-1, "zero_data: true")))
+    with pytest.raises(InvalidArgument, match="expected 8 bytes, found 4"):
+        requests(sample(value.format(2, "input_data_file: 'short'")), tmp_path)
+    with pytest.raises(Internal, match=r"failed to open text file for read .*absent: No such file"):
+        requests(sample(value.format(2, "input_data_file: 'absent'")), tmp_path)
+    with pytest.raises(InvalidArgument, match="has batch_size 9, but 'm' allows at most 4"):
+        requests(sample("batch_size: 9 " + ZERO))

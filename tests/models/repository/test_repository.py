@@ -1,0 +1,243 @@
+"""What lies on disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from edge_serve.errors import InvalidArgument, UnreadableEntry
+from edge_serve.models.repository import repository as repository_module
+from edge_serve.models.repository.repository import (
+    Found,
+    Repository,
+    Snapshot,
+    fingerprint,
+    namespace_of,
+    of_version,
+    plain_name,
+    versions,
+    without_configuration,
+)
+
+
+def model(root: Path, name: str, *numbers: str) -> Path:
+    directory = root / name
+    for number in numbers:
+        (directory / number).mkdir(parents=True)
+        (directory / number / "model.py").write_text("x = 1\n")
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
+def test_scan_finds_directories_and_sorts_them(tmp_path: Path) -> None:
+    model(tmp_path, "b", "1")
+    model(tmp_path, "a", "1")
+    for name in (".hidden", "__pycache__", "lost+found"):
+        model(tmp_path, name, "1")
+    (tmp_path / "README.md").write_text("not a model")
+
+    assert list(Repository([tmp_path]).scan()) == ["a", "b"]
+
+
+def test_a_name_that_is_no_text_is_left_out_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model(tmp_path, "good", "1")
+    os.mkdir(os.fsencode(tmp_path) + b"/caf\xe9")
+    repository = Repository([tmp_path])
+
+    assert [list(repository.scan()) for _ in range(2)] == [["good"], ["good"]]
+    assert len(caplog.messages) == 1
+    assert r"caf\udce9' is left out: the name of a model must be UTF-8" in caplog.text
+
+
+def test_a_name_that_would_garble_a_line_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model(tmp_path, "good", "1")
+    model(tmp_path, "two\nlines", "1")
+    (tmp_path / "a\nfile").touch()
+    repository = Repository([tmp_path])
+
+    assert list(repository.scan()) == ["good"]
+    assert repository.faults["two\nlines"].startswith("the name of a model must not contain control characters")
+    assert [message[:34] for message in caplog.messages] == [r"model 'two\nlines' is left out: the"[:34]]
+
+
+def test_a_repository_that_is_given_twice_is_one(tmp_path: Path) -> None:
+    model(tmp_path, "m", "1")
+    found = Repository([tmp_path, Path(f"{tmp_path}/")]).find("m")
+
+    assert found is not None
+    assert not found.ambiguous
+
+
+def test_one_name_in_two_repositories_is_ambiguous(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    model(first, "same", "1")
+    model(second, "same", "1")
+    model(second, "other", "1")
+    repository = Repository([first, second])
+
+    found = repository.scan()
+
+    assert {name: entry.ambiguous for name, entry in found.items()} == {"same": True, "other": False}
+    same = repository.find("same")
+    assert same is not None
+    assert same.ambiguous
+
+
+def advice(name: str) -> str:
+    return f"point it at the directory of a model (ln -s DIRECTORY .{name} && mv -T .{name} {name}), or remove it"
+
+
+def test_a_bad_link_costs_its_entry_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model(tmp_path, "good", "1")
+    for name in ("loop", ".loop"):
+        (tmp_path / name).symlink_to(name)
+    (tmp_path / "up").symlink_to("..")
+    (tmp_path / "gone").symlink_to("elsewhere/17")
+    (tmp_path / "text").symlink_to(__file__)
+    repository = Repository([tmp_path])
+
+    assert [list(repository.scan()) for _ in range(2)] == [["good"], ["good"]]
+    assert repository.faults == {
+        "gone": f"the link leads to 'elsewhere/17', which does not exist: {advice('gone')}",
+        "loop": f"the link leads to 'loop', which leads back to it: {advice('loop')}",
+        "text": f"the link leads to '{__file__}', which is no directory: {advice('text')}",
+        "up": f"leads to {tmp_path.parent}, which holds the repository itself: expected a model directory",
+    }
+    assert sorted(caplog.messages) == [
+        f"model {name} is left out: {repository.faults[name]}" for name in ("gone", "loop", "text", "up")
+    ]
+    for name in ("loop", "gone", "text"):
+        with pytest.raises(UnreadableEntry):
+            repository.find(name)
+
+
+def test_a_bad_link_in_a_model_costs_its_version(tmp_path: Path) -> None:
+    directory = model(tmp_path, "m", "1")
+    (directory / "2").symlink_to("2")
+    (directory / "loop").symlink_to("loop")
+
+    assert versions(directory) == [1]
+
+
+def test_what_could_not_be_read_is_told_again_when_it_happens_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    repository = Repository([tmp_path])
+    for _ in range(2):
+        (tmp_path / "m").symlink_to("/proc")
+        assert [repository.snapshots() for _ in range(2)] == [({}, {"m"})] * 2
+        (tmp_path / "m").unlink()
+        assert repository.snapshots() == ({}, set())
+    assert [message[:19] for message in caplog.messages] == ["model m is left out"] * 2
+
+
+def test_an_entry_that_takes_long_to_refuse_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def slow(found: Found) -> Snapshot:
+        calls.append(found.name)
+        time.sleep(0.05)
+        raise UnreadableEntry("holds too much")
+
+    monkeypatch.setattr(repository_module, "snapshot", slow)
+    (tmp_path / "m").mkdir()
+    repository = Repository([tmp_path])
+    for _ in range(3):
+        assert repository.snapshots() == ({}, {"m"})
+    assert calls == ["m"]
+    repository.retry()
+    repository.snapshots()
+    assert calls == ["m", "m"]
+
+
+def test_a_missing_repository_is_named_in_the_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"failed to read model repository '.*absent': No such file"):
+        Repository([tmp_path / "absent"]).scan()
+
+
+def test_a_model_that_went_meanwhile_is_no_missing_repository(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"failed to read the directory of a model '.*absent': No such file[^;]*$"
+    ):
+        versions(tmp_path / "absent")
+
+
+def test_versions_are_integers_without_leading_zeros(tmp_path: Path) -> None:
+    directory = model(tmp_path, "m", "0", "1", "10", "9", "00", "007", "v2", "-3", "\u0663", str(1 << 63))
+    (directory / "11").write_text("a file, not a version")
+
+    assert versions(directory) == [0, 1, 9, 10]
+
+
+def test_the_fingerprint_changes_with_content_names_and_only_with_them(tmp_path: Path) -> None:
+    directory = model(tmp_path, "m", "1")
+    before = fingerprint(directory)
+    (directory / "1" / "__pycache__").mkdir()
+    (directory / "1" / "__pycache__" / "model.pyc").write_bytes(b"x")
+    assert before == fingerprint(directory)
+
+    os.utime(directory / "1" / "model.py", ns=(1, 1))
+    touched = fingerprint(directory)
+    assert before != touched
+
+    (directory / "2").mkdir()
+    assert touched != fingerprint(directory)
+
+
+def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    directory = model(tmp_path, "m", "1")
+    for number in range(8):
+        (directory / f"here{number}").symlink_to(".")
+        (directory / "1" / f"up{number}").symlink_to("..")
+    (directory / "2").symlink_to("1")
+
+    paths = [row[0] for row in fingerprint(directory)]
+
+    assert len(paths) == 8 + 2 + 2 * (8 + 1)
+    assert {"1/model.py", "1/up0", "2/model.py", "here0"} <= set(paths)
+
+
+def test_a_version_is_its_directory_and_what_all_share(tmp_path: Path) -> None:
+    directory = model(tmp_path, "m", "1", "2")
+    (directory / "config.pbtxt").write_text("")
+    before = fingerprint(directory)
+    (directory / "2" / "model.py").write_text("x = 22\n")
+    after = fingerprint(directory)
+
+    assert of_version(before, 1) == of_version(after, 1)
+    assert of_version(before, 2) != of_version(after, 2)
+    (directory / "labels.txt").write_text("cat")
+    assert of_version(after, 1) != of_version(fingerprint(directory), 1)
+
+
+def test_a_configuration_is_not_told_by_its_file(tmp_path: Path) -> None:
+    directory = model(tmp_path, "m", "1")
+    before = fingerprint(directory)
+    (directory / "configs").mkdir()
+    for name in ("config.pbtxt", "configs/other.pbtxt"):
+        (directory / name).write_text("max_batch_size: 1")
+    after = fingerprint(directory)
+
+    assert before != after
+    assert before == without_configuration(after)
+    assert of_version(before, 1) == of_version(after, 1)
+
+
+def test_names_and_namespaces_of_identities(tmp_path: Path) -> None:
+    (tmp_path / "root" / "a::b").mkdir(parents=True)
+    identity = next(iter(Repository([tmp_path / "root"], namespaced=True).scan()))
+    assert (namespace_of(identity), plain_name(identity)) == (str(tmp_path / "root"), "a::b")
+    assert (namespace_of("a::b"), plain_name("a::b")) == ("", "a::b")
+
+
+def test_a_mistyped_repository_is_answered_with_the_one_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "model_repository").mkdir()
+
+    with pytest.raises(InvalidArgument, match=f"did you mean '{tmp_path}/model_repository'"):
+        Repository([tmp_path / "model_repositry"]).scan()
+    with pytest.raises(InvalidArgument, match=r"expected a directory of models that this user can read$"):
+        Repository([tmp_path / "other"]).scan()

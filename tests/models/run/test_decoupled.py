@@ -1,0 +1,238 @@
+"""The driver of a decoupled model: which streams are held, and that each of them is let go once."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from edge_serve.backends.base import Reply
+from edge_serve.clock import MonotonicClock
+from edge_serve.errors import Internal
+from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.models.run.decoupled import DecoupledDriver
+from edge_serve.models.run.driver import Driver, Job
+from edge_serve.models.run.statistics import new_statistics
+from edge_serve.scheduling.direct import DirectScheduler
+from edge_serve.workers.pool import BatchReply
+
+
+class Model:
+    """The workers' side: remembers what it is told."""
+
+    numbers = (0,)
+
+    def __init__(self, timeout: float = 0.0) -> None:
+        self.timeout = timeout
+        self.batches: list[int] = []
+        self.told: list[tuple[Any, ...]] = []
+
+    def execute(self, instance: int, batch_id: int, requests: list[InferRequest], each: bool = False) -> None:
+        self.batches.append(batch_id)
+
+    def running_since_ns(self) -> int | None:
+        return time.monotonic_ns()
+
+    def cancel(self, instance: int, batch_id: int, position: int) -> None:
+        self.told.append(("cancel", batch_id, position))
+
+    def hold(self, instance: int, batch_id: int, position: int, held: bool) -> None:
+        self.told.append(("hold" if held else "go on", instance, batch_id, position))
+
+
+class Scene:
+    """A driver with one stream that is open."""
+
+    def __init__(self, timeout: float = 0.0, kind: type[Driver] = DecoupledDriver) -> None:
+        self.responses: list[InferResponse] = []
+        self.model = Model(timeout)
+        loop = asyncio.get_running_loop()
+        scheduler = DirectScheduler(1)
+        self.driver = kind("m", "1", scheduler, new_statistics(), MonotonicClock(), loop)
+        self.driver.model = self.model  # type: ignore[assignment]  # what the driver uses of it
+        self.job: Job = self.driver.submit(InferRequest("m", id="a"), 1, None, self.responses.append)
+
+    @property
+    def batch(self) -> int:
+        return self.model.batches[0]
+
+    def respond(self, final: bool = False) -> None:
+        assert isinstance(self.driver, DecoupledDriver)
+        self.driver.on_partial(0, self.batch, 0, Reply(), final, None)
+
+    def return_from_execute(self) -> None:
+        self.driver.on_reply(0, BatchReply(self.batch, 10, 20, 30, 40, [Reply()]))
+
+
+def play(story: Callable[[], None]) -> None:
+    async def work() -> None:
+        story()
+
+    asyncio.run(work())
+
+
+def test_a_batch_runs_until_the_last_response_to_its_requests() -> None:
+    def story() -> None:
+        scene = Scene()
+        assert scene.driver.oldest_batch_seconds() is not None
+        scene.return_from_execute()
+        scene.respond()
+        age = scene.driver.oldest_batch_seconds()
+        assert age is not None
+        assert 0 < age < 10
+        scene.respond(final=True)
+        assert scene.driver.oldest_batch_seconds() is None
+
+    play(story)
+
+
+def test_a_stream_is_held_and_goes_on_each_once() -> None:
+    def story() -> None:
+        scene = Scene()
+        for held in (False, True, True, False, False):
+            assert scene.job.hold(held)
+        assert scene.model.told == [("hold", 0, scene.batch, 0), ("go on", 0, scene.batch, 0)]
+
+    play(story)
+
+
+@pytest.mark.parametrize("end", ["final", "cancel"])
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_stream_that_is_held_is_let_go_when_it_ends(end: str, returned: bool) -> None:
+    def story() -> None:
+        scene = Scene()
+        scene.respond()
+        if returned:
+            scene.return_from_execute()
+        scene.job.hold(True)
+        if end == "final":
+            scene.respond(final=True)
+        else:
+            scene.job.cancel()
+        assert ("go on", 0, scene.batch, 0) in scene.model.told
+        told = len(scene.model.told)
+
+        if end == "final":
+            assert scene.job.hold(True)  # its client still reads
+            scene.job.hold(False)
+            assert len(scene.model.told) == told
+
+    play(story)
+
+
+def test_a_stream_that_ended_and_one_whose_worker_died_need_no_word() -> None:
+    def story() -> None:
+        scene = Scene()
+        scene.respond(final=True)
+        assert scene.model.told == []
+
+        scene = Scene()
+        scene.return_from_execute()
+        scene.job.hold(True)
+        scene.driver.on_lost(0, Internal("died"))
+        assert scene.job.hold(False)
+        assert [told[0] for told in scene.model.told] == ["hold"]
+        assert scene.responses[-1].final
+
+    play(story)
+
+
+def test_the_time_in_which_a_stream_is_held_does_not_count() -> None:
+    async def work() -> None:
+        scene = Scene(timeout=0.1)
+        scene.respond()
+        scene.return_from_execute()
+        scene.job.hold(True)
+        await asyncio.sleep(0.2)
+        assert not scene.responses[-1].final
+
+        scene.job.hold(False)
+        while not scene.responses[-1].final:
+            await asyncio.sleep(0.01)
+        error = scene.responses[-1].error
+        assert error is not None
+        assert "execution_timeout_ms (100)" in error.message
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+def test_an_ordinary_model_cannot_be_held() -> None:
+    def story() -> None:
+        assert not Scene(kind=Driver).job.hold(True)
+
+    play(story)
+
+
+@pytest.mark.parametrize("end", ["final", "lost"])
+def test_no_clock_runs_on_for_a_stream_that_has_ended(end: str) -> None:
+    async def story() -> None:
+        scene = Scene(timeout=1000.0)
+        driver = weakref.ref(scene.driver)
+        if end == "final":
+            scene.respond(final=True)
+            scene.return_from_execute()
+        else:
+            scene.driver.on_lost(0, Internal("died"))
+        scene.driver.give_up(Internal("closed"))
+        del scene
+        gc.collect()
+        assert driver() is None
+
+    asyncio.run(story())
+
+
+def test_an_instance_that_retires_is_free_when_its_last_stream_has_ended() -> None:
+    async def story() -> None:
+        scene, free = Scene(), list[str]()
+        scene.driver.retire_instance(0, lambda: free.append("free"))
+        scene.return_from_execute()
+        await asyncio.sleep(0.01)
+        assert not free, "its sender still sends"
+        scene.respond(final=True)
+        await asyncio.sleep(0.01)
+        assert free == ["free"]
+
+    asyncio.run(story())
+
+
+class Memory:
+    """A lease that counts its releases."""
+
+    view = memoryview(b"")
+    offset = 0
+    arena: object = None
+
+    def __init__(self) -> None:
+        self.released = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+
+@pytest.mark.parametrize("end", ["final", "error", "lost", "overrun"])
+def test_the_memory_of_inputs_is_released_once_with_the_last_response(end: str) -> None:
+    async def story() -> None:
+        scene, inputs = Scene(0.01 if end == "overrun" else 0.0), Memory()
+        assert isinstance(scene.driver, DecoupledDriver)
+        assert scene.driver.on_placed(0, scene.batch, 0, inputs)
+        scene.respond()
+        if end == "error":
+            scene.driver.on_reply(0, BatchReply(scene.batch, 10, 20, 30, 40, [Reply(error=Internal("no"))]))
+        else:
+            scene.return_from_execute()
+            assert inputs.released == 0
+            if end == "final":
+                scene.respond(final=True)
+            elif end == "lost":
+                scene.driver.on_lost(0, Internal("it died"))
+            else:
+                await asyncio.sleep(0.05)
+        assert inputs.released == 1
+        assert not scene.driver.on_placed(0, scene.batch, 0, inputs)  # the stream has ended
+
+    asyncio.run(story())

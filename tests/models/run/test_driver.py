@@ -1,0 +1,527 @@
+"""The driver: what it hands to the worker, whom it answers, and that memory is given back once, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from edge_serve.backends.base import Reply
+from edge_serve.clock import MonotonicClock
+from edge_serve.errors import Cancelled, Internal, Unavailable
+from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.models.run import outage as absence
+from edge_serve.models.run.driver import Driver, Job
+from edge_serve.models.run.statistics import new_statistics
+from edge_serve.scheduling.core import DynamicBatching, QueuePolicy, Scheduler
+from edge_serve.scheduling.direct import DirectScheduler
+from edge_serve.scheduling.dynamic import DynamicScheduler
+from edge_serve.scheduling.ordering import ResponseOrder
+from edge_serve.tensors import DataType, Tensor
+from edge_serve.workers.pool import BatchReply
+from tests.leases import Slot
+
+PATIENCE = 10.0
+
+
+class Model:
+    """The workers' side: remembers what it is given."""
+
+    def __init__(self, scene: Scene, instances: int) -> None:
+        self.numbers = range(instances)
+        self.batches: list[tuple[int, int, list[InferRequest]]] = []
+        self.cancelled: list[tuple[int, int]] = []
+        self._scene = scene
+
+    def execute(self, instance: int, batch_id: int, requests: list[InferRequest], each: bool = False) -> None:
+        self.batches.append((instance, batch_id, requests))
+        self._scene.events.append("execute " + " ".join(request.id for request in requests))
+
+    def running_since_ns(self) -> int | None:
+        return time.monotonic_ns() - 12_000_000_000
+
+    def cancel(self, instance: int, batch_id: int, position: int) -> None:
+        self.cancelled.append((batch_id, position))
+
+
+class Scene:
+    """A driver, its model, and the responses in the order in which they came."""
+
+    def __init__(
+        self, scheduler: Scheduler, instances: int = 1, *, ordered: bool = False, driver: type[Driver] = Driver
+    ) -> None:
+        self.events: list[str] = []
+        self.responses: list[InferResponse] = []
+        self.statistics = new_statistics()
+        order: ResponseOrder[Any] | None = ResponseOrder() if ordered else None
+        loop = asyncio.get_running_loop()
+        self.driver = driver("m", "1", scheduler, self.statistics, MonotonicClock(), loop, order)
+        self.model = Model(self, instances)
+        self.driver.model = self.model  # type: ignore[assignment]  # what the driver uses of it
+        self.slots: dict[str, Slot] = {}
+
+    def submit(self, id: str, **more: Any) -> Job:
+        slot = self.slots[id] = Slot()
+        return self.driver.submit(InferRequest("m", id=id, lease=slot, **more), 1, None, self._on_response)
+
+    def _on_response(self, response: InferResponse) -> None:
+        self.responses.append(response)
+        self.events.append(f"answer {response.id}")
+
+    def reply(self, number: int = 0, lease: Slot | None = None, *, errors: dict[str, Reply] | None = None) -> None:
+        """Batch `number` of those that were executed is done."""
+        instance, batch_id, requests = self.model.batches[number]
+        replies = [
+            (errors or {}).get(request.id) or Reply([Tensor("Y", DataType.INT8, (1,), b"\1")]) for request in requests
+        ]
+        self.driver.on_reply(instance, BatchReply(batch_id, 10, 20, 30, 40, replies, lease))
+
+    def answers(self) -> list[tuple[str, str]]:
+        """(id, error) of each response."""
+        return [(one.id, one.error.message if one.error else "") for one in self.responses]
+
+    def check(self) -> None:
+        """Each request that was answered has given its body back once, and others have not."""
+        answered = [one.id for one in self.responses]
+        assert len(set(answered)) == len(answered), "answered twice"
+        assert {id: slot.released for id, slot in self.slots.items()} == {id: int(id in answered) for id in self.slots}
+        assert self.driver.in_flight() == len(self.slots) - len(answered)
+
+
+def play(story: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        await asyncio.wait_for(story(), PATIENCE)
+
+    asyncio.run(limited())
+
+
+async def until(true: Callable[[], Any]) -> None:
+    while not true():
+        await asyncio.sleep(0.001)
+
+
+def batcher(rows: int = 4, **settings: Any) -> DynamicScheduler:
+    return DynamicScheduler(DynamicBatching(rows, **settings), 1)
+
+
+def test_the_age_of_the_oldest_batch_is_that_of_one_that_runs() -> None:
+    async def story() -> None:
+        scene = Scene(batcher(1))
+        assert scene.driver.oldest_batch_seconds() is None
+        scene.submit("a")
+        await until(lambda: scene.model.batches)
+        assert scene.driver.oldest_batch_seconds() == pytest.approx(12, abs=5)
+        scene.reply()
+        assert scene.driver.oldest_batch_seconds() is None
+
+    play(story)
+
+
+def test_the_last_reply_of_a_dead_worker_brings_it_no_further_batch() -> None:
+    async def story() -> None:
+        scene = Scene(batcher(1))
+        scene.submit("a")
+        scene.submit("b")
+        instance, batch_id, _ = scene.model.batches[0]
+        reply = BatchReply(batch_id, 10, 20, 30, 40, [Reply([Tensor("Y", DataType.INT8, (1,), b"\1")])], last=True)
+        scene.driver.on_reply(instance, reply)
+        scene.driver.on_lost(instance, Internal("dead"))
+        assert len(scene.model.batches) == 1
+        scene.driver.on_back(instance)
+        await until(lambda: len(scene.model.batches) == 2)
+        scene.reply(1)
+        assert scene.answers() == [("a", ""), ("b", "")]
+        scene.check()
+
+    play(story)
+
+
+def test_a_request_runs_at_once_and_its_answer_has_the_outputs_and_their_memory() -> None:
+    async def story() -> None:
+        here = Scene(DirectScheduler(1))
+        here.submit("a")
+        assert here.driver.in_flight() == 1
+        here.check()
+        outputs = Slot()
+        here.reply(lease=outputs)
+
+        (response,) = here.responses
+        assert (response.model_name, response.model_version, response.id, response.final) == ("m", "1", "a", True)
+        assert response.lease is outputs
+        assert [tensor.name for tensor in response.outputs] == ["Y"]
+        assert (here.statistics.success.count, here.statistics.execution_count, here.statistics.pending) == (1, 1, 0)
+        assert outputs.released == 0, "the door gives it back"
+        here.check()
+
+    play(story)
+
+
+def test_short_executions_that_come_together_while_the_instance_is_busy_travel_together() -> None:
+    async def story() -> None:
+        scheduler = DirectScheduler(1)
+        for _ in range(100):
+            scheduler.pace(10_000)
+        here = Scene(scheduler)
+        for id in "abc":
+            here.submit(id)
+        assert here.events == ["execute a"], "the others have time"
+        await until(lambda: len(here.model.batches) == 2)
+        assert here.events == ["execute a", "execute b c"]
+
+        for number in range(2):
+            here.reply(number)
+        assert here.events[2:] == ["answer a", "answer b", "answer c"]
+        here.check()
+
+    play(story)
+
+
+def test_the_instance_gets_its_next_batch_before_the_answers_are_given() -> None:
+    async def story() -> None:
+        here = Scene(batcher())
+        for id in "abc":
+            here.submit(id)
+        here.reply()
+
+        assert here.events == ["execute a", "execute b c", "answer a"]
+
+    play(story)
+
+
+def test_answers_that_share_memory_give_it_back_with_the_last() -> None:
+    async def story() -> None:
+        here = Scene(batcher())
+        for id in "abcd":
+            here.submit(id)
+        here.reply()
+        outputs = Slot()
+        here.reply(1, outputs)
+        leases = [response.lease for response in here.responses[1:]]
+
+        assert len(leases) == 3
+        for position, lease in enumerate(leases):
+            assert lease is not None
+            assert outputs.released == 0, position
+            lease.release()
+        assert outputs.released == 1
+
+    play(story)
+
+
+def test_a_queued_request_is_cancelled_at_once() -> None:
+    async def story() -> None:
+        here = Scene(batcher())
+        here.submit("a")
+        here.submit("b").cancel()
+
+        assert isinstance(here.responses[0].error, Cancelled)
+        assert here.responses[0].id == "b"
+        assert here.statistics.failures["CANCELED"] == 1
+        here.check()
+        here.reply()
+        assert len(here.model.batches) == 1
+        here.check()
+
+    play(story)
+
+
+def test_a_running_request_is_told_to_the_worker_and_answered_by_its_reply() -> None:
+    async def story() -> None:
+        here = Scene(batcher())
+        here.submit("a")
+        here.submit("b")
+        job = here.submit("c")
+        here.reply()
+        job.cancel()
+        (_, batch_id, _) = here.model.batches[1]
+
+        assert here.model.cancelled == [(batch_id, 1)]
+        here.check()
+        here.reply(1)
+        here.check()
+        job.cancel()
+        assert len(here.model.cancelled) == 1, "it is answered"
+
+    play(story)
+
+
+def test_an_error_of_one_request_leaves_the_others_of_its_batch_alone() -> None:
+    async def story() -> None:
+        here = Scene(batcher())
+        for id in "abc":
+            here.submit(id)
+        here.reply()
+        here.reply(1, errors={"b": Reply(error=Internal("no"))})
+
+        assert here.answers() == [("a", ""), ("b", "no"), ("c", "")]
+        assert (here.statistics.success.count, here.statistics.fail.count) == (2, 1)
+        here.check()
+
+    play(story)
+
+
+def test_what_a_model_answers_with_an_error_counts_as_executed() -> None:
+    async def story() -> None:
+        here = Scene(DirectScheduler(1))
+        here.submit("a")
+        here.reply(errors={"a": Reply(error=Internal("mine"), answered=True)})
+
+        assert here.answers() == [("a", "mine")]
+        assert (here.statistics.success.count, here.statistics.fail.count) == (1, 0)
+
+    play(story)
+
+
+def test_a_full_queue_refuses_before_submit_returns() -> None:
+    async def story() -> None:
+        here = Scene(batcher(default_policy=QueuePolicy(max_queue_size=1)))
+        for id in "ab":
+            here.submit(id)
+        here.submit("c").cancel()
+
+        assert [id for id, _ in here.answers()] == ["c"]
+        assert isinstance(here.responses[0].error, Unavailable)
+        assert (here.statistics.failures["REJECTED"], here.statistics.pending) == (1, 1)
+        here.check()
+
+    play(story)
+
+
+def test_a_delayed_batch_is_sent_when_its_time_has_come() -> None:
+    async def story() -> None:
+        here = Scene(batcher(preferred_batch_sizes=(4,), max_queue_delay_us=2_000))
+        here.submit("a")
+        here.submit("b")
+        assert here.model.batches == []
+        await until(lambda: here.model.batches)
+
+        assert here.events == ["execute a b"]
+
+    play(story)
+
+
+def test_answers_in_the_order_of_arrival_where_that_is_asked_for() -> None:
+    async def story() -> None:
+        here = Scene(DynamicScheduler(DynamicBatching(1), 3), 3, ordered=True)
+        for id in "abc":
+            here.submit(id)
+        here.reply(2)
+        here.reply(1, errors={"b": Reply(error=Internal("no"))})
+        assert here.responses == []
+        here.reply(0)
+
+        assert [id for id, _ in here.answers()] == ["a", "b", "c"]
+        here.check()
+
+    play(story)
+
+
+def test_a_lost_worker_fails_what_it_had_and_nothing_else() -> None:
+    async def story() -> None:
+        here = Scene(DynamicScheduler(DynamicBatching(1), 2), 2)
+        for id in "abc":
+            here.submit(id)
+        instance, _, (request,) = here.model.batches[0]
+        here.driver.on_lost(instance, Internal("it died"))
+
+        assert here.answers() == [(request.id, "it died")]
+        assert here.statistics.failures["BACKEND"] == 1
+        assert len(here.model.batches) == 2, "the lost instance gets nothing"
+        here.driver.on_back(instance)
+        assert here.model.batches[2][0] == instance
+        for number in (1, 2):
+            here.reply(number)
+        here.check()
+
+    play(story)
+
+
+def test_nobody_waits_for_ever_for_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(absence, "ABSENCE_SECONDS", 0.005)
+
+    async def story() -> None:
+        here = Scene(batcher())
+        here.driver.on_lost(0, Internal("it died"))
+        here.submit("a")
+        assert here.responses == []
+        await until(lambda: here.responses)
+        here.submit("b")
+
+        assert [type(one.error) for one in here.responses] == [Unavailable, Unavailable]
+        assert "has had no worker for 0.005 s" in here.answers()[0][1]
+        assert here.statistics.pending == 0
+        here.check()
+        here.driver.on_back(0)
+        here.submit("c")
+        here.reply()
+        assert here.answers()[2:] == [("c", "")]
+
+    play(story)
+
+
+def test_a_worker_that_is_back_in_time_finds_what_waited() -> None:
+    async def story() -> None:
+        here = Scene(batcher())
+        here.driver.on_lost(0, Internal("it died"))
+        here.submit("a")
+        here.driver.on_back(0)
+        assert here.events == ["execute a"]
+        here.reply()
+        here.submit("b")
+        here.reply(1)
+
+        assert here.answers() == [("a", ""), ("b", "")]
+
+    play(story)
+
+
+def test_stop_answers_what_was_accepted_and_then_says_so_once() -> None:
+    async def story() -> None:
+        here, idle = Scene(batcher()), []
+        here.submit("a")
+        here.submit("b")
+        here.driver.stop(lambda: idle.append(True))
+        here.submit("c")
+        assert here.answers()[0][0] == "c"
+        assert "Server is stopping" in here.answers()[0][1]
+        here.reply()
+        await asyncio.sleep(0)
+        assert idle == []
+        here.reply(1)
+        await until(lambda: idle)
+
+        here.check()
+        here.submit("d")
+        await asyncio.sleep(0)
+        assert idle == [True]
+
+    play(story)
+
+
+def test_an_idle_driver_is_idle_at_once() -> None:
+    async def story() -> None:
+        here, idle = Scene(batcher()), []
+        here.driver.stop(lambda: idle.append(True))
+        assert idle == [], "the caller goes on first"
+        await until(lambda: idle)
+
+    play(story)
+
+
+def test_giving_up_answers_everything() -> None:
+    async def story() -> None:
+        here = Scene(batcher())
+        for id in "abc":
+            here.submit(id)
+        here.driver.give_up(Unavailable("swapped"))
+
+        assert sorted(here.answers()) == [("a", "swapped"), ("b", "swapped"), ("c", "swapped")]
+        here.check()
+
+    play(story)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_callback_that_fails_leaves_the_rest_of_its_batch_answered(
+    ordered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        here = Scene(batcher(2), ordered=ordered)
+
+        def fail(response: InferResponse) -> None:
+            raise OSError("no descriptors")
+
+        here.submit("before")
+        here.driver.submit(InferRequest("m", id="a"), 1, None, fail)
+        here.submit("b")
+        here.reply()
+        here.reply(1, Slot())
+        assert here.answers() == [("before", ""), ("b", "")]
+        assert here.driver.in_flight() == 0
+        assert here.statistics.success.count == 3
+
+    play(story)
+    assert "no descriptors" in caplog.text
+
+
+def test_a_shared_slot_is_released_with_its_last_holder_however_often_one_releases() -> None:
+    async def story() -> None:
+        here = Scene(batcher(2))
+        for id in ("before", "a", "b"):
+            here.submit(id)
+        here.reply()
+        outputs = Slot()
+        here.reply(1, outputs)
+        first, second = (one.lease for one in here.responses[1:])
+        assert first is not None
+        assert second is not None
+        first.release()
+        first.release()
+        assert outputs.released == 0, "the other answer is still in it"
+        second.release()
+        assert outputs.released == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize("scheduler", [lambda: DirectScheduler(2), lambda: DynamicScheduler(DynamicBatching(1), 2)])
+def test_an_instance_that_retires_finishes_its_batch_and_the_others_take_the_rest(
+    scheduler: Callable[[], Scheduler],
+) -> None:
+    async def story() -> None:
+        here = Scene(scheduler(), 2)
+        for id in "abc":
+            here.submit(id)
+        first = here.model.batches[0][0]
+        free: list[int] = []
+        here.driver.retire_instance(first, lambda: free.append(first))
+        here.reply()
+        await until(lambda: free)
+        here.driver.add_instance(2)
+
+        assert {instance for instance, _, _ in here.model.batches[1:]} == {1 - first, 2}
+        for number in range(1, len(here.model.batches)):
+            here.reply(number)
+        assert sorted(here.answers()) == [("a", ""), ("b", ""), ("c", "")]
+        here.check()
+
+    play(story)
+
+
+def test_an_instance_that_retires_is_free_when_its_worker_dies_and_when_the_model_stops() -> None:
+    async def story() -> None:
+        for end in ("died", "stopped"):
+            here = Scene(DirectScheduler(2), 2)
+            here.submit("a")
+            instance = here.model.batches[0][0]
+            free: list[int] = []
+            here.driver.retire_instance(instance, partial(free.append, 1))
+            here.driver.stop(lambda: None)
+            if end == "died":
+                here.driver.on_lost(instance, Internal(end))
+            else:
+                here.reply()
+            await until(partial(len, free))
+            assert free == [1]
+
+    play(story)
+
+
+def test_when_the_last_instance_with_a_worker_retires_requests_do_not_wait_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(absence, "ABSENCE_SECONDS", 0.01)
+
+    async def story() -> None:
+        here = Scene(DirectScheduler(2), 2)
+        here.driver.on_lost(0, Internal("died"))
+        here.driver.retire_instance(1, lambda: None)
+        here.submit("a")
+        await until(lambda: here.responses)
+        assert "has had no worker" in here.answers()[0][1]
+
+    play(story)

@@ -1,0 +1,75 @@
+"""When nobody waits any longer for workers, with a loop whose timers ring when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edge_serve.models.run.outage import ABSENCE_SECONDS, Absence
+
+
+class Timer:
+    """One that was set."""
+
+    def __init__(self, seconds: float, ring: Callable[[], None]) -> None:
+        self.seconds, self.ring = seconds, ring
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Scene:
+    """The absence of a model's workers; `told` is how often it was said to be long."""
+
+    def __init__(self) -> None:
+        self.timers: list[Timer] = []
+        self.told = 0
+        self.absence = Absence("m", self, self._tell)  # type: ignore[arg-type]  # what it uses of a loop
+
+    def call_later(self, seconds: float, ring: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(seconds, ring))
+        return self.timers[-1]
+
+    def _tell(self) -> None:
+        self.told += 1
+
+
+def test_it_begins_when_the_last_instance_is_lost() -> None:
+    here = Scene()
+    here.absence.lost(0, 2)
+    here.absence.lost(0, 2)
+    assert here.timers == []
+    here.absence.lost(1, 2)
+    here.absence.lost(1, 2)
+
+    (timer,) = here.timers
+    assert timer.seconds == ABSENCE_SECONDS
+    assert not here.absence.is_long
+    timer.ring()
+    assert here.absence.is_long
+    assert here.told == 1
+    assert "model 'm' has had no worker for 5 s" in here.absence.error().message
+
+
+def test_one_instance_that_is_back_ends_it() -> None:
+    here = Scene()
+    here.absence.lost(0, 1)
+    here.timers[0].ring()
+    here.absence.back(0)
+    assert not here.absence.is_long
+    here.absence.lost(0, 1)
+    here.absence.back(0)
+
+    assert len(here.timers) == 2
+    assert here.timers[1].cancelled, "one that has ended must not ring"
+
+
+def test_what_nobody_needs_to_know_does_not_ring() -> None:
+    here = Scene()
+    here.absence.stop()
+    here.absence.lost(0, 1)
+    here.absence.stop()
+    here.absence.lost(0, 1)
+
+    (timer,) = here.timers
+    assert timer.cancelled

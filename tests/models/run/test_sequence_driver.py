@@ -1,0 +1,80 @@
+"""The driver of stateful models: what comes together is decided on together, and nothing is forgotten for that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from edge_serve.errors import Unavailable
+from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
+from edge_serve.models.run.sequence_driver import GatheringDriver
+from edge_serve.scheduling.core import SequenceBatching
+from edge_serve.scheduling.sequence_direct import DirectSequences
+from edge_serve.scheduling.sequence_oldest import OldestSequences
+from edge_serve.scheduling.sequences import SequenceScheduler
+from tests.models.run.test_driver import Scene, play, until
+
+BOTH = SEQUENCE_START | SEQUENCE_END
+Kind = Callable[[SequenceBatching, int], SequenceScheduler]
+
+
+@pytest.fixture(params=[DirectSequences, OldestSequences])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    scheduler: Kind = request.param
+    return scheduler
+
+
+def scene(kind: Kind, rows: int = 1) -> Scene:
+    """One instance; a sequence that is not heard of keeps its seat for a minute."""
+    batching = SequenceBatching(max_batch_size=rows, max_sequence_idle_us=60_000_000)
+    return Scene(kind(batching, 1), driver=GatheringDriver)
+
+
+def test_what_comes_together_travels_together_and_what_comes_meanwhile_follows(kind: Kind) -> None:
+    async def story() -> None:
+        here = scene(kind, rows=4)
+        for id in "ab":
+            here.submit(id, correlation_id=id, flags=BOTH)
+        await until(lambda: here.model.batches)
+        for id in "cd":
+            here.submit(id, correlation_id=id, flags=BOTH)
+        here.reply()
+        assert here.events == ["execute a b", "execute c d", "answer a", "answer b"]
+        here.check()
+
+    play(story)
+
+
+@pytest.mark.parametrize("limit", ["deadline_ns", "timeout_us"])
+def test_the_time_of_a_request_ends_while_every_instance_works(kind: Kind, limit: str) -> None:
+    async def story() -> None:
+        here = scene(kind)
+        here.submit("a", correlation_id=1, flags=SEQUENCE_START)
+        await until(lambda: here.model.batches)
+        until_when = {"timeout_us": 20_000, "deadline_ns": time.monotonic_ns() + 20_000_000}[limit]
+        here.submit("b", correlation_id=2, flags=BOTH, **{limit: until_when})
+        await until(lambda: here.responses)
+        assert (here.responses[0].id, type(here.responses[0].error)) == ("b", Unavailable)
+        here.reply()
+        here.check()
+
+    play(story)
+
+
+def test_who_waits_for_a_seat_runs_when_the_sequence_that_has_it_starts_anew_elsewhere(kind: Kind) -> None:
+    async def story() -> None:
+        here = scene(kind)
+        here.submit("a", correlation_id=1, flags=SEQUENCE_START)
+        await until(lambda: here.model.batches)
+        here.reply()
+        here.submit("b", correlation_id=2, flags=BOTH)
+        await asyncio.sleep(0.01)  # decided: there is no seat
+        here.driver.end_sequence(1)
+        await until(lambda: len(here.model.batches) == 2)
+        here.reply(1)
+        here.check()
+
+    play(story)
