@@ -36,10 +36,10 @@ from edge_serve.models.load.loading import KILL_SECONDS, Loader, LoaderOptions
 from edge_serve.models.repository.repository import Found, Repository, versions
 from edge_serve.models.repository.version_policy import choose
 from edge_serve.service import Service
-from edge_serve.workers.arena import Budget
-from edge_serve.workers.environments import Environments
-from edge_serve.workers.pool import Hooks, Limits, Workers
-from edge_serve.workers.sandbox import Sandbox
+from edge_serve.workers.front.pool import Hooks, Limits, Workers
+from edge_serve.workers.launch.environments import Environments
+from edge_serve.workers.launch.sandbox import Sandbox
+from edge_serve.workers.memory.arena import Budget
 
 #: tensor memory for warm-up requests
 CHECK_BYTES = 1 << 30

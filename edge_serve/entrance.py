@@ -31,8 +31,8 @@ from edge_serve.transport.http.metrics import LIMITS, MetricsApplication
 from edge_serve.transport.http.server import HttpServer
 from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
-from edge_serve.workers.arena import Budget
-from edge_serve.workers.codec import Codec
+from edge_serve.workers.codec.codec import Codec
+from edge_serve.workers.memory.arena import Budget
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc_service.server import GrpcServer

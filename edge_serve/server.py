@@ -57,16 +57,16 @@ from edge_serve.systemd.safe_mode import CrashWatch
 from edge_serve.systemd.supervisor import Supervisor, Watched
 from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.door.listeners import advice_on_listening
-from edge_serve.workers.arena import Budget
-from edge_serve.workers.awake import Awake
-from edge_serve.workers.codec import Codec
-from edge_serve.workers.environments import Environments
-from edge_serve.workers.neighbours import Neighbours
-from edge_serve.workers.pool import Hooks, Workers
-from edge_serve.workers.pool import Limits as WorkerLimits
-from edge_serve.workers.sandbox import Sandbox, keep_out
-from edge_serve.workers.selector import AwakeSelector
-from edge_serve.workers.trimming import trim_idle
+from edge_serve.workers.codec.codec import Codec
+from edge_serve.workers.front.free_cores import Neighbours
+from edge_serve.workers.front.pool import Hooks, Workers
+from edge_serve.workers.front.pool import Limits as WorkerLimits
+from edge_serve.workers.front.selector import AwakeSelector
+from edge_serve.workers.launch.environments import Environments
+from edge_serve.workers.launch.sandbox import Sandbox, keep_out
+from edge_serve.workers.memory.arena import Budget
+from edge_serve.workers.memory.trimming import trim_idle
+from edge_serve.workers.wire.busy_poll import Awake
 
 log = logging.getLogger(__name__)
 

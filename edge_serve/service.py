@@ -39,7 +39,7 @@ from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.tracing.tracing import Tracing
-from edge_serve.workers.regions import Regions
+from edge_serve.workers.memory.regions import Regions
 
 log = logging.getLogger(__name__)
 

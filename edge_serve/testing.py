@@ -29,7 +29,7 @@ from edge_serve.messages.infer import InferRequest, InferResponse, Parameter, Re
 from edge_serve.models.repository.repository import versions
 from edge_serve.models.run.reshape import reshape_inputs, reshape_outputs
 from edge_serve.protocol.inference.validate import validate
-from edge_serve.workers.mismatch import Mismatches
+from edge_serve.workers.child.mismatch import Mismatches
 
 #: how long a decoupled model may take until its final response, seconds
 FINAL_SECONDS = 10.0

@@ -35,7 +35,7 @@ LAYERS = {
 FREE = {0, 7}
 
 #: where a worker process starts, and the backends it may load
-WORKER_STARTS = ("edge_serve.workers.main", "edge_serve.backends.")
+WORKER_STARTS = ("edge_serve.workers.child.main", "edge_serve.backends.")
 #: what worker-side code may import beside the standard library and edge_serve
 WORKER_LIBRARIES = {"numpy"}
 #: a backend's own library, imported in its own file only
@@ -233,11 +233,11 @@ def test_a_planted_breach_of_the_layers_is_found(module: str, source: str, compl
         ("edge_serve.backends.mine", "def f():\n    from google.protobuf import text_format"),
         ("edge_serve.backends.mine", "import onnxruntime"),
         ("edge_serve.tensors", "import orjson"),
-        ("edge_serve.workers.main", "import psutil"),
+        ("edge_serve.workers.child.main", "import psutil"),
     ],
 )
 def test_a_planted_library_on_the_workers_side_is_found(module: str, source: str) -> None:
-    sources = {"edge_serve.workers.main": "import edge_serve.tensors", "edge_serve.tensors": "import numpy"}
+    sources = {"edge_serve.workers.child.main": "import edge_serve.tensors", "edge_serve.tensors": "import numpy"}
     assert worker_breaches(sources) == []
     (breach,) = worker_breaches({**sources, module: source})
     assert breach.startswith(module)

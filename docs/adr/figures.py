@@ -36,9 +36,9 @@ from edge_serve.tensors import Buffer, DataType, Tensor
 from edge_serve.transport.grpc.call import GrpcCall, Unary
 from edge_serve.transport.grpc.call_head import Asked, GrpcSettings, Understanding
 from edge_serve.transport.grpc_service.infer import GrpcInference
-from edge_serve.workers.arena import Arena, Budget
-from edge_serve.workers.execute import decode_execute, encode_execute
-from edge_serve.workers.layout import Layout
+from edge_serve.workers.memory.arena import Arena, Budget
+from edge_serve.workers.wire.execute import decode_execute, encode_execute
+from edge_serve.workers.wire.layout import Layout
 
 PICTURE = 1 * 3 * 224 * 224 * 4
 LARGE = 8 << 20

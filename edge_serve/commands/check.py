@@ -18,7 +18,7 @@ from edge_serve import __version__, check
 from edge_serve.commands.options import OptionParser, seconds
 from edge_serve.config.setting_kinds import REPOSITORY
 from edge_serve.errors import EdgeServeError
-from edge_serve.workers.environments import own_interpreter
+from edge_serve.workers.launch.environments import own_interpreter
 
 GOOD, BAD = 0, 1
 #: of the JSON document; raised when a member changes its meaning or goes

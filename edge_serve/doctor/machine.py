@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from edge_serve.doctor.finding import Finding
-from edge_serve.workers import landlock
+from edge_serve.workers.launch import landlock
 
 _MIB = 1 << 20
 #: free bytes and share of a disk below which something will fail soon

@@ -15,7 +15,7 @@ from edge_serve.config.json_form import model_config_from_json, model_config_to_
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.init.config_text import config_text
 from edge_serve.init.directory import Place
-from edge_serve.workers.pool import Workers
+from edge_serve.workers.front.pool import Workers
 
 BACKEND = "onnxruntime"
 _FILE = "model.onnx"

@@ -16,8 +16,8 @@ class LikeLines(logging.Filter):
     """Filter of one handler: of like records (`kind_of`) only as many pass as the limiter allows.
 
     Lines below a warning pass, because events of the server cause them and not single requests; those that come again
-    with each restart of a worker do not. What models print passes within the worker's limit (workers/output.py), until
-    it has been the same for a minute.
+    with each restart of a worker do not. What models print passes within the worker's limit (workers/front/output.py),
+    until it has been the same for a minute.
 
     Args:
         handler: writes how many lines were suppressed.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from edge_serve.messages.about import CHATTER, FIELDS, RECURS
-from edge_serve.workers.output import Rate
+from edge_serve.workers.front.output import Rate
 
 Line = TypeVar("Line")
 

@@ -18,7 +18,7 @@ RECURS = "recurs"
 OUTPUT = "output"
 
 #: loggers whose lines are the models' own words
-CHATTER = frozenset(("edge_serve.model", "edge_serve.workers.output"))
+CHATTER = frozenset(("edge_serve.model", "edge_serve.workers.front.output"))
 
 
 def about(model: str, version: str | int = "", request_id: str = "") -> dict[str, str]:

@@ -33,7 +33,7 @@ class Place:
 
 
 class Regions(Protocol):
-    """The shared memory that clients have registered (workers/regions.py)."""
+    """The shared memory that clients have registered (workers/memory/regions.py)."""
 
     def find(self, name: str, offset: int, size: int, label: str = "") -> Place:
         """A part of region `name`.

@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
+from edge_serve.aio.stalls import Stalls
 from edge_serve.aio.turns import gathered
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.extras.cached_runner import CachedRunner
 from edge_serve.models.run.driver import Driver
 from edge_serve.systemd.watchdog import WAKE_SECONDS, Facts
-from edge_serve.workers.pool import Workers
-from edge_serve.workers.stalls import Stalls
+from edge_serve.workers.front.pool import Workers
 
 log = logging.getLogger(__name__)
 

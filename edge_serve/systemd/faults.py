@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from edge_serve.models.control.registry import Registry
 from edge_serve.scheduling.core import NOTHING, Decision
-from edge_serve.workers import process
+from edge_serve.workers.front import process
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from edge_serve.systemd.facts import FactReader
 from edge_serve.systemd.safe_mode import CrashWatch
 from edge_serve.systemd.standing import Phase, status_line
 from edge_serve.systemd.watchdog import Withhold, decide, time_of
-from edge_serve.workers.cgroups import find_groups
-from edge_serve.workers.pool import Workers
+from edge_serve.workers.front.pool import Workers
+from edge_serve.workers.launch.cgroups import find_groups
 
 log = logging.getLogger(__name__)
 

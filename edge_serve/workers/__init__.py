@@ -1,6 +1,6 @@
 """The processes in which models run, and the memory that they share with the front end.
 
-    front end                                          worker process (`python -m edge_serve.workers.main`)
+    front end                                          worker process (`python -m edge_serve.workers.child.main`)
     pool      Workers: the room's face                 main      starts, dispatches control frames, ends
     opened    OpenedModel: its instances come and go
     worker    holds models, is restarted               instance  receives a batch, calls the backend, replies

@@ -12,7 +12,7 @@ import pytest
 from edge_serve.doctor import machine
 from edge_serve.doctor.finding import Finding, all_good, as_document, as_text
 from edge_serve.doctor.machine import disk, examine_backends, examine_disks, examine_machine
-from edge_serve.workers import landlock
+from edge_serve.workers.launch import landlock
 
 
 def of_machine(topic: str) -> Finding:

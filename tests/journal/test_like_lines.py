@@ -11,7 +11,7 @@ import pytest
 from edge_serve.journal.like_lines import LikeLines
 from edge_serve.messages.about import RECURS, about
 
-CHATTER = "edge_serve.workers.output"
+CHATTER = "edge_serve.workers.front.output"
 
 
 class Text:
@@ -53,7 +53,7 @@ class Text:
     [
         ("edge_serve.models.run.driver", logging.ERROR, {}),
         ("edge_serve.model", logging.WARNING, {}),
-        ("edge_serve.workers.worker", logging.INFO, {RECURS: "1"}),
+        ("edge_serve.workers.front.worker", logging.INFO, {RECURS: "1"}),
         (CHATTER, logging.INFO, {RECURS: "1"}),
     ],
 )

@@ -142,7 +142,7 @@ def test_a_lenient_limiter_holds_nothing_back_for_a_minute() -> None:
 
 def test_addresses_in_memory_do_not_make_lines_of_a_model_differ() -> None:
     first, second = (
-        logging.LogRecord("edge_serve.workers.output", logging.INFO, "x.py", 1, text, (), None)
+        logging.LogRecord("edge_serve.workers.front.output", logging.INFO, "x.py", 1, text, (), None)
         for text in ("m: Current thread 0x00007f3a (most recent call first):", "m: Current thread 0x00007fbc (most "
                      "recent call first):")
     )  # fmt: skip

@@ -62,7 +62,7 @@ def test_a_picture_without_a_pixel_is_refused(steps: Any, shape: tuple[int, ...]
 
 
 def test_the_labels_are_its_own_and_those_of_the_network(steps: Any, tmp_path: Path) -> None:
-    """A worker may not read files of other models (workers/sandbox.py)."""
+    """A worker may not read files of other models (workers/launch/sandbox.py)."""
     shutil.copytree(SCRIPT.parents[1], tmp_path / "text_steps")
     model = steps.TritonPythonModel()
 

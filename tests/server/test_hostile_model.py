@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from deploy.program import CHECKOUT
-from edge_serve.workers import landlock
+from edge_serve.workers.launch import landlock
 from tests.certificates import Authority
 from tests.server.hostile import CONFIG, MODEL, question, results
 from tests.server.running import Running, python_model, running

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edge_serve.workers.frames import Kind, frame
+from edge_serve.workers.wire.frames import Kind, frame
 from tests.server.running import PATIENCE, Running, python_model, running
 from tests.server.test_bad_python_models import CONFIG, MODEL, infer
 from tests.workers.test_hostile import TEXTS, Dice

@@ -35,7 +35,7 @@ def test_modules_in_the_working_directory_are_not_imported(tmp_path: Path) -> No
         assert [server.add_sub(name)[0] for name in ("plain", "folder", "archive")] == [200, 200, 200]
         many = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 16], "data": [1] * 200_000}]}
         assert server.post("/v2/models/plain/infer", many)[0] != 200  # too many; a codec has read them
-        assert "edge_serve.workers.codec_main" in "".join(
+        assert "edge_serve.workers.codec.main" in "".join(
             Path(f"/proc/{pid}/cmdline").read_text() for pid in server.workers()
         )
 

@@ -19,7 +19,7 @@ from edge_serve.models.control.registry import Registry
 from edge_serve.service import Service
 from edge_serve.systemd import supervisor
 from edge_serve.systemd.notify import Notifier, quiet
-from edge_serve.workers.pool import Workers
+from edge_serve.workers.front.pool import Workers
 from tests.server.running import ADD_SUB, PATIENCE, python_model
 from tests.systemd.manager import Message, find_ports, mailbox, ready, supervised
 

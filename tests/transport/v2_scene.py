@@ -19,8 +19,8 @@ from edge_serve.protocol.http1.head import Head, HeadParser, MessageLimits
 from edge_serve.tensors import Buffer, DataType, Tensor
 from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
-from edge_serve.workers.arena import Arena
-from edge_serve.workers.regions import Regions
+from edge_serve.workers.memory.arena import Arena
+from edge_serve.workers.memory.regions import Regions
 
 JSON, PLAIN, BINARY = "application/json", "text/plain", "application/octet-stream"
 SIGNATURE = Signature(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.workers import process as process_module
-from edge_serve.workers.environments import Interpreter
+from edge_serve.workers.front import process as process_module
+from edge_serve.workers.launch.environments import Interpreter
 
 #: a kind and a payload, sent with the number of the question that they answer; or bytes that are sent as they are
 Said = tuple[int, bytes] | bytes

@@ -13,11 +13,11 @@ from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, NotFound, Unavailable
 from edge_serve.messages.infer import NULL_SEAT, InferRequest, Parameter, RequestedOutput
 from edge_serve.tensors import DataType, Tensor, join_bytes
-from edge_serve.workers.arena import Arena, Budget
-from edge_serve.workers.execute import Batch, decode_execute, encode_execute
-from edge_serve.workers.frames import HEADER_SIZE, FrameError, parse_header
-from edge_serve.workers.layout import INLINE, Layout
-from edge_serve.workers.reply import REPLY_HEAD, OutputRoom, decode_answers, encode_reply
+from edge_serve.workers.memory.arena import Arena, Budget
+from edge_serve.workers.wire.execute import Batch, decode_execute, encode_execute
+from edge_serve.workers.wire.frames import HEADER_SIZE, FrameError, parse_header
+from edge_serve.workers.wire.layout import INLINE, Layout
+from edge_serve.workers.wire.reply import REPLY_HEAD, OutputRoom, decode_answers, encode_reply
 from tests.workers.harness import config
 
 LAYOUT = Layout(config())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.workers.pool import Limits
+from edge_serve.workers.front.pool import Limits
 from tests.workers.harness import config, request, run, serving, survives, values
 
 

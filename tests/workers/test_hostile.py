@@ -18,15 +18,15 @@ from edge_serve.messages.infer import InferRequest
 from edge_serve.metrics.custom import CustomMetrics
 from edge_serve.models.extras.calls import Calls
 from edge_serve.models.versions.served import Served
-from edge_serve.workers.calls import CALL_HEAD
-from edge_serve.workers.desk import Caller, Desk
-from edge_serve.workers.frames import HEADER, LONGEST, NEED, VERSION, Frame, FrameError, Kind, frame
-from edge_serve.workers.layout import TENSOR
-from edge_serve.workers.pool import Hooks, Limits
-from edge_serve.workers.reply import ANSWER, FINAL, NULL, PARTIAL_HEAD, REPLY_HEAD
+from edge_serve.workers.front.bls_broker import Caller, Desk
+from edge_serve.workers.front.pool import Hooks, Limits
+from edge_serve.workers.wire.calls import CALL_HEAD
+from edge_serve.workers.wire.frames import HEADER, LONGEST, NEED, VERSION, Frame, FrameError, Kind, frame
+from edge_serve.workers.wire.layout import TENSOR
+from edge_serve.workers.wire.reply import ANSWER, FINAL, NULL, PARTIAL_HEAD, REPLY_HEAD
+from tests.workers.front.test_channel import peer
 from tests.workers.harness import config, request, run, serving
 from tests.workers.hostile import Plan, Said, run_hostile_processes
-from tests.workers.test_channel import peer
 
 SEEDS = 25
 #: of the tests that start no process

@@ -13,8 +13,8 @@ import pytest
 
 from edge_serve.backends.base import InstanceSpec
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
-from edge_serve.workers.arena import Arena, Budget
-from edge_serve.workers.pool import Limits, Workers
+from edge_serve.workers.front.pool import Limits, Workers
+from edge_serve.workers.memory.arena import Arena, Budget
 from tests.processes import started_here
 from tests.workers.harness import Recorder, config, request, run, serving, spec, survives
 

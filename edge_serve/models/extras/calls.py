@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from edge_serve.aio.bulk_copy import copy, work
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, RequestedOutput
 from edge_serve.messages.trace import Trace
@@ -30,10 +31,9 @@ from edge_serve.models.run.ticket import Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.tensors import Tensor
-from edge_serve.workers.arena import Slot
-from edge_serve.workers.beside import copy, work
-from edge_serve.workers.desk import Answer, Asked
-from edge_serve.workers.layout import INLINE, padded
+from edge_serve.workers.front.bls_broker import Answer, Asked
+from edge_serve.workers.memory.arena import Slot
+from edge_serve.workers.wire.layout import INLINE, padded
 
 #: how often a call of an ensemble is looked at: its next member may be in a circle
 LOOK_SECONDS = 0.1

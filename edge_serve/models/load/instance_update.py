@@ -19,7 +19,7 @@ from edge_serve.models.load.warmup import WarmupListener, warm_up
 from edge_serve.models.run.driver import Driver
 from edge_serve.models.versions.instance_group import Placed, compare, placed
 from edge_serve.models.versions.served import Served
-from edge_serve.workers.pool import OpenedModel
+from edge_serve.workers.front.pool import OpenedModel
 
 
 class Regrouping:

@@ -62,9 +62,9 @@ from edge_serve.scheduling.keys import shape_key_for
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.scheduling.policy import scheduler_for
 from edge_serve.scheduling.queued import QueuedScheduler
-from edge_serve.workers.arena import Arena, Budget
-from edge_serve.workers.cgroups import MEMORY_PARAMETER
-from edge_serve.workers.pool import Workers
+from edge_serve.workers.front.pool import Workers
+from edge_serve.workers.launch.cgroups import MEMORY_PARAMETER
+from edge_serve.workers.memory.arena import Arena, Budget
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from edge_serve.messages.about import DISPLAY, about
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.models.run.reshape import converted
 from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Tensor, element_count, from_array, join_bytes, split_bytes
-from edge_serve.workers.pool import BatchReply, OpenedModel
+from edge_serve.workers.front.pool import BatchReply, OpenedModel
 
 log = logging.getLogger(__name__)
 

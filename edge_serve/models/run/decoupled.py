@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from edge_serve.aio.callbacks import notify
+from edge_serve.aio.pausable_deadline import Patience
 from edge_serve.backends.base import Reply
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
@@ -21,7 +22,6 @@ from edge_serve.models.run.driver import Driver, Job
 from edge_serve.models.run.ticket import OnResponse
 from edge_serve.scheduling.core import Scheduler
 from edge_serve.scheduling.ordering import ResponseOrder
-from edge_serve.workers.patience import Patience
 
 
 @dataclass(slots=True)

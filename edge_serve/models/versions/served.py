@@ -24,8 +24,8 @@ from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.models.versions.instance_group import Placed
 from edge_serve.models.versions.lineage import Lineage
 from edge_serve.scheduling.keys import ShapeKey
-from edge_serve.workers.arena import Arena
-from edge_serve.workers.pool import OpenedModel
+from edge_serve.workers.front.pool import OpenedModel
+from edge_serve.workers.memory.arena import Arena
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
+from edge_serve.aio.bulk_copy import MOST_AT_ONCE, copy, drop
 from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, Room
@@ -14,8 +15,7 @@ from edge_serve.protocol.grpc.infer import GrpcInferDecoder
 from edge_serve.tensors import Shared, Tensor
 from edge_serve.transport.door.body_memory import ClaimedLease
 from edge_serve.transport.grpc.messages import Message
-from edge_serve.workers.beside import MOST_AT_ONCE, copy, drop
-from edge_serve.workers.layout import padded
+from edge_serve.workers.wire.layout import padded
 
 
 class Leasing(Protocol):

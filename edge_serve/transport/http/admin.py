@@ -10,7 +10,7 @@ from typing import Any
 from edge_serve.errors import PermissionDenied
 from edge_serve.transport.door.listeners import Listener
 from edge_serve.transport.http.server import HttpServer, closing_reply
-from edge_serve.workers.landlock import is_marked
+from edge_serve.workers.launch.landlock import is_marked
 
 _REFUSED = closing_reply(PermissionDenied("models may not administrate: this process descends from a worker"))
 _UCRED = struct.Struct("iii")

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from edge_serve.aio.bulk_copy import MOST_AT_ONCE, drop
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import Lease
 from edge_serve.protocol.http1.errors import RequestTimeout
@@ -30,7 +31,6 @@ from edge_serve.transport.http.replies import refuse, turn_away
 from edge_serve.transport.sockets.loop_socket import OverTls, Watched
 from edge_serve.transport.sockets.send_queue import SendQueue
 from edge_serve.transport.sockets.stream_socket import Wire
-from edge_serve.workers.beside import MOST_AT_ONCE, drop
 
 _log = logging.getLogger(__name__)
 

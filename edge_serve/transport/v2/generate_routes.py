@@ -21,7 +21,7 @@ from edge_serve.transport.v2.codec_offload import Ticket, elsewhere
 from edge_serve.transport.v2.generate import Answer, StreamTicket, Writer, check_encoding
 from edge_serve.transport.v2.head import Request
 from edge_serve.transport.v2.infer import InferService, OnResponse, Served
-from edge_serve.workers.codec_job import Body, Encoded, Refused
+from edge_serve.workers.codec.job import Body, Encoded, Refused
 
 
 class Codec(Protocol):

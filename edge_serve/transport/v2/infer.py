@@ -28,8 +28,8 @@ from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.codec_offload import Outcome, Ticket, elsewhere
 from edge_serve.transport.v2.generate import StreamTicket
 from edge_serve.transport.v2.head import JSON, PLAIN, Request
-from edge_serve.workers.arena import Arena
-from edge_serve.workers.codec_job import Body, Encoded, Refused
+from edge_serve.workers.codec.job import Body, Encoded, Refused
+from edge_serve.workers.memory.arena import Arena
 
 log = logging.getLogger(__name__)
 

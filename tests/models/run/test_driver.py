@@ -22,7 +22,7 @@ from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.dynamic import DynamicScheduler
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.tensors import DataType, Tensor
-from edge_serve.workers.pool import BatchReply
+from edge_serve.workers.front.pool import BatchReply
 from tests.leases import Slot
 
 PATIENCE = 10.0

@@ -10,7 +10,7 @@ from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder, Parts, Unreadable, cut
 from edge_serve.tensors import DataType
-from edge_serve.workers.regions import Regions
+from edge_serve.workers.memory.regions import Regions
 
 NO_REGIONS = Regions()
 

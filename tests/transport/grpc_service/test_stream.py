@@ -18,7 +18,7 @@ from edge_serve.transport.grpc.call_head import Asked
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc_service.stream import PAUSE_REQUESTS, InferStream, StreamOverrun
 from edge_serve.transport.sockets import backlog
-from edge_serve.workers.regions import Regions
+from edge_serve.workers.memory.regions import Regions
 from tests.transport.v2_scene import FakeLease, FakeServed
 
 _X = {"X": TensorSpec("X", DataType.UINT8, (-1,))}

@@ -1,0 +1,161 @@
+"""The worker's side of calls to other models: sends INFER, hands out the responses, lets go of their memory.
+
+Large inputs and outputs lie in the arena of the calling model: inputs that are there already are named by their place.
+Any thread may call; responses come on the control thread. Worker's side: the standard library and NumPy only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+import numpy as np
+
+from edge_serve.backends.host import Call, Cancel, OnReply
+from edge_serve.tensors import Buffer, Tensor
+from edge_serve.workers.child.own_threads import OwnThread
+from edge_serve.workers.wire.calls import decode_response, encode_call, encode_rest, room_of
+from edge_serve.workers.wire.frames import Frame, Kind, frame
+from edge_serve.workers.wire.layout import INLINE, padded
+
+#: data shorter than this is not looked for in the arena
+_SHORT = 1024
+
+
+class Home:
+    """The arena of the model that calls.
+
+    Args:
+        number: of the model, as the front end opened it.
+    """
+
+    def __init__(self, number: int, arena: memoryview) -> None:
+        self.number = number
+        self.arena = arena
+        self._start = _address(arena)
+
+    def place_of(self, data: Buffer) -> int:
+        """Where `data` lies in the arena; -1 = elsewhere."""
+        where = _address(data) - self._start
+        return where if where >= 0 and where + len(data) <= len(self.arena) else -1
+
+
+def _address(data: Buffer) -> int:
+    return int(np.frombuffer(data, np.uint8).ctypes.data)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call whose last response has not come; keeps its inputs alive. `seen` counts its responses."""
+
+    on_reply: OnReply
+    call: Call
+    seen: int = 0
+
+
+class Calling:
+    """The calls of this process.
+
+    Args:
+        send: sends a whole frame.
+        memory: asks the front end for a slot in the arena of a model: (number, bytes) -> (token, offset).
+
+    Attributes:
+        home: set once a model that is alone in its process is open; without it all tensors travel in frames.
+    """
+
+    def __init__(self, send: Callable[[bytes], None], memory: Callable[[int, int], tuple[int, int]]) -> None:
+        self.home: Home | None = None
+        self._send = send
+        self._memory = memory
+        self._numbers = itertools.count(1)
+        self._open: dict[int, _Open] = {}
+        self._lock = threading.Lock()
+        #: frames that finalizers have to send: they may run in a thread that is sending right now
+        self._later: SimpleQueue[bytes] = SimpleQueue()
+        self._sender: threading.Thread | None = None
+
+    def start(self, call: Call, on_reply: OnReply) -> Cancel:
+        """Ask; see `backends.host.Host.infer`.
+
+        Raises:
+            EdgeServeError: there is no memory for the inputs.
+            UnicodeEncodeError: see `encode_call`.
+        """
+        home = self.home
+        places, token = self._place(call.inputs, home)
+        number = next(self._numbers)
+        self._start_sender()
+        try:
+            data = encode_call(number, call, places, home.number if home else 0, token)
+        except ValueError:
+            self._later.put(frame(Kind.INFER_FREE, token))
+            raise
+        self._open[number] = _Open(on_reply, call)
+        self._send(data)
+        return lambda: self._cancel(number)
+
+    def _place(self, inputs: Sequence[Tensor], home: Home | None) -> tuple[list[int], int]:
+        """Where each input lies in the arena, and the token of the slot that was filled for that."""
+        if home is None:
+            return [-1] * len(inputs), 0
+        places = [home.place_of(tensor.data) if len(tensor.data) >= _SHORT else -1 for tensor in inputs]
+        loose = [index for index, where in enumerate(places) if where < 0]
+        if sum(len(inputs[index].data) for index in loose) <= INLINE:
+            return places, 0
+        token, offset = self._memory(home.number, sum(padded(len(inputs[index].data)) for index in loose))
+        for index in loose:
+            data = inputs[index].data
+            home.arena[offset : offset + len(data)] = data
+            places[index] = offset
+            offset += padded(len(data))
+        return places, token
+
+    def _cancel(self, number: int) -> None:
+        if number in self._open:
+            self._later.put(frame(Kind.INFER_CANCEL, number))
+
+    def on_response(self, received: Frame) -> None:
+        """INFER_RESPONSE arrived (control thread)."""
+        memory = self._outputs(received)
+        reply, final = decode_response(received, memory)
+        opened = self._open.get(received.id)
+        if opened is not None:
+            opened.on_reply(reply, final)
+            opened.seen += 1  # only now: `rest` must not count what has not woken the model yet
+            if final:
+                del self._open[received.id]
+
+    def rest(self, still: Callable[[], bool]) -> None:
+        """The instance goes on only when one of its calls is answered: tell which they are.
+
+        Args:
+            still: nothing has woken the model yet; asked after the calls were counted.
+        """
+        waiting = [(number, one.seen) for number, one in list(self._open.items())]
+        if waiting and still():
+            self._send(encode_rest(waiting))
+
+    def _outputs(self, received: Frame) -> memoryview:
+        """The slot of the outputs, which is free again when the last view of it is gone."""
+        room = room_of(received)
+        if self.home is None or not room.token:
+            return memoryview(b"")
+        owner = np.frombuffer(self.home.arena, np.uint8, room.nbytes, room.offset)
+        release = weakref.finalize(owner, self._later.put, frame(Kind.INFER_FREE, room.token))
+        release.atexit = False
+        return owner.data
+
+    def _start_sender(self) -> None:
+        with self._lock:
+            if self._sender is None:
+                self._sender = OwnThread(self._send_later, "calls")
+                self._sender.start()
+
+    def _send_later(self) -> None:
+        while True:
+            self._send(self._later.get())

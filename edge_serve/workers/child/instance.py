@@ -1,0 +1,336 @@
+"""One instance in the worker: receives a batch, calls the backend, replies. One thread each, blocking I/O.
+
+Worker's side: the standard library and NumPy only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+
+from edge_serve.backends.base import BackendInstance, BackendRequest, Reply, Timing
+from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.workers.child.cancellations import Cancellations, cancel_key
+from edge_serve.workers.child.mismatch import Mismatches
+from edge_serve.workers.child.paused_streams import Holds
+from edge_serve.workers.memory.shared_arenas import Borrowed
+from edge_serve.workers.wire.busy_poll import Wait
+from edge_serve.workers.wire.execute import Batch, decode_execute
+from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, NEED, Kind, frame
+from edge_serve.workers.wire.layout import INLINE, Layout
+from edge_serve.workers.wire.reply import OutputRoom, encode_partial, encode_reply
+from edge_serve.workers.wire.thread_policy import Waking
+
+_RECEIVE_BYTES = 64 * 1024
+#: Triton's words (core src/scheduler_utils.cc)
+TIMEOUT_EXPIRED = "Request timeout expired"
+
+
+class Receiver:
+    """Cuts a blocking stream into frames, each in memory of its own that starts on 16 bytes.
+
+    Models may keep arrays beyond their batch, so no frame's memory is used twice.
+    """
+
+    __slots__ = ("_buffer", "_have", "_socket", "_wait")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        self._have = 0
+        self._wait = Wait()
+
+    def receive(self, poll_us: int = 0) -> bytearray | None:
+        """The next frame with its header; None at the end of the stream.
+
+        Args:
+            poll_us: for how long to poll for it before going to sleep, where the last wait was short.
+        """
+        if not poll_us or self._have:
+            return self._receive()
+        clock, most = time.monotonic_ns, poll_us * 1000
+        began = clock()
+        end = began + self._wait.poll_ns(most)
+        while clock() < end and not self._is_there():
+            pass
+        received = self._receive()
+        self._wait.took(clock() - began, most)
+        return received
+
+    def _is_there(self) -> bool:
+        """Something, or the end: `_receive` need not sleep."""
+        try:
+            self._have = self._socket.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _receive(self) -> bytearray | None:
+        buffer, have, recv_into = self._buffer, self._have, self._socket.recv_into
+        while have < HEADER_SIZE:
+            count = recv_into(buffer[have:])
+            if not count:
+                return None
+            have += count
+        total = HEADER_SIZE + HEADER.unpack_from(buffer)[0]
+        if have >= total:
+            made = bytearray(buffer[:total])
+            if have > total:
+                buffer[: have - total] = bytes(buffer[total:have])
+            self._have = have - total
+            return made
+        made = bytearray(total)
+        made[:have] = buffer[:have]
+        rest = memoryview(made)[have:]
+        self._have = 0
+        while rest:
+            count = recv_into(rest)
+            if not count:
+                return None
+            rest = rest[count:]
+        return made
+
+
+class Instance:
+    """One executor and its data channel.
+
+    Args:
+        name: of the instance, as error texts quote it.
+        number: of the channel, as control frames name it.
+        borrowed: memory of other models.
+        mismatches: reports outputs that differ from the configuration; None = nothing does.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        sock: socket.socket,
+        layout: Layout,
+        arena: memoryview,
+        backend: BackendInstance,
+        borrowed: Borrowed | None = None,
+        mismatches: Mismatches | None = None,
+    ) -> None:
+        self.name = name
+        self.number = number
+        self.backend = backend
+        self._socket = sock
+        self._layout = layout
+        self._arena = arena
+        self._borrowed = borrowed
+        self._mismatches = mismatches
+        self._cancellations = Cancellations()
+        self._holds = Holds()
+        self._send_lock = threading.Lock()
+        self._tokens = itertools.count(1)
+        self._asked: dict[int, tuple[threading.Event, list[tuple[int, int, str]]]] = {}
+
+    def run(self) -> None:
+        """Serve until the front end closes the channel."""
+        receiver, waking = Receiver(self._socket), Waking()
+        try:
+            poll_us = 0
+            while (received := receiver.receive(poll_us)) is not None:
+                requests, poll_us = self._serve(received)
+                waking.asked(requests)
+        except OSError:  # the front end is gone: the control channel ends the process
+            pass
+        finally:
+            self._socket.close()
+
+    def _serve(self, received: bytearray) -> tuple[int, int]:
+        """Answer a batch; its requests, and for how many microseconds to poll for the next one."""
+        clock = time.monotonic_ns
+        start = clock()
+        layout, marks = self._layout, self._cancellations.marks
+        send = self._send_partial if layout.decoupled else None
+        try:
+            batch = decode_execute(layout, received, self._arena, marks, send, self._borrowed)
+        except Exception as fault:  # no memory, say
+            return self._refuse(received, fault)
+        if layout.decoupled:
+            self._cancellations.begin(batch.id, len(batch.requests))
+        timing = Timing()
+        ready = clock()
+        if batch.each:
+            replies, times = self._execute_each(batch, start)
+        else:
+            replies = self._execute(batch, timing, ready)
+            times = (start, timing.input_end_ns or ready, timing.output_start_ns or clock())
+        if batch.shared is not None:
+            for i, shared in batch.shared.items():
+                replies[i] = shared.answer(replies[i], batch.wanted[i])
+        data = self._encode(batch, replies, times)
+        with self._send_lock:
+            self._socket.sendall(data)
+        if layout.decoupled:
+            self._close_failed(batch, replies)
+        else:
+            self._cancellations.done(batch.id)
+        return len(batch.requests), batch.poll_us
+
+    def _refuse(self, received: bytearray, fault: Exception) -> tuple[int, int]:
+        """Answer a batch that cannot be read; the same as of `_serve`."""
+        _, _, _, count, batch_id = HEADER.unpack_from(received)
+        error = fault if isinstance(fault, EdgeServeError) else self._failed(f"{type(fault).__name__}: {fault}")
+        now = time.monotonic_ns()
+        room = OutputRoom(self._arena, 0, 0, self._need)
+        replies, wanted = [Reply(error=error)] * count, [None] * count
+        data = encode_reply(self._layout, batch_id, replies, wanted, room, (now, now, now), time.monotonic_ns)
+        with self._send_lock:
+            self._socket.sendall(data)
+        return count, 0
+
+    def _execute(self, batch: Batch, timing: Timing, now_ns: int) -> list[Reply]:
+        requests = batch.requests
+        late = {i for i, deadline in enumerate(batch.deadlines) if deadline and deadline <= now_ns}
+        if batch.shared is not None:  # `answer` says why
+            late |= {i for i, shared in batch.shared.items() if shared.error is not None}
+        if late:  # but a row of a sequence stays: the others must not move up, nor the sequence miss a step
+            late = {i for i in late if requests[i].seat < 0}
+            requests = [request for i, request in enumerate(requests) if i not in late]
+        replies = self._call(requests, timing) if requests else []
+        if late:
+            rest = iter(replies)
+            replies = [
+                Reply(error=Unavailable(TIMEOUT_EXPIRED)) if i in late else next(rest)
+                for i in range(len(batch.requests))
+            ]
+        return replies
+
+    def _execute_each(self, batch: Batch, start_ns: int) -> tuple[list[Reply], tuple[int, int, int]]:
+        """One execution per request. The marks are such that inputs, compute and outputs take what they took in all."""
+        clock = time.monotonic_ns
+        replies: list[Reply] = []
+        inputs = outputs = 0
+        now = clock()
+        for i, request in enumerate(batch.requests):
+            if batch.deadlines and 0 < batch.deadlines[i] <= now:
+                replies.append(Reply(error=Unavailable(TIMEOUT_EXPIRED)))
+                continue
+            if batch.shared is not None and i in batch.shared and batch.shared[i].error is not None:
+                replies.append(Reply())
+                continue
+            timing = Timing()
+            replies += self._call((request,), timing)
+            done = clock()
+            if timing.input_end_ns:
+                inputs += timing.input_end_ns - now
+            if timing.output_start_ns:
+                outputs += done - timing.output_start_ns
+            now = done
+        return replies, (start_ns, start_ns + inputs, now - outputs)
+
+    def _call(self, requests: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
+        try:
+            replies = self.backend.execute(requests, timing)
+            if len(replies) == len(requests):
+                return replies
+            error: EdgeServeError = self._failed(f"found {len(replies)} replies, expected {len(requests)}")
+        except EdgeServeError as refused:
+            error = refused
+        except BaseException as fault:  # sys.exit in a model ends its batch, not its worker
+            traceback.print_exc(file=sys.stderr)
+            error = self._failed(f"{type(fault).__name__}: {fault}")
+        return [Reply(error=error) for _ in requests]
+
+    def _failed(self, text: str) -> Internal:
+        return Internal(f"Failed to process the request(s) for model '{self.name}', message: {text}")
+
+    def _encode(self, batch: Batch, replies: list[Reply], marks: tuple[int, int, int]) -> bytes:
+        if self._layout.cached:
+            for request, reply in zip(batch.requests, replies, strict=False):
+                reply.personal = request.personal
+        clock = time.monotonic_ns
+        room = OutputRoom(self._arena, batch.slot_offset, batch.slot_capacity, self._need)
+        rows = [_rows(request) for request in batch.requests] if self._layout.counts_rows else None
+        mismatches = self._mismatches
+        try:
+            return encode_reply(self._layout, batch.id, replies, batch.wanted, room, marks, clock, mismatches, rows)
+        except Unavailable as full:
+            replies = [_refuse_large(reply, full) for reply in replies]
+        except Exception as fault:
+            error = fault if isinstance(fault, EdgeServeError) else self._failed(f"{type(fault).__name__}: {fault}")
+            replies = [Reply(error=error) for _ in replies]
+        return encode_reply(self._layout, batch.id, replies, batch.wanted, room, marks, clock)
+
+    def _send_partial(self, batch_id: int, index: int, reply: Reply | None, final: bool) -> None:
+        key = cancel_key(batch_id, index)
+        if self._holds.held and not self._holds.wait(key, final):
+            return
+        room = OutputRoom(self._arena, 0, 0, self._need)
+        try:
+            data = encode_partial(self._layout, batch_id, index, reply, final, None, room, self._mismatches)
+        except Exception as fault:  # the client hears of it; a last reply that got lost would leave it waiting
+            error = fault if isinstance(fault, EdgeServeError) else self._failed(f"{type(fault).__name__}: {fault}")
+            data = encode_partial(self._layout, batch_id, index, Reply(error=error), final, None, room)
+        with self._send_lock:
+            self._socket.sendall(data)
+        if final:
+            self._cancellations.close(key)
+
+    def _need(self, nbytes: int) -> tuple[int, int, int]:
+        token = next(self._tokens)
+        event, answer = self._asked[token] = threading.Event(), []
+        with self._send_lock:
+            self._socket.sendall(frame(Kind.NEED_OUTPUT, 0, NEED.pack(nbytes, token)))
+        event.wait()
+        del self._asked[token]
+        offset, capacity, reason = answer[0]
+        if not capacity:
+            raise Unavailable(reason)
+        return token, offset, capacity
+
+    def disconnect(self) -> None:
+        """Never answer again. After a fork nobody else can hold the lock, whatever it says."""
+        self._send_lock = threading.Lock()
+        self._holds = Holds()
+        self._socket.close()
+
+    # ---- called by the control thread -----------------------------------------------------------------------------
+
+    def give_slot(self, token: int, offset: int, capacity: int, reason: str) -> None:
+        """The front end's answer to NEED_OUTPUT; capacity 0 is a refusal."""
+        asked = self._asked.get(token)
+        if asked is not None:
+            event, answer = asked
+            answer.append((offset, capacity, reason))
+            event.set()
+
+    def cancel(self, batch_id: int, index: int) -> None:
+        """The client of a request has gone."""
+        self._cancellations.add(batch_id, index)
+
+    def hold(self, batch_id: int, index: int, held: bool) -> None:
+        """Let the senders of a stream wait, or go on. The front end takes back each hold when the stream ends."""
+        if held:
+            self._holds.hold(cancel_key(batch_id, index))
+        else:
+            self._holds.go_on(cancel_key(batch_id, index))
+
+    def end_holds(self) -> None:
+        """The model is being closed. Who waits returns from `send`, and hears that nobody listens."""
+        self._cancellations.marks.update(self._holds.held)
+        self._holds.close()
+
+    def _close_failed(self, batch: Batch, replies: list[Reply]) -> None:
+        """The batch's own reply is the last one of a request that failed, or that comes again in another batch."""
+        for i, reply in enumerate(replies):
+            if reply.error is not None or reply.rescheduled:
+                self._cancellations.close(cancel_key(batch.id, i))
+
+
+def _rows(request: BackendRequest) -> int:
+    """Return the size of a request's batch dimension."""
+    return request.inputs[0].shape[0] if request.inputs and request.inputs[0].shape else 0
+
+
+def _refuse_large(reply: Reply, error: EdgeServeError) -> Reply:
+    large = sum(len(tensor.data) for tensor in reply.outputs) > INLINE
+    return Reply(error=error) if large else reply

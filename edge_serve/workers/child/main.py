@@ -1,0 +1,406 @@
+"""The worker's side: `python -m edge_serve.workers.child.main CONTROL_FD LEASH_FD HEARTBEAT_SECONDS`.
+
+The control thread reads control frames and never computes. Loading and closing run in the main thread for models that
+have a process of their own (users' code expects it, and its first instance runs there too), else in a thread each.
+Another thread sends heartbeats, so a silent worker is one whose interpreter is stuck. The process ends when the control
+channel does, or at once when the front end dies (`leash`). Standard library and NumPy only: start-up is part of every
+load.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from edge_serve.backends import host, loader
+from edge_serve.backends.base import Backend, InstanceSpec, ModelSpec
+from edge_serve.errors import EdgeServeError, Internal, NotFound, Unavailable
+from edge_serve.workers.child.calling import Home
+from edge_serve.workers.child.forks import Forks
+from edge_serve.workers.child.instance import Instance
+from edge_serve.workers.child.mismatch import Mismatches
+from edge_serve.workers.child.own_threads import OwnThread
+from edge_serve.workers.child.process import Control, ForwardingHandler, beat, prepare_process
+from edge_serve.workers.child.remote import Remote
+from edge_serve.workers.child.states import with_states
+from edge_serve.workers.memory.shared_arenas import Borrowed
+from edge_serve.workers.wire.frames import CANCELLATION, SLOT, Frame, Kind, failed_frame, json_frame
+from edge_serve.workers.wire.layout import Layout
+from edge_serve.workers.wire.place import calls_of, own_place
+
+#: questions about one model's health that are remembered; the front end does not wait for older ones any more
+_MOST_WAITING = 64
+#: how long a job may go on after the front end has hung up
+_LAST_JOB_SECONDS = 0.2
+_THREADS = " (raise the limit of memory or threads: ulimit -v, TasksMax= or MemoryMax= of the service)"
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A model version in this process."""
+
+    backend: Backend
+    instances: list[Instance]
+    #: by channel; one that runs in the main thread has none
+    threads: dict[int, threading.Thread]
+    in_main: bool
+
+    def of(self, channel: int | None) -> list[Instance]:
+        """The instance of a channel; all of them when that is None."""
+        return [instance for instance in self.instances if channel in (None, instance.number)]
+
+
+class Main:
+    """What this process holds, and what control frames do to it."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._loaded: dict[int, Loaded] = {}
+        self._instances: dict[int, Instance] = {}
+        self._described: dict[tuple[str, int], Backend] = {}
+        self._busy: set[object] = set()
+        self._borrowed = Borrowed()
+        self._forked = False
+        #: threads in which models are described or opened now
+        self._loading: list[int] = []
+        #: model -> questions that the answer of its `is_ready` is for
+        self._health: dict[int, deque[int]] = {}
+        self._health_lock = threading.Lock()
+        self.remote = Remote(control.send)
+        self._acts: dict[int, Callable[[Frame], None]] = {
+            Kind.DESCRIBE: self._on_describe,
+            Kind.OPEN: self._on_open,
+            Kind.CLOSE: self._on_close,
+            Kind.HEALTH: self._on_health,
+            Kind.CANCEL: self._on_cancel,
+            Kind.HOLD: self._on_hold,
+            Kind.GO_ON: self._on_hold,
+            Kind.OUTPUT_SLOT: self._on_slot,
+            Kind.ARENA: self._on_arena,
+            Kind.ARENA_GONE: lambda received: self._borrowed.remove(received.id),
+            Kind.REGION: self._on_region,
+            Kind.CALL_RESULT: self.remote.on_result,
+            Kind.INFER_RESPONSE: self.remote.calling.on_response,
+            Kind.FAILED: self.remote.on_result,
+        }
+
+    def run(self) -> None:
+        """Do the main thread's jobs until the front end hangs up."""
+        OwnThread(self._listen, "control").start()
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def cut_off(self) -> None:
+        """In a child that a model forked: it must not answer for this process, and ends when it returns from the
+        model's code."""
+        self._forked = True
+        self.remote.cut_off()
+        self._control.disconnect()
+        for instance in self._instances.values():
+            instance.disconnect()
+
+    def _end_if_forked(self) -> None:
+        if self._forked:
+            os._exit(0)
+
+    def _listen(self) -> None:
+        try:
+            while (frames := self._control.receive()) is not None:
+                for received in frames:
+                    self._act(received)
+        except OSError:
+            pass
+        end = time.monotonic() + _LAST_JOB_SECONDS
+        while self._busy and not self._loaded and time.monotonic() < end:  # it has answered, and is about to return
+            time.sleep(0.005)
+        if self._loaded or self._busy:  # the front end died, or called the load off: nobody waits for a finalize
+            os._exit(1)
+        self._jobs.put(None)
+
+    def _act(self, received: Frame) -> None:
+        act = self._acts.get(received.kind)
+        if act is None:
+            return
+        try:
+            act(received)
+        except BaseException:  # no thread or descriptor is left, say: a process that does not listen must not live on
+            traceback.print_exc(file=sys.stderr)
+            os._exit(1)
+
+    def _descriptors(self, count: int) -> list[int]:
+        """Those that came with a frame.
+
+        Raises:
+            RuntimeError: the kernel has left some out, because this process has none free.
+        """
+        found, self._control.descriptors = self._control.descriptors[:count], self._control.descriptors[count:]
+        if len(found) < count:
+            raise RuntimeError("a descriptor from the server did not arrive: this process has too many files open")
+        return found
+
+    def _start(self, question: int, in_main: bool, job: Callable[[], object]) -> bool:
+        """Run a job in the main thread, or in one of its own. Return False when it was answered that there is none."""
+
+        def run() -> None:
+            try:
+                job()
+            finally:
+                self._busy.discard(run)
+                self._end_if_forked()
+
+        self._busy.add(run)
+        if in_main:
+            self._jobs.put(run)
+        else:
+            try:
+                threading.Thread(target=run, name="loading", daemon=True).start()
+            except RuntimeError as error:  # what runs already goes on
+                self._busy.discard(run)
+                self._control.send(
+                    failed_frame(question, Unavailable(f"its process cannot start a thread: {error}{_THREADS}"))
+                )
+                return False
+        return True
+
+    def _answer(self, question: int, make: Callable[[], bytes]) -> bool:
+        """Send what `make` returns, or FAILED with why it could not."""
+        try:
+            answer = make()
+        except EdgeServeError as error:
+            self._control.send(failed_frame(question, error))
+            return False
+        except BaseException as fault:  # users' code: sys.exit too must not end the process without a word
+            logging.getLogger(__name__).exception("a model failed to load or close")
+            self._control.send(failed_frame(question, Internal(f"{type(fault).__name__}: {fault}")))
+            return False
+        self._control.send(answer)
+        return True
+
+    def _answer_load(self, question: int, make: Callable[[], bytes]) -> bool:
+        """`_answer` while a model loads in this thread."""
+        thread = threading.get_ident()
+        self._loading.append(thread)
+        try:
+            return self._answer(question, make)
+        finally:
+            self._loading.remove(thread)
+
+    def place_of_load(self) -> str:
+        """Return where in its own code a model is that is being loaded; "" = none is, or none is in code of its own."""
+        if not self._loading:
+            return ""
+        frames = sys._current_frames()
+        return next(filter(None, (own_place(calls_of(frames.get(thread))) for thread in list(self._loading))), "")
+
+    # ---- questions ------------------------------------------------------------------------------------------------
+
+    def _on_describe(self, received: Frame) -> None:
+        value = received.json()
+        self._start(received.id, value["in_main"], lambda: self._describe(received.id, value))
+
+    def _describe(self, question: int, value: dict[str, Any]) -> bool:
+        spec = _spec(value["spec"])
+
+        def describe() -> bytes:
+            backend = loader.load(value["backend"], spec)
+            completed = backend.complete_config(spec)
+            self._described[spec.name, spec.version] = backend
+            return json_frame(Kind.DESCRIBED, question, {"config": completed})
+
+        return self._answer_load(question, describe)
+
+    def _on_open(self, received: Frame) -> None:
+        value = received.json()
+        descriptors = self._descriptors(1 + len(value["instances"]))
+        if not self._start(received.id, value["in_main"], lambda: self._open(received.id, value, descriptors)):
+            for fd in descriptors:
+                os.close(fd)
+
+    def _open(self, question: int, value: dict[str, Any], descriptors: list[int]) -> None:
+        sockets = [socket.socket(fileno=fd) for fd in descriptors[1:]]
+        arena = _map(descriptors[0])
+        number = value["model"]
+
+        def load() -> bytes:
+            self._load(value, sockets, arena)
+            return json_frame(Kind.OPENED, question, {})
+
+        if not self._answer_load(question, load):
+            for sock in sockets:
+                sock.close()
+            return
+        loaded = self._loaded[number]
+        if loaded.in_main:
+            loaded.instances[0].run()
+
+    def _load(self, value: dict[str, Any], sockets: list[socket.socket], arena: memoryview) -> None:
+        spec = _spec(value["spec"])
+        specs = [InstanceSpec(one["name"], one["kind"], one["device_id"]) for one in value["instances"]]
+        beside = self._loaded.get(value["beside"])
+        described = self._described.pop((spec.name, spec.version), None) if beside is None else beside.backend
+        backend = described or loader.load(value["backend"], spec)
+        executors = with_states(backend.open(spec, specs), spec)
+        self._end_if_forked()  # in the model's code; the channels are not known to `cut_off` yet
+        layout = Layout(spec.config)
+        mismatches = Mismatches(spec, partial(self.remote.warn_once, value["model"]))
+        instances = [
+            Instance(one["name"], one["channel"], sock, layout, arena, executor, self._borrowed, mismatches)
+            for one, sock, executor in zip(value["instances"], sockets, executors, strict=True)
+        ]
+        in_main = value["in_main"]
+        threads = {
+            instance.number: threading.Thread(target=instance.run, name=instance.name, daemon=True)
+            for instance in instances[1 if in_main else 0 :]
+        }
+        self._loaded[value["model"]] = Loaded(backend, instances, threads, in_main)
+        self._instances.update((instance.number, instance) for instance in instances)
+        if in_main:
+            self.remote.calling.home = Home(value["model"], arena)
+        for thread in threads.values():  # before the answer: CLOSE may follow at once, and joins them
+            thread.start()
+
+    def _on_close(self, received: Frame) -> None:
+        asked = received.json()
+        number, channel = asked["model"], asked.get("channel")
+        loaded = self._loaded.get(number)
+        if loaded is None:
+            self._control.send(failed_frame(received.id, NotFound(f"model {number} is not open")))
+        else:
+            for instance in loaded.of(channel):  # one that waits for a client would not come to its end
+                instance.end_holds()
+            self._start(received.id, loaded.in_main, lambda: self._close(received.id, number, channel))
+
+    def _close(self, question: int, number: int, channel: int | None) -> bool:
+        loaded = self._loaded[number]
+
+        def close() -> bytes:
+            going = loaded.of(channel)
+            for instance in going:  # they end because the front end has closed their channels
+                if (thread := loaded.threads.pop(instance.number, None)) is not None:
+                    thread.join()
+            try:
+                for instance in going:
+                    instance.backend.close()
+                if len(going) == len(loaded.instances) and not self._shares(number):
+                    loaded.backend.close()
+            finally:
+                loaded.instances = [instance for instance in loaded.instances if instance not in going]
+                if not loaded.instances:
+                    del self._loaded[number]
+                for instance in going:
+                    del self._instances[instance.number]
+            return json_frame(Kind.CLOSED, question, {})
+
+        return self._answer(question, close)
+
+    def _shares(self, number: int) -> bool:
+        """Whether other instances of a model, opened later or earlier, use its backend."""
+        backend = self._loaded[number].backend
+        return any(other.backend is backend for key, other in self._loaded.items() if key != number)
+
+    def _on_health(self, received: Frame) -> None:
+        """Ask the model in a thread. Questions that come meanwhile get the same answer, so that a model whose
+        `is_ready` hangs has one thread that hangs, and not one for each question."""
+        number = received.json()["model"]
+        with self._health_lock:
+            waiting = self._health.get(number)
+            if waiting is not None:
+                waiting.append(received.id)
+                return
+            self._health[number] = deque([received.id], _MOST_WAITING)
+        if not self._start(received.id, False, lambda: self._ask_health(number)):
+            with self._health_lock:
+                del self._health[number]
+
+    def _ask_health(self, number: int) -> None:
+        loaded = self._loaded.get(number)
+        try:
+            ready = loaded is not None and all(instance.backend.is_ready() for instance in loaded.instances)
+        except BaseException:  # users' code: sys.exit too
+            logging.getLogger(__name__).exception("is_ready failed")
+            ready = False
+        with self._health_lock:
+            questions = self._health.pop(number)
+        for question in questions:
+            self._control.send(json_frame(Kind.HEALTH_REPLY, question, {"ready": ready}))
+
+    # ---- about running batches ------------------------------------------------------------------------------------
+
+    def _on_cancel(self, received: Frame) -> None:
+        number, index = CANCELLATION.unpack_from(received.payload)
+        instance = self._instances.get(number)
+        if instance is not None:
+            instance.cancel(received.id, index)
+
+    def _on_hold(self, received: Frame) -> None:
+        number, index = CANCELLATION.unpack_from(received.payload)
+        instance = self._instances.get(number)
+        if instance is not None:
+            instance.hold(received.id, index, received.kind == Kind.HOLD)
+
+    def _on_arena(self, received: Frame) -> None:
+        self._borrowed.add(received.id, *self._descriptors(1))
+
+    def _on_region(self, received: Frame) -> None:
+        self._borrowed.add_region(received.id, received.json(), *self._descriptors(1))
+
+    def _on_slot(self, received: Frame) -> None:
+        number, token, offset, capacity = SLOT.unpack_from(received.payload)
+        instance = self._instances.get(number)
+        if instance is not None:
+            instance.give_slot(token, offset, capacity, received.payload[SLOT.size :].decode())
+
+
+def _spec(value: dict[str, Any]) -> ModelSpec:
+    return ModelSpec(
+        value["name"],
+        value["version"],
+        Path(value["model_directory"]),
+        Path(value["version_directory"]),
+        value["config"],
+        value["backend_config"],
+    )
+
+
+def _map(fd: int) -> memoryview:
+    try:
+        return memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
+    finally:
+        os.close(fd)
+
+
+def main(arguments: list[str]) -> None:
+    """Serve one front end, then return."""
+    control = Control(socket.socket(fileno=int(arguments[0])))
+    tied = prepare_process(int(arguments[1]))
+    worker = Main(control)
+
+    def in_child() -> None:
+        worker.cut_off()
+        tied.tie_child()
+
+    Forks(in_child).watch()
+    host.install(worker.remote)
+    logging.basicConfig(level=logging.INFO, handlers=[ForwardingHandler(worker.remote)], format="%(message)s")
+    OwnThread(partial(beat, control, float(arguments[2]), worker.place_of_load), "heartbeat").start()
+    control.send(json_frame(Kind.HELLO, 0, {"pid": os.getpid()}))
+    worker.run()
+
+
+if __name__ == "__main__":
+    given, sys.argv[:] = sys.argv[1:], [""]  # as in Triton's stub: a model may call what reads it (unittest.main)
+    main(given)

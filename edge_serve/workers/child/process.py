@@ -1,0 +1,111 @@
+"""What every child process of the server does: its control channel, its end, its log.
+
+Child's side: the standard library only.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from edge_serve.workers.child.remote import Remote
+from edge_serve.workers.launch.lifetime_pipe import Tied
+from edge_serve.workers.wire.frames import Frame, Kind, Splitter, frame, json_frame
+
+#: enough for models; far below what an inherited limit may be, which would make closing descriptors slow
+OPEN_FILES = 4096
+#: that the front end may get, and decides about
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_MOST_DESCRIPTORS = 253  # SCM_MAX_FD
+#: how much sooner than the front end a worker is chosen when memory runs out (proc(5), oom_score_adj: up to 1000)
+OOM_STEP = 500
+
+
+class Control:
+    """The control channel: any thread sends, one receives."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._lock = threading.Lock()
+        self._splitter = Splitter()
+        self.descriptors: list[int] = []
+
+    def send(self, data: bytes) -> None:
+        """Send a whole frame; nothing happens when the front end is gone."""
+        try:
+            with self._lock:
+                self._socket.sendall(data)
+        except OSError:
+            pass
+
+    def disconnect(self) -> None:
+        """Never send anything again. After a fork nobody else can hold the lock, whatever it says."""
+        self._lock = threading.Lock()
+        self._socket.close()
+
+    def receive(self) -> list[Frame] | None:
+        """Frames that have arrived; None at the end. Descriptors that came along are in `descriptors`."""
+        data, descriptors, _, _ = socket.recv_fds(self._socket, 64 * 1024, _MOST_DESCRIPTORS)
+        for fd in descriptors:
+            os.set_inheritable(fd, False)
+        self.descriptors += descriptors
+        return self._splitter.feed(data) if data else None
+
+
+class ForwardingHandler(logging.Handler):
+    """Log records become LOG frames: the front end writes them in the server's format."""
+
+    def __init__(self, remote: Remote) -> None:
+        super().__init__()
+        self._remote = remote
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._remote.forward_log(record.levelno, record.name, self.format(record))
+
+
+def prepare_process(leash: int) -> Tied:
+    """Die with the front end; let only it decide about signals; limits; traces of fatal errors."""
+    tied = Tied(leash)
+    _die_first()
+    for number in SIGNALS:
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which a program that a model starts would inherit
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard), hard)
+    )
+    faulthandler.enable(all_threads=False)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]  # text files
+    return tied
+
+
+def _die_first() -> None:
+    """When memory runs out a worker goes before the front end, which starts it again. Anybody may raise the figure."""
+    try:
+        with open("/proc/self/oom_score_adj", "r+") as file:
+            now = int(file.read())
+            file.seek(0)
+            file.write(str(min(1000, now + OOM_STEP)))
+    except (OSError, ValueError):
+        pass  # a system that hides it
+
+
+def beat(control: Control, seconds: float, place: Callable[[], str] = str) -> None:
+    """Heartbeats for ever: run it in a thread of its own.
+
+    Args:
+        place: returns where a model is that is being loaded; "" = none is, or that is not known.
+    """
+    heartbeat = frame(Kind.HEARTBEAT)
+    while True:
+        time.sleep(seconds)
+        where = place()
+        control.send(json_frame(Kind.HEARTBEAT, 0, {"place": where}) if where else heartbeat)

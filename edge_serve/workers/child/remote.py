@@ -1,0 +1,120 @@
+"""What the worker asks of and tells the front end: the `backends.host.Host` of a real worker.
+
+CALL and CALL_RESULT carry a JSON object. Worker's side: the standard library and NumPy only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from edge_serve.backends.host import Call, Cancel, MetricUpdate, OnReply
+from edge_serve.errors import Unsupported
+from edge_serve.workers.child.calling import Calling
+from edge_serve.workers.child.own_threads import model_has_threads
+from edge_serve.workers.wire.frames import Frame, Kind, error_of, json_frame
+
+#: longest log text; a worker cannot flood the front end with one line
+LOG_CHARACTERS = 64 * 1024
+#: levels of `backends.host.LEVELS` as numbers of `logging`
+_LEVELS = {"VERBOSE": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
+
+
+class Remote:
+    """Forwards over the control channel; any thread may call it."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._questions = itertools.count(1)
+        self._waiting: dict[int, tuple[threading.Event, list[Frame]]] = {}
+        self.calling = Calling(send, self._memory)
+        self._forked = False
+
+    def cut_off(self) -> None:
+        """In a child that a model forked: nothing is answered there, so nothing is asked."""
+        self._forked = True
+
+    def _check_answered(self) -> None:
+        if self._forked:
+            raise Unsupported("a process that a model forked cannot call models; let the model itself call them")
+
+    def log(self, level: str, message: str) -> None:
+        """One line for the server's log."""
+        self.forward_log(_LEVELS.get(level, 20), "edge_serve.model", message)
+
+    def forward_log(self, level: int, name: str, text: str) -> None:
+        """One record of the standard library's logging."""
+        self._send(json_frame(Kind.LOG, 0, {"level": level, "logger": name, "text": text[:LOG_CHARACTERS]}))
+
+    def warn_once(self, model: int, about: str, text: str) -> None:
+        """Send a warning that the front end logs once for an opened model, whichever instance sends it first.
+
+        Args:
+            model: number of the opened model in this process.
+            about: equal for warnings of which one is enough.
+        """
+        self._send(json_frame(Kind.LOG, 0, {"model": model, "once": about, "text": text[:LOG_CHARACTERS]}))
+
+    def metric(self, update: MetricUpdate) -> None:
+        """Forward a change of a metric."""
+        self._send(json_frame(Kind.METRIC, 0, dataclasses.asdict(update)))
+
+    def infer(self, call: Call, on_reply: OnReply) -> Cancel:
+        """Start another model; see `backends.host.Host.infer`.
+
+        Raises:
+            EdgeServeError: there is no memory for the inputs.
+        """
+        self._check_answered()
+        return self.calling.start(call, on_reply)
+
+    def rests(self, still: Callable[[], bool]) -> bool:
+        """Tell that the instance waits for its calls alone; see `backends.host.Host.rests`."""
+        if model_has_threads():  # one of them may wake the model's loop
+            return False
+        self.calling.rest(still)
+        return True
+
+    def _memory(self, model: int, nbytes: int) -> tuple[int, int]:
+        answer = self.ask({"do": "memory", "model": model, "nbytes": nbytes})
+        return answer["token"], answer["offset"]
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        """As the repository API. Raises EdgeServeError."""
+        encoded = {path: b64encode(data).decode() for path, data in files.items()}
+        self.ask({"do": "load_model", "model_name": name, "config": config, "files": encoded})
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        """As the repository API. Raises EdgeServeError."""
+        self.ask({"do": "unload_model", "model_name": name, "unload_dependents": unload_dependents})
+
+    def is_model_ready(self, name: str, version: str) -> bool:
+        """Whether a request would be taken. Raises EdgeServeError."""
+        return bool(self.ask({"do": "is_model_ready", "model_name": name, "version": version}).get("ready"))
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Send a CALL and wait for its result.
+
+        Raises:
+            EdgeServeError: the front end refused.
+        """
+        self._check_answered()
+        number = next(self._questions)
+        event, answer = self._waiting[number] = threading.Event(), []
+        self._send(json_frame(Kind.CALL, number, question))
+        event.wait()
+        received = answer[0]
+        if received.kind == Kind.FAILED:
+            raise error_of(received.json())
+        return received.json()
+
+    def on_result(self, received: Frame) -> None:
+        """CALL_RESULT or FAILED arrived (control thread)."""
+        waiting = self._waiting.pop(received.id, None)
+        if waiting is not None:
+            waiting[1].append(received)
+            waiting[0].set()

@@ -1,0 +1,278 @@
+"""The codec's side: `python -m edge_serve.workers.codec.main CONTROL_FD LEASH_FD HEARTBEAT_SECONDS`.
+
+Decodes bodies and encodes responses that would hold the front end's loop up, with the code that the front end uses for
+small ones. It serves several models and so sees the memory of several: it runs our code only, and is given, job by job,
+the one arena that the job is about. One job at a time, nothing is kept between jobs.
+
+Imports what `protocol/infer*.py` need: NumPy and orjson.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import logging
+import mmap
+import os
+import resource
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable, Unparsable, triton_code
+from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.shared_memory import NamedRegions
+from edge_serve.protocol.inference import compression
+from edge_serve.protocol.v2 import generate
+from edge_serve.protocol.v2.infer import InferDecoder, header_length
+from edge_serve.protocol.v2.infer_response import InferEncoder
+from edge_serve.tensors import Buffer, Shared
+from edge_serve.workers.child.process import Control, ForwardingHandler, beat, prepare_process
+from edge_serve.workers.child.remote import Remote
+from edge_serve.workers.codec.messages import (
+    read_question,
+    read_response,
+    read_signature,
+    request_value,
+    tensor_value,
+)
+from edge_serve.workers.wire.frames import NEED, SLOT, Frame, Kind, frame, json_frame
+from edge_serve.workers.wire.layout import padded
+
+log = logging.getLogger(__name__)
+
+#: JSON of everything in a request but its tensors; the front end reads that in its loop
+LONGEST_REST = 1 << 20
+#: the kernel ends this process rather than one that serves a model when memory runs out
+_OOM_SCORE = "500"
+#: heaps above this are given back to the kernel after a job
+_TRIM_ABOVE = 64 << 20
+_LEAST_MEMORY = 1 << 30
+
+
+class HangUp(Exception):
+    """The front end closed the control channel."""
+
+
+class Slot:
+    """The arena of a job: pieces of it are mapped for reading; writing goes through the descriptor, which fails with an
+    error where a mapping would end the process."""
+
+    def __init__(self, fd: int, need: Callable[[int], tuple[int, int]]) -> None:
+        self._fd = fd
+        self._need = need
+        self._next = 0
+        self.token = 0
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """The memory there."""
+        if not size:
+            return memoryview(b"")
+        start = offset // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped = mmap.mmap(self._fd, offset - start + size, mmap.MAP_SHARED, mmap.PROT_READ, offset=start)
+        return memoryview(mapped)[offset - start :]
+
+    def use(self, offset: int, capacity: int, nbytes: int) -> bool:
+        """Write into memory that is there already; False when `nbytes` do not fit."""
+        self._next = padded(offset)
+        return self._next + nbytes <= offset + capacity
+
+    def ask(self, nbytes: int) -> None:
+        """Have the front end give memory for `nbytes`.
+
+        Raises:
+            Unavailable: there is none.
+        """
+        self.token, self._next = self._need(nbytes)
+
+    def put(self, data: Buffer) -> int:
+        """Write `data`; where it starts."""
+        offset = at = self._next
+        view = memoryview(data).cast("B")
+        while view:
+            try:
+                written = os.pwrite(self._fd, view, at)
+            except OSError as error:
+                raise Unavailable(f"no memory for {len(view)} bytes of tensors: {error.strerror}") from error
+            view, at = view[written:], at + written
+        self._next = padded(at)
+        return offset
+
+
+class Codec:
+    """Does jobs until the front end hangs up."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._waiting: list[Frame] = []
+        self._decoders: dict[int, InferDecoder] = {}
+        self._encoder = InferEncoder()
+        self._signature = lru_cache(maxsize=256)(read_signature)
+
+    def run(self) -> None:
+        """One job after the other."""
+        with contextlib.suppress(HangUp, OSError):
+            while True:
+                received = self._receive()
+                fd = self._control.descriptors.pop(0)
+                try:
+                    self._control.send(json_frame(Kind.CODED, received.id, self._answer(received, fd)))
+                finally:
+                    os.close(fd)
+                del received
+                _tidy_up()
+
+    def _receive(self) -> Frame:
+        while not self._waiting:
+            frames = self._control.receive()
+            if frames is None:
+                raise HangUp
+            self._waiting += frames
+        return self._waiting.pop(0)
+
+    def _answer(self, received: Frame, fd: int) -> dict[str, Any]:
+        act = self._decode if received.kind == Kind.DECODE else self._encode
+        try:
+            return act(received, Slot(fd, self._need))
+        except EdgeServeError as refused:
+            error = refused
+        except MemoryError:
+            error = Unavailable("not enough memory to read or write this much JSON; try again, or use binary tensors")
+        except HangUp:
+            raise
+        except Exception:
+            log.exception("a job of the codec failed")
+            error = Internal("the server failed to read or write the body, its log says why")
+        return _error_value(error)
+
+    def _need(self, nbytes: int) -> tuple[int, int]:
+        self._control.send(frame(Kind.NEED_OUTPUT, 0, NEED.pack(nbytes, 1)))
+        answer = self._receive()
+        _, token, offset, capacity = SLOT.unpack_from(answer.payload)
+        if not capacity:
+            raise Unavailable(answer.payload[SLOT.size :].decode())
+        return token, offset
+
+    # ---- requests -------------------------------------------------------------------------------------------------
+
+    def _decode(self, received: Frame, slot: Slot) -> dict[str, Any]:
+        text, value, loose = read_question(received)
+        at, limit = value["at"], value["max_input_size"]
+        offset, size = at or (-1, 0)
+        body: Buffer = slot.read(offset, size) if at else loose
+        free = size
+        if value["generate"]:
+            request = generate.read(body, self._signature(text), value["version"], limit)
+            return _request_answer(request, self._place(request, slot, offset, free), slot)
+        try:
+            if value["compressed"]:
+                body, offset = compression.decompress(body, limit), -1
+            length = header_length(value["length"], len(body))
+        except EdgeServeError as error:
+            return {**_error_value(error), "before": True}
+        decoder = self._decoders.setdefault(limit, InferDecoder(limit, regions=NamedRegions()))
+        request = decoder.decode(self._signature(text), value["version"], body, length, offset=offset)
+        if offset >= 0 and length is not None:
+            free = length  # what follows are tensors, which stay where they are
+        described = self._place(request, slot, at[0] if at else -1, free)
+        return _request_answer(request, described, slot)
+
+    def _place(self, request: InferRequest, slot: Slot, offset: int, free: int) -> list[list[Any]]:
+        """Write the tensors over the body that they came in, or into new memory when they are larger."""
+        inputs = [tensor for tensor in request.inputs if type(tensor) is not Shared]
+        moving = [tensor for tensor in inputs if tensor.offset < 0 and len(tensor.data)]
+        nbytes = sum(padded(len(tensor.data)) for tensor in moving)
+        if moving and (offset < 0 or not slot.use(offset, free, nbytes)):
+            moving = [tensor for tensor in inputs if len(tensor.data)]
+            slot.ask(sum(padded(len(tensor.data)) for tensor in moving))
+        for tensor in moving:
+            tensor.offset = slot.put(tensor.data)
+        return [tensor_value(tensor, tensor.offset if len(tensor.data) else -1) for tensor in request.inputs]
+
+    # ---- responses ------------------------------------------------------------------------------------------------
+
+    def _encode(self, received: Frame, slot: Slot) -> dict[str, Any]:
+        _, value, loose = read_question(received)
+        response, request, signature = read_response(value, slot.read, loose)
+        buffers: list[Buffer]
+        if value["generate"]:
+            buffers, length = [generate.write(response)], None
+        else:
+            buffers, length = self._encoder.encode(response, request, signature)
+        if value["accept"] != "identity":
+            buffers = [compression.compress(buffers, value["accept"])]
+        there = {id(tensor.data): tensor.offset for tensor in response.outputs if tensor.offset >= 0}
+        written = sum(padded(len(buffer)) for buffer in buffers if id(buffer) not in there)
+        if written:
+            slot.ask(written)
+        pieces = []
+        for buffer in buffers:
+            at = there.get(id(buffer), -1)
+            pieces.append([at if at >= 0 else slot.put(buffer), len(buffer)])
+        return {"pieces": pieces, "length": length, "token": slot.token}
+
+
+def _request_answer(request: InferRequest, described: list[list[Any]], slot: Slot) -> dict[str, Any]:
+    """Tell of a request whose tensors are where `described` says.
+
+    Raises:
+        InvalidArgument: there is too much besides them.
+    """
+    answer = request_value(request, described)
+    rest = len(json.dumps(answer))
+    if rest > LONGEST_REST:
+        raise InvalidArgument(
+            f"the request has {rest} bytes of JSON besides its tensors, at most {LONGEST_REST} are accepted"
+        )
+    return {"request": answer, "token": slot.token}
+
+
+def _error_value(error: EdgeServeError) -> dict[str, Any]:
+    unparsable = isinstance(error, Unparsable)  # has no code of its own
+    return {"error": {"code": triton_code(error), "text": error.message, "unparsable": unparsable}}
+
+
+def _tidy_up() -> None:
+    """Garbage is collected between jobs: within one it would only walk over millions of numbers."""
+    gc.collect()
+    with open("/proc/self/statm", "rb") as statm:
+        resident, shared = map(int, statm.read().split()[1:3])
+    if (resident - shared) * mmap.PAGESIZE > _TRIM_ABOVE:
+        with contextlib.suppress(OSError, AttributeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def _limit_memory() -> None:
+    """A body made to fill the memory ends its own job with a MemoryError."""
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    limit = max(_LEAST_MEMORY, half)
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard == resource.RLIM_INFINITY or limit <= hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write(_OOM_SCORE)
+
+
+def main(arguments: list[str]) -> None:
+    """Serve one front end, then return."""
+    control = Control(socket.socket(fileno=int(arguments[0])))
+    prepare_process(int(arguments[1]))
+    _limit_memory()
+    handler = ForwardingHandler(Remote(control.send))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], format="%(message)s")
+    threading.Thread(target=beat, args=(control, float(arguments[2])), name="heartbeat", daemon=True).start()
+    gc.disable()
+    gc.freeze()
+    control.send(json_frame(Kind.HELLO, 0, {"pid": os.getpid()}))
+    Codec(control).run()
+
+
+if __name__ == "__main__":
+    if sys.path and sys.path[0] == os.getcwd():  # put there by -m
+        del sys.path[0]
+    main(sys.argv[1:])

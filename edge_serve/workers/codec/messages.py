@@ -1,0 +1,245 @@
+"""What the front end and a codec process tell each other about one request or response.
+
+    DECODE, ENCODE  header | bytes of the next two | signature (JSON) | question (JSON) | bytes that are in no arena
+    CODED           header | answer (JSON)
+
+Tensors are `[name, number of the data type, shape, offset in the arena or -1, bytes]`. Where one lies in a client's
+shared memory, which a codec process does not know, the offset is -2; an input has the region's name and its place there
+after that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from edge_serve.errors import Unavailable
+from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
+from edge_serve.messages.shared_memory import Place
+from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.tensors import BY_NUMBER, Buffer, Shared, Tensor, Unseen, is_unseen
+from edge_serve.workers.wire.frames import HEADER, LONGEST, VERSION, Frame, FrameError, parse_json
+
+_SIZES = struct.Struct("<II")
+#: in place of an offset: in a client's shared memory
+_SHARED = -2
+#: offset, bytes -> the memory there
+Look = Callable[[int, int], Buffer]
+
+_PARSE_ERRORS = (KeyError, IndexError, ValueError, TypeError, AttributeError)
+
+
+def question(kind: int, number: int, signature: bytes, value: dict[str, Any], loose: Sequence[Buffer]) -> list[Buffer]:
+    """A DECODE or ENCODE frame as buffers to be sent one after the other.
+
+    Raises:
+        Unavailable: it is too long for a frame.
+    """
+    text = json.dumps(value).encode()
+    size = _SIZES.size + len(signature) + len(text) + sum(map(len, loose))
+    if size > LONGEST:
+        raise Unavailable(f"{size} bytes are more than the {LONGEST} that can be coded outside of an arena")
+    head = HEADER.pack(size, VERSION, kind, 0, number) + _SIZES.pack(len(signature), len(text)) + signature + text
+    return [head, *loose]
+
+
+def read_question(received: Frame) -> tuple[bytes, dict[str, Any], memoryview]:
+    """Signature, value and loose bytes of a DECODE or ENCODE frame."""
+    view = memoryview(received.payload)
+    first, second = _SIZES.unpack_from(view)
+    at = _SIZES.size
+    signature, text = bytes(view[at : at + first]), view[at + first : at + first + second]
+    return signature, parse_json(text), view[at + first + second :]
+
+
+# ---- signatures ---------------------------------------------------------------------------------------------------
+
+
+def signature_text(signature: Signature) -> bytes:
+    """What decoding needs to know: everything but labels."""
+
+    def spec(one: TensorSpec) -> dict[str, Any]:
+        return {
+            "name": one.name,
+            "datatype": one.datatype.value,
+            "dims": one.dims,
+            "optional": one.optional,
+            "allow_ragged_batch": one.allow_ragged_batch,
+            "is_shape_tensor": one.is_shape_tensor,
+        }
+
+    value = {field.name: getattr(signature, field.name) for field in dataclasses.fields(signature)}
+    value["inputs"] = [spec(one) for one in signature.inputs.values()]
+    value["outputs"] = [spec(one) for one in signature.outputs.values()]
+    value["correlation_id_type"] = signature.correlation_id_type and signature.correlation_id_type.value
+    return json.dumps(value).encode()
+
+
+def read_signature(text: bytes) -> Signature:
+    """What `signature_text` was given, without labels and reshapes."""
+
+    def specs(values: list[dict[str, Any]]) -> dict[str, TensorSpec]:
+        made = {}
+        for one in values:
+            shaped = {"datatype": BY_NUMBER[one["datatype"]], "dims": tuple(one["dims"])}
+            made[one["name"]] = TensorSpec(**{**one, **shaped})
+        return made
+
+    value = parse_json(text)
+    value["inputs"], value["outputs"] = specs(value["inputs"]), specs(value["outputs"])
+    number = value["correlation_id_type"]
+    value["correlation_id_type"] = None if number is None else BY_NUMBER[number]
+    return Signature(**value)
+
+
+# ---- tensors ------------------------------------------------------------------------------------------------------
+
+
+def tensor_value(tensor: Tensor, offset: int) -> list[Any]:
+    """A tensor whose bytes start at `offset`."""
+    if type(tensor) is Shared:
+        size = len(tensor.data)
+        return [tensor.name, tensor.datatype.value, tensor.shape, _SHARED, size, tensor.region, tensor.place]
+    return [tensor.name, tensor.datatype.value, tensor.shape, offset, len(tensor.data)]
+
+
+def read_tensor(value: list[Any], look: Look) -> Tensor:
+    """The tensor that `tensor_value` described."""
+    if value[3] == _SHARED:
+        name, number, shape, _, size, region, place = value
+        return Shared(name, BY_NUMBER[number], tuple(shape), Unseen.buffer(size), -1, region, place)
+    name, number, shape, offset, size = value
+    return Tensor(name, BY_NUMBER[number], tuple(shape), look(offset, size) if size else b"", offset if size else -1)
+
+
+# ---- requests -----------------------------------------------------------------------------------------------------
+
+
+def request_value(request: InferRequest, inputs: list[list[Any]]) -> dict[str, Any]:
+    """A decoded request, whose tensors are described in `inputs`."""
+    return {
+        "id": request.id,
+        "inputs": inputs,
+        "outputs": _outputs_value(request),
+        "parameters": request.parameters,
+        "correlation_id": request.correlation_id,
+        "flags": request.flags,
+        "priority": request.priority,
+        "timeout_us": request.timeout_us,
+        "binary_default": request.binary_default,
+        "rows": request.rows,
+        "shared": request.shared,
+    }
+
+
+def read_request(value: dict[str, Any], signature: Signature, version: str, look: Look) -> InferRequest:
+    """The request, validated against `signature`.
+
+    Raises:
+        FrameError: it is none.
+    """
+    try:
+        plain = {key: value[key] for key in _REQUEST_FIELDS}
+        return InferRequest(
+            signature.model_name,
+            version,
+            inputs=[read_tensor(one, look) for one in value["inputs"]],
+            outputs=_read_outputs(value["outputs"]),
+            validated=signature,
+            **plain,
+        )
+    except _PARSE_ERRORS as error:
+        raise FrameError(f"no request: {type(error).__name__}: {error}") from error
+
+
+_REQUEST_FIELDS = (
+    "id", "parameters", "correlation_id", "flags", "priority", "timeout_us", "binary_default", "rows", "shared",
+)  # fmt: skip
+
+
+def _outputs_value(request: InferRequest) -> list[list[Any]]:
+    """Each with its place when that is a name's; a place that was looked up means nothing in a codec process."""
+    values: list[list[Any]] = []
+    for output in request.outputs:
+        place, there = output.place, []
+        if place is not None and isinstance(place.region, str):
+            there = [place.region, place.offset, place.size, place.label]
+        values.append([output.name, output.binary, output.classification, *there])
+    return values
+
+
+def _read_outputs(values: list[list[Any]]) -> list[RequestedOutput]:
+    return [
+        RequestedOutput(name, binary, classes, Place(*there) if there else None)
+        for name, binary, classes, *there in values
+    ]
+
+
+# ---- responses ----------------------------------------------------------------------------------------------------
+
+
+def response_value(
+    response: InferResponse,
+    request: InferRequest,
+    signature: Signature,
+    accept: str,
+    in_arena: bool,
+    generate: bool = False,
+) -> tuple[dict[str, Any], list[Buffer]]:
+    """A response to be encoded, and the bytes of its tensors that are in no arena.
+
+    Args:
+        in_arena: its tensors' offsets mean something.
+        generate: it answers `generate`.
+    """
+    outputs, loose = [], []
+    for tensor in response.outputs:
+        if is_unseen(tensor.data):
+            outputs.append(tensor_value(tensor, _SHARED))
+            continue
+        offset = tensor.offset if in_arena else -1
+        outputs.append(tensor_value(tensor, offset))
+        if offset < 0 and len(tensor.data):
+            loose.append(tensor.data)
+    classified = {output.name for output in request.outputs if output.classification}
+    labels = {name: spec.labels for name, spec in signature.outputs.items() if name in classified}
+    value = {
+        "model_name": response.model_name,
+        "model_version": response.model_version,
+        "id": response.id,
+        "parameters": response.parameters,
+        "outputs": outputs,
+        "wanted": _outputs_value(request),
+        "binary_default": request.binary_default,
+        "max_batch_size": signature.max_batch_size,
+        "labels": labels,
+        "accept": accept,
+        "generate": generate,
+    }
+    return value, loose
+
+
+def read_response(
+    value: dict[str, Any], look: Look, loose: memoryview
+) -> tuple[InferResponse, InferRequest, Signature]:
+    """What `response_value` was given, as far as encoding needs it."""
+    outputs, position = [], 0
+    for one in value["outputs"]:
+        if one[3] >= 0:
+            outputs.append(read_tensor(one, look))
+        elif one[3] == _SHARED:
+            outputs.append(Tensor(one[0], BY_NUMBER[one[1]], tuple(one[2]), Unseen.buffer(one[4])))
+        else:
+            start, position = position, position + one[4]
+            outputs.append(Tensor(one[0], BY_NUMBER[one[1]], tuple(one[2]), loose[start:position]))
+    name, version = value["model_name"], value["model_version"]
+    response = InferResponse(name, version, value["id"], outputs, value["parameters"])
+    request = InferRequest(name, outputs=_read_outputs(value["wanted"]), binary_default=value["binary_default"])
+    labels = value["labels"]
+    specs = {
+        one.name: TensorSpec(one.name, one.datatype, (), labels=tuple(labels.get(one.name, ()))) for one in outputs
+    }
+    return response, request, Signature(name, version, "", value["max_batch_size"], {}, specs)

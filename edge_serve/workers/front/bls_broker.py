@@ -1,0 +1,350 @@
+"""What the models of one worker ask of other models: the front end's side, on the event loop.
+
+A call comes in as an INFER frame, is handed to whoever runs it (`Asked`), and each response goes back in a frame of the
+control channel: small tensors in the frame, large ones in a slot of the caller's arena, which is the caller's until it
+lets go. When the caller dies or is closed, its calls are cancelled and its slots are free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edge_serve.aio.bulk_copy import copy, work
+from edge_serve.aio.callbacks import notify
+from edge_serve.backends.host import Call
+from edge_serve.errors import Cancelled, EdgeServeError, Internal, Unavailable, Unsupported
+from edge_serve.messages.infer import InferResponse, Lease
+from edge_serve.tensors import Tensor
+from edge_serve.workers.front.channel import Channel
+from edge_serve.workers.front.link import ModelListener
+from edge_serve.workers.memory.arena import Arena, Slot
+from edge_serve.workers.wire.calls import Room, decode_call, decode_rest, encode_response
+from edge_serve.workers.wire.frames import Frame, FrameError, Kind, failed_frame, json_frame
+from edge_serve.workers.wire.layout import INLINE, padded
+
+_NO_BYTES = memoryview(b"")
+
+
+#: takes a JSON object, or why there is none
+Answer = Callable[["dict[str, Any] | EdgeServeError"], None]
+
+
+@dataclass(slots=True)
+class Hooks:
+    """Who hears what models say besides replies; None: nobody.
+
+    Attributes:
+        metric: is given an update of a model's own metrics, and the worker that sends it.
+        gone: is told of a worker that has ended for good.
+        control: is given the question of a CALL (load, unload, is it ready) and what takes its answer.
+        infer: runs a call of another model.
+        rests: is told which calls an instance waits for, when it does nothing else.
+    """
+
+    metric: Callable[[dict[str, Any], object], None] = lambda update, worker: None
+    gone: Callable[[object], None] = lambda worker: None
+    control: Callable[[dict[str, Any], Answer], None] | None = None
+    infer: Callable[[Asked], None] | None = None
+    rests: Callable[[Sequence[Asked]], None] = lambda calls: None
+
+
+@dataclass(slots=True)
+class Caller:
+    """An opened model that may call others.
+
+    Args:
+        channels: of its instances in this worker, by number.
+    """
+
+    arena: Arena
+    listener: ModelListener
+    channels: dict[int, Channel]
+
+    def running(self) -> tuple[int, int]:
+        """Its only instance in this process and the batch that runs there; -1 and 0 when it has several or none."""
+        if len(self.channels) != 1:
+            return -1, 0
+        ((instance, channel),) = self.channels.items()
+        return instance, channel.running()
+
+
+class Asked:
+    """One call, until its last response.
+
+    Attributes:
+        call: what is asked; its tensors are views of the caller's arena or of the frame.
+        caller: the listener of the calling model.
+        instance: which of its instances calls; -1 = one of several.
+        arena: of the calling model; None when its tensors travel in frames.
+        lease: the slot that holds inputs; whoever runs the call releases it.
+        on_cancel: set by whoever runs the call; the last response is still due.
+        cancelled: nobody wants the (other) responses.
+        deaf: the caller is gone, and responses are thrown away.
+        answers: how many responses have been given so far; sent: how many of them the caller has got or will get now.
+    """
+
+    def __init__(self, desk: Desk, number: int, call: Call, model: int, caller: Caller | None) -> None:
+        self.call = call
+        self.model = model
+        self.caller = caller.listener if caller is not None else None
+        self.arena = caller.arena if caller is not None else None
+        self.instance, self.batch = caller.running() if caller is not None else (-1, 0)
+        self.lease: Lease | None = None
+        self.on_cancel: Callable[[], None] = _nothing
+        self.cancelled = False
+        self.deaf = False
+        self.answers = self.sent = 0
+        self._desk = desk
+        self._number = number
+        self._copying = False
+        self._waiting: deque[InferResponse] = deque()
+
+    def answer(self, response: InferResponse) -> None:
+        """Send a response; its lease is released here."""
+        self.answers += 1
+        if self._copying:  # they keep their order
+            self._waiting.append(response)
+        else:
+            self._answer(response)
+
+    def refuse(self, error: EdgeServeError) -> None:
+        """The only response is this error."""
+        self.answer(InferResponse(self.call.model_name, "", self.call.id, error=error))
+
+    def cancel(self) -> None:
+        """The responses are not wanted any more."""
+        if not self.cancelled:
+            self.cancelled = True
+            notify(self.on_cancel)
+
+    def hang_up(self) -> None:
+        """The caller is being closed, or dead: tell it so, and throw away what still comes."""
+        self.cancel()
+        if not self.deaf:
+            gone = Cancelled("the model that called has been closed")
+            self._desk.send(encode_response(self._number, InferResponse("", "", error=gone), [], Room()))
+            self.deaf = True
+
+    def _answer(self, response: InferResponse) -> None:
+        outputs, arena, lease = response.outputs, self.arena, response.lease
+        if self.deaf or arena is None or sum(len(tensor.data) for tensor in outputs) <= INLINE:
+            self._send(response, [-1] * len(outputs), Room(), lease)
+        elif lease is not None and lease.arena is arena and all(tensor.offset >= 0 for tensor in outputs):
+            room = self._desk.keep(lease, self.model)  # the model has called itself
+            self._send(response, [tensor.offset for tensor in outputs], room, None)
+        else:
+            self._answer_large(response, arena)
+
+    def _answer_large(self, response: InferResponse, arena: Arena) -> None:
+        try:
+            slot = arena.allocate(sum(padded(len(tensor.data)) for tensor in response.outputs))
+        except Unavailable as full:
+            refused = InferResponse(response.model_name, response.model_version, error=full, final=response.final)
+            self._send(refused, [], Room(), response.lease)
+            return
+        places = _places(slot, response.outputs)
+        moves = [
+            (arena.view[where : where + len(tensor.data)], tensor.data)
+            for where, tensor in zip(places, response.outputs, strict=True)
+        ]
+
+        def ready() -> None:
+            if slot.error is not None:
+                copied(slot.error)
+            else:
+                work(slot.capacity, lambda: copy(moves), copied)
+
+        def copied(error: Exception | None) -> None:
+            self._copying = False
+            if error is not None or self.deaf:
+                slot.release()
+                refused = InferResponse(response.model_name, "", error=Internal(str(error)), final=response.final)
+                self._send(refused, [], Room(), response.lease)
+            else:
+                self._send(response, places, self._desk.keep(slot, self.model), response.lease)
+            while self._waiting and not self._copying:
+                self._answer(self._waiting.popleft())
+
+        self._copying = True
+        slot.when_ready(ready)
+
+    def _send(self, response: InferResponse, places: list[int], room: Room, lease: Lease | None) -> None:
+        if not self.deaf:
+            self._desk.send(encode_response(self._number, response, places, room))
+            self.sent += 1
+        if lease is not None:
+            lease.release()
+        if response.final:
+            self._desk.closed(self._number)
+
+
+@dataclass(slots=True)
+class Desk:
+    """The calls of one worker process.
+
+    Args:
+        send: sends a control frame to it.
+        caller_of: the opened model with this number.
+        turning: names of the models that are being opened or closed there, now.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    send: Callable[[bytes], None]
+    caller_of: Callable[[int], Caller | None]
+    hooks: Hooks
+    turning: Collection[str]
+    _asked: dict[int, Asked] = field(default_factory=dict)
+    #: token -> slot in the worker's hands, and the number of its model
+    _kept: dict[int, tuple[Lease, int]] = field(default_factory=dict)
+    _tokens: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def on_frame(self, received: Frame) -> bool:
+        """Take a frame; False when it is about no call.
+
+        Raises:
+            FrameError: the worker broke the protocol.
+        """
+        if received.kind == Kind.INFER:
+            self._on_infer(received)
+        elif received.kind == Kind.INFER_CANCEL:
+            asked = self._asked.get(received.id)
+            if asked is not None:
+                asked.cancel()
+        elif received.kind == Kind.INFER_FREE:
+            kept = self._kept.pop(received.id, None)
+            if kept is not None:
+                kept[0].release()
+        elif received.kind == Kind.INFER_REST:
+            self._on_rest(received)
+        elif received.kind == Kind.CALL:
+            self._on_call(received)
+        else:
+            return False
+        return True
+
+    def _on_call(self, received: Frame) -> None:
+        question, control = received.json(), self.hooks.control
+        name = question.get("model_name")
+        if name is not None and type(name) is not str:
+            raise FrameError(f"found a {type(name).__name__} for the name of a model")
+
+        def answer(result: dict[str, Any] | EdgeServeError) -> None:
+            if isinstance(result, EdgeServeError):
+                self.send(failed_frame(received.id, result))
+            else:
+                self.send(json_frame(Kind.CALL_RESULT, received.id, result))
+
+        if question.get("do") == "memory":
+            self._memory(question, answer)
+        elif name in self.turning and question.get("do") != "is_model_ready":  # it would wait for itself
+            answer(Unavailable(f"model '{name}' cannot be loaded or unloaded by itself while it loads or unloads"))
+        elif control is None:
+            answer(Unsupported(f"models may not ask for '{question.get('do')}' here"))
+        else:
+            control(question, answer)
+
+    def _memory(self, question: dict[str, Any], answer: Answer) -> None:
+        """Answer with a slot in a model's arena for the inputs of a call."""
+        model, nbytes = question.get("model"), question.get("nbytes")
+        caller = self.caller_of(model) if type(model) is int else None
+        if caller is None or type(model) is not int or type(nbytes) is not int or nbytes <= 0:
+            raise FrameError("found a question for memory that nobody may ask")
+        try:
+            slot = caller.arena.allocate(nbytes)
+        except EdgeServeError as full:
+            answer(full)
+            return
+        room = self.keep(slot, model)
+
+        def ready() -> None:
+            if slot.error is None:
+                answer({"token": room.token, "offset": room.offset})
+            else:
+                self._kept.pop(room.token)[0].release()
+                answer(slot.error)
+
+        slot.when_ready(ready)
+
+    def _on_infer(self, received: Frame) -> None:
+        callers: list[Caller] = []
+
+        def arena_of(model: int) -> memoryview:
+            caller = self.caller_of(model)
+            if caller is None:
+                return _NO_BYTES
+            callers.append(caller)
+            return caller.arena.view
+
+        question = decode_call(received, arena_of)
+        if received.id in self._asked:
+            raise FrameError(f"found call {received.id} twice")
+        asked = Asked(self, received.id, question.call, question.model, callers[0] if callers else None)
+        if question.token:
+            kept = self._kept.pop(question.token, None)
+            if kept is None:
+                raise FrameError(f"found slot {question.token}, which was not given")
+            asked.lease = kept[0]
+        self._asked[received.id] = asked
+        if self.hooks.infer is None:
+            if asked.lease is not None:
+                asked.lease.release()
+            asked.refuse(Unsupported("models may not call other models here"))
+        else:
+            self.hooks.infer(asked)
+
+    def _on_rest(self, received: Frame) -> None:
+        """Unless an answer is on its way, which will wake the instance."""
+        waiting = [(self._asked.get(number), seen) for number, seen in decode_rest(received)]
+        calls = [asked for asked, seen in waiting if asked is not None and asked.sent == asked.answers == seen]
+        if len(calls) == len(waiting):
+            self.hooks.rests(calls)
+
+    def keep(self, lease: Lease, model: int) -> Room:
+        """`lease` is in the worker's hands."""
+        token = next(self._tokens)
+        self._kept[token] = lease, model
+        return Room(token, lease.offset, len(lease.view))
+
+    def callers(self) -> set[int]:
+        """Numbers of the models that wait for others now."""
+        return {asked.model for asked in self._asked.values()}
+
+    def closed(self, number: int) -> None:
+        """A call got its last response."""
+        self._asked.pop(number, None)
+
+    def abandoned(self, batch: int) -> None:
+        """Nobody waits for any request of this batch: so for nothing that was asked on its behalf."""
+        for asked in list(self._asked.values()):
+            if asked.batch == batch:
+                asked.cancel()
+
+    def hang_up(self, model: int | None = None) -> None:
+        """Cancel what a model asked, or what all did, and answer nothing more: it is being closed, or dead."""
+        for asked in list(self._asked.values()):
+            if model is None or asked.model == model:
+                asked.hang_up()
+
+    def forget(self, model: int | None = None) -> None:
+        """A model, or all, cannot touch its memory any more: its slots are free."""
+        for token, (lease, owner) in list(self._kept.items()):
+            if model is None or owner == model:
+                del self._kept[token]
+                lease.release()
+
+
+def _places(slot: Slot, tensors: Sequence[Tensor]) -> list[int]:
+    places, where = [], slot.offset
+    for tensor in tensors:
+        places.append(where)
+        where += padded(len(tensor.data))
+    return places
+
+
+def _nothing() -> None:
+    """Before anybody runs the call."""

@@ -1,0 +1,458 @@
+"""Batches to one instance and their replies: the front end's end of a data channel. Callbacks on the event loop.
+
+Nothing here waits: what the socket does not take is queued. Everything that comes from the worker is checked, and a
+worker that breaks the protocol is reported as broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from time import monotonic_ns
+from typing import cast
+
+from edge_serve.aio.pausable_deadline import Patience
+from edge_serve.backends.base import Reply
+from edge_serve.errors import EdgeServeError, Internal, Unavailable
+from edge_serve.messages.infer import InferRequest, Lease
+from edge_serve.workers.front.inputs import Moves, loose_bytes, moved, prepare, release_all
+from edge_serve.workers.front.link import Link, PartialListener, Pending
+from edge_serve.workers.memory.arena import Slot
+from edge_serve.workers.memory.shared_arenas import Lending
+from edge_serve.workers.wire.execute import encode_execute
+from edge_serve.workers.wire.frames import (
+    CANCELLATION,
+    HEADER_SIZE,
+    NEED,
+    SLOT,
+    FrameError,
+    Kind,
+    frame,
+    parse_header,
+)
+from edge_serve.workers.wire.layout import INLINE, padded
+from edge_serve.workers.wire.reply import FINAL, NULL, PARTIAL_HEAD, REPLY_HEAD, BatchReply, decode_answers
+
+log = logging.getLogger(__name__)
+
+_RECEIVE_BYTES = 64 * 1024
+_REPLY = Kind.REPLY.value
+#: seconds in which a worker that has closed its channel may end by itself
+GRACE = 1.0
+
+
+class Channel:
+    """The channel to instance `instance` of a model.
+
+    Args:
+        number: how control frames of this worker name the channel.
+        send_control: sends a frame on the worker's control channel.
+        broken: called with a reason when the worker breaks the protocol or overruns its time, so that it must be ended,
+            and with the seconds in which it may end by itself.
+    """
+
+    __slots__ = (
+        "_buffer", "_dead", "_granted", "_link", "_loop", "_pending", "_queue", "_send_control", "_socket", "broken",
+        "held", "instance", "lending", "number", "on_abandoned", "partials",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        number: int,
+        instance: int,
+        link: Link,
+        send_control: Callable[[bytes], None],
+        broken: Callable[[str, float], None],
+    ) -> None:
+        self._loop = loop
+        self._socket = sock
+        self.number = number
+        self.instance = instance
+        self._link = link
+        self._send_control = send_control
+        self.broken = broken
+        #: told of a batch that still runs when the client of its last request has gone
+        self.on_abandoned: Callable[[int], None] | None = None
+        #: tells the worker of other models' arenas; without it inputs in those are copied
+        self.lending: Lending | None = None
+        self._pending: dict[int, Pending] = {}
+        self._granted: dict[int, Slot] = {}
+        self._queue: deque[memoryview] = deque()
+        self._buffer = bytearray()
+        self._dead = False
+        #: responses of a decoupled model so far, and how many of its streams are told to wait now
+        self.partials = self.held = 0
+        sock.setblocking(False)
+        loop.add_reader(sock.fileno(), self._on_readable)
+
+    # ---- to the worker --------------------------------------------------------------------------------------------
+
+    def execute(self, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None:
+        """Send a batch (or requests to execute one by one); never blocks, never raises for what the requests hold."""
+        link = self._link
+        poll = link.awake.worker_us(id(self), len(requests))
+        pending = self._pending[batch_id] = Pending(len(requests), 0, None, monotonic_ns(), each=each)
+        link.awake.out += 1
+        moves: Moves = []
+        try:
+            for request in requests:
+                if request.shared or (len(request.inputs) > 0 and loose_bytes(request.inputs) > INLINE):
+                    requests, moves = self._place(requests, pending)
+                    break
+            if pending.refused and link.layout.decoupled:  # replies name their request by its place in the frame
+                full = next(iter(pending.refused.values()))
+                pending.refused = dict.fromkeys(range(pending.count), full)
+                raise full
+            if link.large:
+                self._expect_outputs(requests, pending)
+        except Exception as error:  # whatever it is: the requests of a batch that is not sent must be answered
+            self._loop.call_soon(self._refuse, batch_id, f"cannot be sent: {type(error).__name__}: {error}")
+            return
+        if moves or (pending.slot is not None and not pending.slot.is_ready):
+            pending.preparing = True
+            prepare(pending, moves, partial(self._prepared, batch_id, requests, pending, poll))
+        else:
+            self._encode(batch_id, requests, pending, poll)
+
+    def _prepared(
+        self, batch_id: int, requests: Sequence[InferRequest], pending: Pending, poll: int, error: Exception | None
+    ) -> None:
+        """The memory of a batch is there, and what it needs lies in it."""
+        pending.preparing = False
+        if self._pending.get(batch_id) is not pending:  # the channel was closed meanwhile
+            release_all(pending)
+        elif error is not None:
+            if isinstance(error, EdgeServeError):
+                pending.refused = dict.fromkeys(range(pending.count), error)
+            self._loop.call_soon(self._refuse, batch_id, f"cannot be sent: {error}")
+        else:
+            self._encode(batch_id, requests, pending, poll)
+
+    def _encode(self, batch_id: int, requests: Sequence[InferRequest], pending: Pending, poll: int) -> None:
+        link, each = self._link, pending.each
+        try:
+            place = (pending.slot.offset, pending.slot.capacity) if pending.slot else (0, 0)
+            data = encode_execute(link.layout, batch_id, requests, *place, each, poll)
+        except Exception as error:  # whatever it is: the requests of a batch that is not sent must be answered
+            self._loop.call_soon(self._refuse, batch_id, f"cannot be sent: {type(error).__name__}: {error}")
+            return
+        if not requests:
+            self._loop.call_soon(self._refuse, batch_id, "is empty")
+            return
+        if link.timeout:
+            pending.timer = Patience(self._loop, link.timeout, self._on_overrun)
+        if pending.copies and link.layout.decoupled:
+            listener = cast(PartialListener, link.listener)
+            placed = partial(listener.on_placed, self.instance, batch_id)
+            pending.copies = {index: slot for index, slot in pending.copies.items() if not placed(index, slot)}
+        self._send(data)
+
+    def _place(self, requests: Sequence[InferRequest], pending: Pending) -> tuple[Sequence[InferRequest], Moves]:
+        """Large inputs in other models' arenas are lent, those in ordinary memory moved."""
+        if self.lending is not None:
+            own, lend = self._link.arena, self.lending.lend
+            requests = [
+                replace(request, inputs=lend(request.inputs, own), outputs=self.lending.lend_places(request.outputs))
+                for request in requests
+            ]
+        return moved(requests, pending, self._link.arena)
+
+    def _expect_outputs(self, requests: Sequence[InferRequest], pending: Pending) -> None:
+        """A slot for outputs, when they will be large. Without memory the worker asks again, once they are there."""
+        link, size = self._link, 0
+        for request in requests:
+            rows = link.layout.rows(request)
+            pending.rows += rows
+            expected = link.row_bytes * rows
+            if expected > INLINE and not request.shared:
+                size += expected
+        if size:
+            try:
+                pending.slot = link.arena.allocate(size)
+            except Unavailable:
+                pending.slot = None
+
+    def _refuse(self, batch_id: int, reason: str) -> None:
+        """Answer a batch that was not sent. When the worker has died meanwhile, `on_lost` has answered it."""
+        pending = self._pending.pop(batch_id, None)
+        if pending is None:
+            return
+        self._link.awake.out -= 1
+        release_all(pending)
+        error = Internal(f"the batch {reason}")
+        replies = [Reply(error=(pending.refused or {}).get(i, error)) for i in range(pending.count)]
+        self._link.listener.on_reply(self.instance, BatchReply(batch_id, 0, 0, 0, 0, replies))
+
+    def running(self) -> int:
+        """The batch that its instance executes; 0 = none."""
+        return next(iter(self._pending), 0)
+
+    def running_since_ns(self) -> int | None:
+        """When the oldest batch that is not answered was sent; None = there is none."""
+        oldest = next(iter(self._pending.values()), None)
+        return None if oldest is None else oldest.sent_ns
+
+    def cancel(self, batch_id: int, index: int) -> None:
+        """Tell the worker that a client has gone. A decoupled model may still have replies to send for a batch that is
+        done."""
+        pending = self._pending.get(batch_id)
+        if pending is None:
+            if not self._link.layout.decoupled:
+                return
+        elif self.on_abandoned is not None and pending.abandon(index):
+            self.on_abandoned(batch_id)
+        if pending is not None and pending.sent is not None:
+            if index not in pending.sent:
+                return
+            index = pending.sent.index(index)
+        self._send_control(frame(Kind.CANCEL, batch_id, CANCELLATION.pack(self.number, index)))
+
+    def hold(self, batch_id: int, index: int, held: bool) -> None:
+        """Let the sender of a decoupled model's stream wait, or go on; its time limit stands still meanwhile."""
+        pending = self._pending.get(batch_id)
+        if pending is not None and pending.timer is not None:
+            pending.timer.hold(held)
+        self.held = max(
+            0, self.held + (1 if held else -1)
+        )  # a stream may have been held in the process before this one
+        kind = Kind.HOLD if held else Kind.GO_ON
+        self._send_control(frame(kind, batch_id, CANCELLATION.pack(self.number, index)))
+
+    def _send(self, data: bytes) -> None:
+        if self._queue:
+            self._queue.append(memoryview(data))
+            return
+        try:
+            sent = self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:  # the worker is dying: on_lost follows
+            return
+        if sent < len(data):
+            self._queue.append(memoryview(data)[sent:])
+            self._loop.add_writer(self._socket.fileno(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        queue = self._queue
+        try:
+            while queue:
+                sent = self._socket.send(queue[0])
+                if sent < len(queue[0]):
+                    queue[0] = queue[0][sent:]
+                    return
+                queue.popleft()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            queue.clear()
+        self._loop.remove_writer(self._socket.fileno())
+
+    def _on_overrun(self) -> None:
+        self.broken(f"a batch ran longer than the model's execution_timeout_ms ({self._link.timeout * 1000:g})", 0)
+
+    # ---- from the worker ------------------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        try:
+            self._receive()
+        except FrameError as error:
+            self.broken(f"it broke the protocol: {error}", 0)
+        except Exception as error:
+            log.exception("model '%s': a message from its worker cannot be handled", self._link.name)
+            self.broken(f"a message from it cannot be handled: {type(error).__name__}: {error}", 0)
+
+    def _receive(self) -> bool:
+        """Take what is there; False when nothing was."""
+        try:
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            if self._socket.fileno() >= 0:
+                self._loop.remove_reader(self._socket.fileno())
+            self.broken("it closed its channel", GRACE)
+            return False
+        if not self._buffer and len(data) >= HEADER_SIZE:
+            length, kind, count, batch_id = parse_header(data)
+            if length + HEADER_SIZE == len(data):
+                self._on_frame(kind, count, batch_id, data)
+                return True
+        self._split(data)
+        return True
+
+    def _split(self, data: bytes) -> None:
+        """The rare case: several frames at once, or one in pieces."""
+        self._buffer += data
+        while len(self._buffer) >= HEADER_SIZE:
+            length, kind, count, batch_id = parse_header(self._buffer)
+            end = HEADER_SIZE + length
+            if len(self._buffer) < end:
+                return
+            whole = bytes(memoryview(self._buffer)[:end])
+            del self._buffer[:end]
+            self._on_frame(kind, count, batch_id, whole)
+
+    def _on_frame(self, kind: int, count: int, batch_id: int, received: bytes) -> None:
+        if kind == _REPLY:
+            self._on_reply(count, batch_id, received)
+        elif kind == Kind.NEED_OUTPUT:
+            self._on_need(received)
+        elif kind == Kind.PARTIAL:
+            self._on_partial(batch_id, received)
+        else:
+            raise FrameError(f"found kind {kind} on a data channel")
+
+    def _on_reply(self, count: int, batch_id: int, received: bytes) -> None:
+        pending = self._pending.get(batch_id)
+        if (
+            pending is None
+            or pending.preparing
+            or count != (pending.count if pending.sent is None else len(pending.sent))
+        ):
+            raise FrameError(f"found {count} replies to batch {batch_id}, which was not asked like that")
+        if len(received) < HEADER_SIZE + REPLY_HEAD.size:
+            raise FrameError("a reply is cut off")
+        start, ready, done, end, token, meta = REPLY_HEAD.unpack_from(received, HEADER_SIZE)
+        if not pending.sent_ns <= start <= ready <= done <= end <= monotonic_ns():  # a backend may mark anything
+            start, ready, done, end = _in_order((start, ready, done, end), pending.sent_ns)
+        slot = self._granted.get(token) if token else pending.slot
+        replies, in_slot = decode_answers(
+            self._link.layout, received, HEADER_SIZE + REPLY_HEAD.size, meta, count, slot, slot.capacity if slot else 0
+        )
+        del self._pending[batch_id]
+        self._link.awake.out -= 1
+        if pending.timer is not None or pending.copies is not None:
+            pending.release()
+        lease = slot if in_slot else None
+        if lease is not None:
+            self._learn(pending, replies)
+        if pending.slot is not None and pending.slot is not lease:
+            pending.slot.release()
+        if self._granted:
+            self._ungrant(token, lease)
+        if pending.refused:
+            rest = iter(replies)
+            refused = pending.refused
+            replies = [Reply(error=refused[i]) if i in refused else next(rest) for i in range(pending.count)]
+        self._link.listener.on_reply(
+            self.instance, BatchReply(batch_id, start, ready, done, end, replies, lease, pending.each, self._dead)
+        )
+
+    def _learn(self, pending: Pending, replies: list[Reply]) -> None:
+        if pending.rows:
+            used = sum(padded(len(tensor.data)) for reply in replies for tensor in reply.outputs)
+            self._link.learn(used, pending.rows)
+
+    def _ungrant(self, token: int, lease: Lease | None) -> None:
+        """Slots that were asked for and not used; those of a decoupled model's other threads stay."""
+        if self._link.layout.decoupled:
+            slot = self._granted.pop(token, None)
+            if slot is not None and slot is not lease:
+                slot.release()
+            return
+        for slot in self._granted.values():
+            if slot is not lease:
+                slot.release()
+        self._granted.clear()
+
+    def _on_need(self, received: bytes) -> None:
+        if len(received) != HEADER_SIZE + NEED.size:
+            raise FrameError("a NEED_OUTPUT has another length")
+        nbytes, token = NEED.unpack_from(received, HEADER_SIZE)
+        if not token or token in self._granted or not (self._pending or self._link.layout.decoupled):
+            raise FrameError(f"found NEED_OUTPUT {token}, expected none")
+        try:
+            slot = self._link.arena.allocate(nbytes)
+        except Unavailable as full:
+            answer = SLOT.pack(self.number, token, 0, 0) + full.message.encode()
+        else:
+            self._granted[token] = slot
+            rows = sum(pending.rows for pending in self._pending.values())
+            self._link.learn(nbytes, rows)
+            slot.when_ready(lambda: self._grant(token, slot))
+            return
+        self._send_control(frame(Kind.OUTPUT_SLOT, 0, answer))
+
+    def _grant(self, token: int, slot: Slot) -> None:
+        if slot.error is None:
+            answer = SLOT.pack(self.number, token, slot.offset, slot.capacity)
+        else:
+            del self._granted[token]
+            slot.release()
+            answer = SLOT.pack(self.number, token, 0, 0) + slot.error.message.encode()
+        self._send_control(frame(Kind.OUTPUT_SLOT, 0, answer))
+
+    def _on_partial(self, batch_id: int, received: bytes) -> None:
+        if not self._link.layout.decoupled or len(received) < HEADER_SIZE + PARTIAL_HEAD.size:
+            raise FrameError("found a partial reply, expected none")
+        index, flags, token, meta = PARTIAL_HEAD.unpack_from(received, HEADER_SIZE)
+        slot = self._granted.get(token)
+        replies, in_slot = decode_answers(
+            self._link.layout, received, HEADER_SIZE + PARTIAL_HEAD.size, meta, 1, slot, slot.capacity if slot else 0
+        )
+        self._granted.pop(token, None)
+        if slot is not None and not in_slot:
+            slot.release()
+        lease = slot if in_slot else None
+        self.partials += 1
+        listener = cast(PartialListener, self._link.listener)
+        reply = None if flags & NULL else replies[0]
+        listener.on_partial(self.instance, batch_id, index, reply, flags & FINAL != 0, lease)
+
+    # ---- the end --------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """The worker is dead: deliver the replies that it still wrote."""
+        self.broken, self._dead = _ignore, True
+        try:
+            while self._receive():
+                pass
+        except FrameError:
+            pass
+        except Exception:
+            log.exception("model '%s': the last message from its worker cannot be handled", self._link.name)
+
+    def hang_up(self) -> None:
+        """Tell the worker that nothing more will come; slots stay taken until `close`."""
+        self.broken = _ignore
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """No more batches; slots are free again. The worker must be idle or dead."""
+        self.broken = _ignore
+        fd = self._socket.fileno()
+        if fd >= 0:
+            self._loop.remove_reader(fd)
+            self._loop.remove_writer(fd)
+            self._socket.close()
+        self._queue.clear()
+        self._buffer.clear()
+        for pending in self._pending.values():
+            if not pending.preparing:  # a thread may write there: `_prepared` releases it
+                release_all(pending)
+        for slot in self._granted.values():
+            slot.release()
+        self._link.awake.out -= len(self._pending)
+        self._pending.clear()
+        self._granted.clear()
+
+
+def _in_order(marks: Sequence[int], sent_ns: int) -> list[int]:
+    """Times as they can have been: statistics must not run backwards, nor beyond what their fields can say."""
+    now = monotonic_ns()
+    return sorted(min(max(mark, sent_ns), now) for mark in marks)
+
+
+def _ignore(reason: str, grace: float) -> None:
+    """For `broken`, once the end is known."""

@@ -1,0 +1,104 @@
+"""Inputs that lie in ordinary memory: how much that is, and copies of them where the worker sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from edge_serve.aio.bulk_copy import copy, work
+from edge_serve.errors import Unavailable
+from edge_serve.messages.infer import InferRequest
+from edge_serve.tensors import Buffer, Tensor
+from edge_serve.workers.front.link import Pending
+from edge_serve.workers.memory.arena import Arena, Slot
+from edge_serve.workers.wire.layout import INLINE, padded
+
+#: targets in slots, and what is to be copied there
+Moves = list[tuple[memoryview, Buffer]]
+
+
+def loose_bytes(inputs: list[Tensor]) -> int:
+    """Bytes of the inputs that are in no place that a frame can name."""
+    total = 0
+    for tensor in inputs:
+        if tensor.offset < 0:
+            total += len(tensor.data)
+    return total
+
+
+def moved(requests: Sequence[InferRequest], pending: Pending, arena: Arena) -> tuple[list[InferRequest], Moves]:
+    """Find slots for large inputs in ordinary memory (JSON, chunked bodies); one that finds no room is refused.
+
+    Returns:
+        The requests as they will be, and what has to be copied before they are, once the slots are ready.
+    """
+    sent: list[InferRequest] = []
+    moves: Moves = []
+    pending.copies, pending.refused, pending.sent = {}, {}, []
+    for i, request in enumerate(requests):
+        size = sum(padded(len(tensor.data)) for tensor in request.inputs if tensor.offset < 0)
+        if size > INLINE:
+            try:
+                slot = arena.allocate(size)
+            except Unavailable as full:
+                pending.refused[i] = full
+                continue
+            pending.copies[i] = slot
+            request = replace(request, inputs=_placed(request.inputs, slot, moves))
+        sent.append(request)
+        pending.sent.append(i)
+    return sent, moves
+
+
+def _placed(inputs: list[Tensor], slot: Slot, moves: Moves) -> list[Tensor]:
+    """The inputs, with their data in `slot`; those that are in the arena already stay."""
+    placed: list[Tensor] = []
+    position = 0
+    view = slot.view
+    for tensor in inputs:
+        if tensor.offset < 0:
+            size = len(tensor.data)
+            here = view[position : position + size]
+            moves.append((here, tensor.data))
+            placed.append(Tensor(tensor.name, tensor.datatype, tensor.shape, here, slot.offset + position))
+            position += padded(size)
+        else:
+            placed.append(tensor)
+    return placed
+
+
+def prepare(pending: Pending, moves: Moves, done: Callable[[Exception | None], None]) -> None:
+    """Wait until the slots of a batch are ready, then copy; call `done`, at once if there is little to do.
+
+    A slot for outputs that finds no memory is released: the worker asks again once it has outputs.
+    """
+    copies = (pending.copies or {}).values()
+    slots = [*copies, *([pending.slot] if pending.slot is not None else [])]
+    waiting = len(slots)
+
+    def ready() -> None:
+        nonlocal waiting
+        waiting -= 1
+        if not waiting:
+            fill()
+
+    def fill() -> None:
+        if pending.slot is not None and pending.slot.error is not None:
+            pending.slot.release()
+            pending.slot = None
+        error = next((slot.error for slot in copies if slot.error is not None), None)
+        if error is not None:
+            done(error)
+        else:
+            work(sum(len(source) for _, source in moves), partial(copy, moves), done)
+
+    for slot in slots:
+        slot.when_ready(ready)
+
+
+def release_all(pending: Pending) -> None:
+    """Release what a batch held, its slot for outputs too."""
+    pending.release()
+    if pending.slot is not None:
+        pending.slot.release()

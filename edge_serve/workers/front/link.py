@@ -1,0 +1,125 @@
+"""What the channels of one opened model share, and who listens to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from edge_serve.aio.pausable_deadline import Patience
+from edge_serve.backends.base import Reply
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import Lease
+from edge_serve.workers.memory.arena import Arena, Slot
+from edge_serve.workers.wire.busy_poll import Awake
+from edge_serve.workers.wire.layout import INLINE, Layout
+from edge_serve.workers.wire.reply import BatchReply
+
+
+class ModelListener(Protocol):
+    """Who is told what becomes of a model's batches. A batch gets exactly one of `on_reply` and `on_lost`."""
+
+    def on_reply(self, instance: int, reply: BatchReply) -> None:
+        """The batch is done, and the instance idle unless `reply.last`. `reply.lease` and the requests' leases are the
+        listener's now."""
+
+    def on_lost(self, instance: int, error: EdgeServeError) -> None:
+        """The worker is gone, has been reaped, and touches no memory any more; its batches failed with `error`."""
+
+    def on_back(self, instance: int) -> None:
+        """Restarted, the model is open again, the instance idle."""
+
+
+class PartialListener(ModelListener, Protocol):
+    """The listener of a decoupled model."""
+
+    def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
+        """The inputs of a request lie in `lease`. Threads of the model may read them after `on_reply`, so the listener
+        releases it with the last reply. False: it does not, and the channel releases it after `on_reply`."""
+
+    def on_partial(
+        self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
+    ) -> None:
+        """One of several replies of a decoupled model, before or after `on_reply` of its batch; None only tells that
+        no (further) reply comes. `lease` is the listener's now."""
+
+
+@dataclass(slots=True)
+class Link:
+    """What all channels of one opened model share.
+
+    Attributes:
+        name: model's name, for texts.
+        row_bytes: output bytes to expect for each row: exact from the configuration, or learned; 0 = unknown.
+        large: outputs of one request may exceed INLINE, so slots are handed out with the batch (a decoupled model's
+            replies ask for theirs one by one).
+        timeout: the model's `execution_timeout_ms`, in seconds; 0 = none.
+        hang: seconds after which a batch that does not move counts as hung; 0 = as for every model.
+        awake: is told how many batches are out.
+        tests: its golden test is running, which is a part of loading.
+        warned: warnings that the log has already (`Remote.warn_once`).
+    """
+
+    name: str
+    layout: Layout
+    arena: Arena
+    listener: ModelListener
+    timeout: float = 0.0
+    hang: float = 0.0
+    awake: Awake = field(default_factory=Awake)
+    tests: bool = False
+    warned: set[str] = field(default_factory=set)
+    row_bytes: int = field(init=False)
+    large: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.row_bytes = self.layout.row_bytes
+        self.large = self.row_bytes * self.layout.most_rows > INLINE and not self.layout.decoupled
+
+    def beside(self, listener: ModelListener) -> Link:
+        """Return a link for more instances of the same model, of which another listener hears."""
+        return replace(self, listener=listener)
+
+    def learn(self, nbytes: int, rows: int) -> None:
+        """A batch of `rows` had large outputs; the estimate follows growth at once and shrinks slowly."""
+        if not self.layout.row_bytes and not self.layout.decoupled:
+            self.row_bytes = max(-(-nbytes // max(rows, 1)), self.row_bytes * 7 // 8)
+            self.large = True
+
+
+@dataclass(slots=True)
+class Pending:
+    """A batch in flight.
+
+    Attributes:
+        sent_ns: when it was sent.
+        sent: position of each request of the frame in the batch; None when all were sent.
+        copies: slots of inputs that came in ordinary memory, by the request's position in the batch.
+        each: its requests are executed one after the other.
+        gone: requests whose clients have gone.
+        preparing: its memory is being prepared in a thread; the worker does not know the batch yet.
+    """
+
+    count: int
+    rows: int
+    slot: Slot | None
+    sent_ns: int
+    sent: list[int] | None = None
+    refused: dict[int, EdgeServeError] | None = None
+    copies: dict[int, Slot] | None = None
+    timer: Patience | None = None
+    each: bool = False
+    gone: set[int] | None = None
+    preparing: bool = False
+
+    def abandon(self, index: int) -> bool:
+        """The client of a request has gone; whether it was the last."""
+        self.gone = {index} if self.gone is None else self.gone | {index}
+        return len(self.gone) == self.count
+
+    def release(self) -> None:
+        """Give back what the batch held, but not its output slot."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.copies is not None:
+            for slot in self.copies.values():
+                slot.release()

@@ -1,0 +1,218 @@
+"""An opened model as its driver sees it: its instances, in one worker or in several, and how they come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from edge_serve.backends.base import InstanceSpec, ModelSpec, Reply
+from edge_serve.errors import Internal
+from edge_serve.messages.infer import InferRequest
+from edge_serve.workers.front.channel import Channel
+from edge_serve.workers.front.link import Link, ModelListener
+from edge_serve.workers.front.placement import Part
+from edge_serve.workers.front.worker import Worker
+from edge_serve.workers.wire.reply import BatchReply
+
+_NONE: Mapping[int, Channel] = {}
+
+
+@dataclass(slots=True)
+class Home:
+    """Where one part of a model lives."""
+
+    worker: Worker
+    part: Part
+
+
+class Pool(Protocol):
+    """What this needs of `pool.Workers`."""
+
+    async def open_homes(
+        self,
+        spec: ModelSpec,
+        backend: str,
+        instances: Mapping[int, InstanceSpec],
+        link: Link,
+        beside: Home | None = None,
+        *,
+        own_worker: bool = False,
+    ) -> list[Home]: ...
+
+    async def release(self, worker: Worker) -> None: ...
+
+
+class OpenedModel:
+    """An opened model version. Its instances have numbers: 0, 1, ..., and higher ones if they were added later."""
+
+    def __init__(self, pool: Pool, link: Link, homes: list[Home]) -> None:
+        self._pool = pool
+        self._link = link
+        self._homes = homes
+        #: by instance, those of its part
+        self._channels: dict[int, dict[int, Channel]] = {}
+        self._next_number = 0
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._adopt(homes)
+
+    @property
+    def numbers(self) -> Collection[int]:
+        """Of its instances."""
+        return self._channels.keys()
+
+    @property
+    def listener(self) -> ModelListener:
+        """Who hears of replies and losses; may be exchanged while no batch is in flight."""
+        return self._link.listener
+
+    @listener.setter
+    def listener(self, listener: ModelListener) -> None:
+        self._link.listener = listener
+
+    @property
+    def tests(self) -> bool:
+        """Its golden test is running: a batch that does not move has the time limit of a load."""
+        return self._link.tests
+
+    @tests.setter
+    def tests(self, tests: bool) -> None:
+        self._link.tests = tests
+
+    def next_numbers(self) -> Iterator[int]:
+        """Return numbers that no instance has or had."""
+        return itertools.count(self._next_number)
+
+    async def add(self, spec: ModelSpec, instances: Mapping[int, InstanceSpec], listener: ModelListener) -> OpenedModel:
+        """Open more instances, by number, beside those that serve. They are a model of their own until `join`.
+
+        Args:
+            spec: with the configuration that asks for them; the others have it when they are opened again.
+
+        Raises:
+            EdgeServeError: one of them does not open; nothing of them is left.
+        """
+        link = self._link.beside(listener)
+        first = self._homes[0]
+        homes = await self._pool.open_homes(spec, first.part.backend, instances, link, first, own_worker=True)
+        return OpenedModel(self._pool, link, homes)
+
+    def join(self, added: OpenedModel) -> None:
+        """Take in instances that `add` has opened: this model's listener hears of them."""
+        added._link.listener = self._link.listener
+        for home in self._homes:
+            home.part.spec = added._homes[0].part.spec
+        self._homes += added._homes
+        self._adopt(added._homes)
+
+    def _adopt(self, homes: list[Home]) -> None:
+        self._channels.update((number, home.part.channels) for home in homes for number in home.part.instances)
+        self._next_number = max(self._next_number, *(number + 1 for number in self._channels))
+
+    async def remove(self, instance: int) -> None:
+        """Close one instance; its batch, if any, is not answered any more. No effect once the model is closed."""
+        if self._closed or self._channels.pop(instance, None) is None:
+            return
+        home = next(home for home in self._homes if instance in home.part.instances)
+        if len(home.part.instances) > 1:
+            await home.worker.close_instance(home.part, instance)
+            return
+        self._homes.remove(home)
+        for other in self._homes:
+            if other.part.beside is home.part:
+                other.part.beside = None
+        await home.worker.close(home.part)
+        await self._pool.release(home.worker)
+
+    @property
+    def complete(self) -> bool:
+        """Every instance has a worker now; one that is being restarted, or does not open again, has none."""
+        return not any(home.part.lost for home in self._homes)
+
+    @property
+    def timeout(self) -> float:
+        """The model's `execution_timeout_ms` in seconds; 0 = none."""
+        return self._link.timeout
+
+    @property
+    def restarts(self) -> int:
+        """How often its workers were started again since the model was opened."""
+        return sum([worker.restarts for worker in self._workers()])
+
+    def trouble(self) -> str:
+        """What has become of its workers lately; "" = nothing."""
+        return "; ".join(filter(None, dict.fromkeys(home.worker.trouble() for home in self._homes)))
+
+    def restart(self, reason: str) -> None:
+        """Kill its workers, which start again. Whoever lives with it in one of them is restarted too."""
+        for home in self._homes:
+            for channel in home.part.channels.values():
+                channel.broken(reason, 0)
+
+    def memory_bytes(self) -> int:
+        """Resident memory of its workers; its share where it lives with others."""
+        return sum(worker.memory_bytes() // worker.shares() for worker in self._workers())
+
+    def own_memory_bytes(self) -> int:
+        """Resident memory of the workers in which no other model lives."""
+        return sum(worker.memory_bytes() for worker in self._workers() if worker.shares() == 1)
+
+    def pids(self) -> list[int]:
+        """Of its worker processes, for logs and tests."""
+        return [worker.pid for worker in self._workers()]
+
+    def _workers(self) -> list[Worker]:
+        if len(self._homes) == 1:
+            return [self._homes[0].worker]
+        return list(dict.fromkeys(home.worker for home in self._homes))
+
+    def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None:
+        """Run a batch on an idle instance, or (`each`) its requests one after the other.
+
+        Never blocks and never raises; the listener hears of it exactly once, after this has returned."""
+        channel = self._channels.get(instance, _NONE).get(instance)
+        if channel is None:
+            self._loop.call_soon(self._refuse, instance, batch_id, len(requests))
+        else:
+            channel.execute(batch_id, requests, each)
+
+    def _refuse(self, instance: int, batch_id: int, count: int) -> None:
+        error = Internal(f"instance {instance} of model '{self._link.name}' has no worker now")
+        if self._channels.get(instance, _NONE).get(instance) is None:
+            self._link.listener.on_lost(instance, error)
+        else:  # it came back meanwhile, and may have its next batch
+            replies = [Reply(error=error) for _ in range(count)]
+            self._link.listener.on_reply(instance, BatchReply(batch_id, 0, 0, 0, 0, replies, last=True))
+
+    def running_since_ns(self) -> int | None:
+        """When the oldest batch that is not answered was sent to its worker; None = no batch runs."""
+        channels = [channels.get(instance) for instance, channels in self._channels.items()]
+        times = [channel.running_since_ns() for channel in channels if channel is not None]
+        return min((time for time in times if time is not None), default=None)
+
+    def cancel(self, instance: int, batch_id: int, index: int) -> None:
+        """The client of a running request has gone: the backend may ask whether. The batch is still answered."""
+        channel = self._channels.get(instance, _NONE).get(instance)
+        if channel is not None:
+            channel.cancel(batch_id, index)
+
+    def hold(self, instance: int, batch_id: int, index: int, held: bool) -> None:
+        """The client of a decoupled model's request reads too slowly: its sender waits until it is told to go on.
+        What is held must be let go in the end; a worker that died has forgotten it."""
+        channel = self._channels.get(instance, _NONE).get(instance)
+        if channel is not None:
+            channel.hold(batch_id, index, held)
+
+    async def refusal(self, timeout: float) -> str:
+        """Return why an instance has no worker or says that it is not ready; "" = all are ready."""
+        answers = await asyncio.gather(*(home.worker.refusal(home.part, timeout) for home in self._homes))
+        return next(filter(None, answers), "")
+
+    async def close(self) -> None:
+        """Finalize the model and give its memory back. Batches in flight are not answered any more."""
+        self._closed = True
+        await asyncio.gather(*(home.worker.close(home.part) for home in self._homes))
+        await asyncio.gather(*(self._pool.release(home.worker) for home in self._homes))

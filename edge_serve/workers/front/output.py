@@ -1,0 +1,157 @@
+"""What models print: lines of a worker's standard output and error, for the server's log.
+
+The pipe is always emptied, so a model never waits for it; what exceeds the rate is counted and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from edge_serve.messages.about import RECURS
+from edge_serve.workers.wire.place import own_place
+
+LONGEST_LINE = 4096
+#: what a restarted process prints within so many seconds counts as a repetition
+RECURS_SECONDS = 60.0
+#: lines of Python's report of a fatal signal (faulthandler) that are kept
+_MOST_FATAL = 100
+_FATAL = "Fatal Python error"
+_FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
+_READ_BYTES = 64 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class Rate:
+    """How many lines may pass: `burst` at once, refilled with `per_second`. Time is an argument."""
+
+    __slots__ = ("_burst", "_left", "_per_second", "_seen")
+
+    def __init__(self, per_second: float, burst: int) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._left = float(burst)
+        self._seen = 0.0
+
+    def take(self, now: float) -> bool:
+        """Whether one more may pass at `now` (seconds)."""
+        self._left = min(self._burst, self._left + (now - self._seen) * self._per_second)
+        self._seen = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    @property
+    def is_rested(self) -> bool:
+        """Whether a whole burst was left before the newest line."""
+        return self._left >= self._burst - 1
+
+
+class Output:
+    """Reads one pipe on the event loop until it ends.
+
+    Args:
+        about: which model prints, as fields of the log's lines (messages/about.py).
+        recurs: the process was started in place of one that died: what it prints at first was printed before.
+
+    Attributes:
+        last: the newest lines, for the report when the worker dies.
+        fatal: the lines that follow Python's "Fatal Python error".
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fd: int,
+        label: str,
+        write: Callable[[str], None] | None = None,
+        about: Mapping[str, str] | None = None,
+        recurs: bool = False,
+    ) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._label = label
+        self._about = about
+        self._recurs_until = loop.time() + RECURS_SECONDS if recurs else 0.0
+        self._write = write or self._log
+        self._rate = Rate(200, 1000)
+        self._rest = b""
+        self._dropped = 0
+        self.last: deque[str] = deque(maxlen=5)
+        self.fatal: list[str] = []
+        os.set_blocking(fd, False)
+        loop.add_reader(fd, self.read)
+
+    def _log(self, line: str) -> None:
+        about = self._about
+        if self._recurs_until and self._loop.time() < self._recurs_until:
+            about = {**(about or {}), RECURS: "1"}
+        log.info("%s: %s", self._label, line, extra=about)
+
+    def read(self) -> bool:
+        """Take what is there; False when nothing was."""
+        if self._fd < 0:
+            return False
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.close()
+            return False
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) > LONGEST_LINE:
+            lines.append(self._rest)
+            self._rest = b""
+        self._take(lines)
+        return True
+
+    def _take(self, lines: list[bytes]) -> None:
+        now = self._loop.time()
+        for i, line in enumerate(lines):
+            if not self._rate.take(now):
+                self._dropped += len(lines) - i
+                break
+            if self._dropped:
+                self._write(f"({self._dropped} lines dropped: the model prints too much)")
+                self._dropped = 0
+            text = line[:LONGEST_LINE].decode(errors="replace")
+            self.last.append(text)
+            if len(self.fatal) < _MOST_FATAL and (self.fatal or text.startswith(_FATAL)):
+                self.fatal.append(text)
+            self._write(text)
+
+    def finish(self, most_reads: int = 64) -> None:
+        """The writer is dead: take what it left, and close. A grandchild may hold the pipe open and go on writing."""
+        for _ in range(most_reads):
+            if not self.read():
+                break
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+            if self._rest:
+                self._take([self._rest])
+                self._rest = b""
+            if self._dropped:
+                self._write(f"({self._dropped} lines dropped: the model prints too much)")
+                self._dropped = 0
+
+    def crash_place(self) -> str:
+        """Return where in the model's Python code a fatal signal came; "" = that is not known.
+
+        The innermost frame may be a library's; the first one outside of libraries is the line to look at.
+        """
+        found = (match for line in self.fatal if (match := _FRAME.match(line)))
+        return own_place((match[1], match[2], match[3]) for match in found)

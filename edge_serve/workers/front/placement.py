@@ -1,0 +1,73 @@
+"""The instances of a model that live in one worker, and what is sent and said of them."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.errors import Unavailable
+from edge_serve.workers.front.channel import Channel
+from edge_serve.workers.front.link import Link
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """The instances of an opened model that live in one worker.
+
+    Attributes:
+        instances: their numbers within the model; `specs` belong to them.
+        channels: by instance number; empty while the worker is away.
+        beside: a part of the same model in the same worker, which shares what the backend has loaded for it.
+    """
+
+    spec: ModelSpec
+    backend: str
+    link: Link
+    instances: list[int]
+    specs: list[InstanceSpec]
+    channels: dict[int, Channel]
+    number: int = 0
+    lost: bool = False
+    beside: Part | None = None
+
+
+def socket_pairs(count: int) -> list[tuple[socket.socket, socket.socket]]:
+    """One for each instance: ours and the worker's end.
+
+    Raises:
+        Unavailable: the machine has no descriptors left.
+    """
+    pairs: list[tuple[socket.socket, socket.socket]] = []
+    try:
+        while len(pairs) < count:
+            pairs.append(socket.socketpair())
+    except OSError as error:
+        for pair in pairs:
+            for end in pair:
+                end.close()
+        raise Unavailable(f"no descriptors for {count} instances: {error.strerror}") from error
+    return pairs
+
+
+def lost_text(backend: str, instance: str, reason: str) -> str:
+    """Triton's words for a python model (python_backend src/python_be.cc, stub_launcher.cc), and the reason."""
+    if backend != "python":
+        return f"the worker of '{instance}' {reason}; it is being restarted"
+    return (
+        f"Failed to process the request(s) for model instance '{instance}', message: Stub process '{instance}' is not "
+        f"healthy. Its worker {reason}; it is being restarted."
+    )
+
+
+def as_json(spec: ModelSpec) -> dict[str, Any]:
+    """As it travels in questions to a worker."""
+    return {
+        "name": spec.name,
+        "version": spec.version,
+        "model_directory": str(spec.model_directory),
+        "version_directory": str(spec.version_directory),
+        "config": spec.config,
+        "backend_config": spec.backend_config,
+    }

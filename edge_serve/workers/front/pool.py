@@ -1,0 +1,331 @@
+"""The room's face: describes and opens models in worker processes, and decides which of them share one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edge_serve.aio.offload import offload
+from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.clock import Clock, MonotonicClock
+from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.about import about
+from edge_serve.messages.status import WorkerFacts
+from edge_serve.workers.front.bls_broker import Hooks
+from edge_serve.workers.front.hangs import HANG_PARAMETER
+from edge_serve.workers.front.link import Link, ModelListener, PartialListener
+from edge_serve.workers.front.opened import Home, OpenedModel
+from edge_serve.workers.front.placement import Part
+from edge_serve.workers.front.process import Limits
+from edge_serve.workers.front.worker import Worker
+from edge_serve.workers.launch.cgroups import MEMORY_PARAMETER, Group, Groups, parse_bytes
+from edge_serve.workers.launch.environments import Environment, Environments, own_interpreter
+from edge_serve.workers.launch.sandbox import Sandbox
+from edge_serve.workers.memory.arena import Arena
+from edge_serve.workers.wire.busy_poll import Awake
+from edge_serve.workers.wire.layout import Layout
+from edge_serve.workers.wire.reply import BatchReply
+
+log = logging.getLogger(__name__)
+
+__all__ = ["BatchReply", "Hooks", "Limits", "ModelListener", "OpenedModel", "PartialListener", "Workers"]
+
+#: each instance of these has a process of its own, in whose main thread it runs: they execute users' Python
+ALONE = frozenset({"python"})
+#: backends that share a worker by default; a backend that came with its model never does
+SHARED = frozenset({"onnxruntime", "onnxruntime_onnx", "tensorrt", "tensorrt_plan", "echo"})
+#: a described model that nobody opens gives its worker back after this many seconds
+RESERVED_SECONDS = 120.0
+#: how long it may take to look up the paths that are closed to a worker
+_LOOK_UP_SECONDS = 10.0
+
+
+class Workers:
+    """All worker processes of the server; lives on one event loop.
+
+    Attributes:
+        default_hang: takes the place of `Limits.hang` where that is 0.
+        control_groups: for the processes that are started from now on; None = there are none.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+        hooks: Hooks | None = None,
+        environments: Environments | None = None,
+        awake: Awake | None = None,
+        sandbox: Sandbox | None = None,
+    ) -> None:
+        self._sandbox = sandbox
+        self._awake = awake or Awake()
+        if self._awake.neighbours is not None:
+            self._awake.neighbours.own_seconds = lambda: time.process_time() + self.cpu_seconds()
+        self._environments = environments or Environments()
+        self._limits = limits or Limits()
+        self._clock = clock or MonotonicClock()
+        self._hooks = hooks or Hooks()
+        self._groups: dict[str, Worker] = {}
+        self._all: set[Worker] = set()
+        self._reserved: dict[Path, tuple[Worker, asyncio.TimerHandle]] = {}
+        self._forgetting: set[asyncio.Task[None]] = set()
+        self.default_hang = 0.0
+        self.control_groups: Groups | None = None
+        self._told_no_groups = False
+
+    @property
+    def load_seconds(self) -> float:
+        """How long a model may take to load."""
+        return self._limits.load
+
+    def workers(self) -> int:
+        """How many there are."""
+        return len(self._all)
+
+    def cpu_seconds(self) -> float:
+        """What their processes have computed: it grows while models load."""
+        return sum(worker.cpu_seconds() for worker in self._all)
+
+    def watch(self, now_ns: int) -> dict[str, float]:
+        """Kill what hangs; for each worker the seconds since it should have been killed, at most 0 for those that are
+        well. To be called about once a second."""
+        hang = self._limits.hang or self.default_hang
+        return {f"{worker.label} (pid {worker.pid})": worker.watch(now_ns, hang) for worker in self._all}
+
+    def facts(self) -> list[WorkerFacts]:
+        """Each of them, for the status document."""
+        return sorted((worker.facts() for worker in self._all), key=lambda one: (one.label, one.pid))
+
+    def runs(self, backend: str) -> bool:
+        """Whether the worker that models of this backend share is running."""
+        worker = self._groups.get(backend)
+        return worker is not None and not worker.gone
+
+    async def describe(self, spec: ModelSpec, backend: str, *, own_worker: bool = False) -> dict[str, Any]:
+        """The configuration completed by the model itself, in the worker that `open` will then use.
+
+        Raises:
+            EdgeServeError: the model does not load.
+        """
+        before = self._take_reserved(spec)
+        try:
+            worker = await self._claim(spec, backend, own_worker, _label(spec))
+        finally:
+            if before is not None:  # only now, so that a worker that models share goes on
+                await self.release(before)
+        try:
+            completed = await worker.describe(spec, backend)
+        except BaseException:
+            await self.release(worker)
+            raise
+        timer = asyncio.get_running_loop().call_later(RESERVED_SECONDS, self._expire, spec)
+        self._reserved[spec.version_directory] = (worker, timer)
+        return completed
+
+    async def forget(self, spec: ModelSpec) -> None:
+        """The model that was described will not be opened."""
+        worker = self._take_reserved(spec)
+        if worker is not None:
+            await self.release(worker)
+
+    def _expire(self, spec: ModelSpec) -> None:
+        task = asyncio.get_running_loop().create_task(self.forget(spec), name=f"forget {spec.name}")
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
+
+    def _take_reserved(self, spec: ModelSpec) -> Worker | None:
+        reserved = self._reserved.pop(spec.version_directory, None)
+        if reserved is None:
+            return None
+        reserved[1].cancel()
+        return reserved[0]
+
+    async def open(
+        self,
+        spec: ModelSpec,
+        backend: str,
+        instances: Sequence[InstanceSpec],
+        listener: ModelListener,
+        arena: Arena,
+        *,
+        own_worker: bool = False,
+    ) -> OpenedModel:
+        """Load a model version and make its instances.
+
+        Args:
+            spec: with the completed configuration.
+            own_worker: in a process that it shares with no other model.
+
+        Raises:
+            EdgeServeError: it does not load; nothing of it is left.
+        """
+        timeout, hang = _number(spec, "execution_timeout_ms") / 1000, _number(spec, HANG_PARAMETER)
+        link = Link(spec.name, Layout(spec.config), arena, listener, timeout, hang, self._awake)
+        homes = await self.open_homes(spec, backend, dict(enumerate(instances)), link, own_worker=own_worker)
+        return OpenedModel(self, link, homes)
+
+    async def open_homes(
+        self,
+        spec: ModelSpec,
+        backend: str,
+        instances: Mapping[int, InstanceSpec],
+        link: Link,
+        beside: Home | None = None,
+        *,
+        own_worker: bool = False,
+    ) -> list[Home]:
+        """Open instances, by number.
+
+        Args:
+            beside: where others of the same model are; the new ones share their worker, unless each has its own.
+
+        Raises:
+            EdgeServeError: one does not open; nothing of them is left.
+        """
+        groups = [[i] for i in instances] if backend in ALONE else [list(instances)]
+        homes: list[Home] = []
+        try:
+            for group in groups:
+                if beside is not None and backend not in ALONE and not beside.worker.gone:
+                    beside.worker.claims += 1
+                    worker: Worker | None = beside.worker
+                else:
+                    worker = self._take_reserved(spec)
+                if worker is not None and worker.gone:
+                    await self.release(worker)
+                    worker = None
+                if worker is None:
+                    worker = await self._claim(spec, backend, own_worker, instances[group[0]].name)
+                part = Part(spec, backend, link, group, [instances[i] for i in group], {})
+                part.beside = beside.part if beside is not None and worker is beside.worker else None
+                homes.append(Home(worker, part))
+            results = await asyncio.gather(*(home.worker.open(home.part) for home in homes), return_exceptions=True)
+            failures = [result for result in results if result is not None]
+            if failures:
+                raise failures[0]
+        except BaseException:  # cancelled, too
+            await self._abandon(homes)
+            raise
+        return homes
+
+    async def _abandon(self, homes: list[Home]) -> None:
+        for home in homes:
+            if home.part.channels:
+                with contextlib.suppress(EdgeServeError):
+                    await home.worker.close(home.part)
+            await self.release(home.worker)
+
+    async def _claim(self, spec: ModelSpec, backend: str, own_worker: bool, label: str) -> Worker:
+        own_limit = _memory(spec)
+        shared = backend in SHARED and not own_worker and not own_limit
+        environment = await self._environments.take(spec) if backend in ALONE else None
+        if self._sandbox is not None:
+            environment = await self._confined(self._sandbox, environment, None if shared else [spec.model_directory])
+        worker = self._groups.get(backend) if shared else None
+        if worker is None or worker.gone:
+            try:
+                worker = Worker(
+                    backend if shared else label, backend in ALONE, self._limits, self._clock, self._hooks, environment,
+                    None if shared else about(spec.name, spec.version), self._group_maker(own_limit),
+                )  # fmt: skip
+            except BaseException:
+                _release(environment)
+                raise
+            self._all.add(worker)
+            if shared:
+                self._groups[backend] = worker
+        worker.claims += 1
+        return worker
+
+    async def _confined(self, sandbox: Sandbox, environment: Environment | None, own: list[Path] | None) -> Environment:
+        """Confine the environment of a worker; the paths of what is closed are looked up in a thread.
+
+        Raises:
+            Internal: they lie on a file system that does not answer.
+        """
+        given = environment or Environment(own_interpreter())
+        try:
+            return await asyncio.wait_for(offload(sandbox.environment, given, own), _LOOK_UP_SECONDS)
+        except BaseException as error:
+            _release(environment)
+            if isinstance(error, asyncio.TimeoutError):
+                text = "the home directory, $TMPDIR, or a directory of the settings lies on a file system that hangs"
+                raise Internal(f"no worker can be started: {text}") from None
+            raise
+
+    def _group_maker(self, own_limit: int) -> Callable[[str], Group] | None:
+        groups, limit = self.control_groups, own_limit or self._limits.memory
+        if groups is None and limit and not self._told_no_groups:
+            self._told_no_groups = True
+            asked = MEMORY_PARAMETER if own_limit else "--worker-memory-max-bytes"
+            log.warning("%s has no effect: workers have memory limits only under systemd, with Delegate=memory", asked)
+        return None if groups is None else lambda label: groups.make(label, limit)
+
+    async def release(self, worker: Worker) -> None:
+        """One load or model less needs `worker`; it ends with the last."""
+        worker.claims -= 1
+        if worker.claims:
+            return
+        self._groups = {key: known for key, known in self._groups.items() if known is not worker}
+        await worker.end()
+        _release(worker.environment)
+        self._all.discard(worker)
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """End every process, whatever it does: after `timeout` seconds by force. Models should be closed before."""
+        for _, timer in self._reserved.values():
+            timer.cancel()
+        self._reserved.clear()
+        await asyncio.gather(*(worker.end(timeout) for worker in self._all))
+        for worker in self._all:
+            _release(worker.environment)
+        self._all.clear()
+        self._groups.clear()
+
+
+def _release(environment: Environment | None) -> None:
+    if environment is not None:
+        environment.release()
+
+
+def _label(spec: ModelSpec) -> str:
+    return f"{spec.name}:{spec.version}"
+
+
+def _parameter(spec: ModelSpec, parameter: str) -> str:
+    text: str = (spec.config.get("parameters") or {}).get(parameter, {}).get("string_value", "0")
+    return text
+
+
+def _memory(spec: ModelSpec) -> int:
+    """The model parameter EDGE_SERVE_MEMORY_MAX in bytes; 0 = it is not given.
+
+    Raises:
+        Internal: it is no number of bytes.
+    """
+    try:
+        return parse_bytes(_parameter(spec, MEMORY_PARAMETER))
+    except ValueError as error:
+        raise Internal(f"parameter {MEMORY_PARAMETER} of model '{spec.name}': {error}") from None
+
+
+def _number(spec: ModelSpec, parameter: str) -> float:
+    """The value of a model parameter, a time; 0 = it is not given.
+
+    Raises:
+        Internal: it is no number, or none that a time can be.
+    """
+    text = _parameter(spec, parameter)
+    try:
+        value = float(text)
+        if not value >= 0:  # NaN is not either
+            raise ValueError("no time")
+    except ValueError:
+        text = f"parameter {parameter} of model '{spec.name}' is '{text}', expected a number that is not below 0"
+        raise Internal(text) from None
+    return value

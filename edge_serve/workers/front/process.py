@@ -1,0 +1,402 @@
+"""One worker process: spawned by exec, spoken to over its control channel, watched, and reported once when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import itertools
+import logging
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edge_serve.errors import Unavailable
+from edge_serve.messages.line import shortened
+from edge_serve.tensors import Buffer
+from edge_serve.workers.front.output import Output
+from edge_serve.workers.front.sending import SendQueue
+from edge_serve.workers.launch.cgroups import Group
+from edge_serve.workers.launch.environments import Interpreter, own_interpreter
+from edge_serve.workers.launch.lifetime_pipe import Leash
+from edge_serve.workers.memory.arena import PAGE
+from edge_serve.workers.memory.shared_arenas import Lending
+from edge_serve.workers.wire.frames import Frame, FrameError, Kind, Splitter, error_of, json_frame
+
+log = logging.getLogger(__name__)
+
+_RECEIVE_BYTES = 64 * 1024
+#: a process's clock is its number with this (clock_getcpuclockid(3), which Python lacks; include/linux/posix-timers.h)
+_CPUCLOCK_SCHED = 2
+#: how long a process that has closed a channel may take to end by itself
+GRACE = 1.0
+#: question -> its answer, which carries its number; FAILED answers any. Other frames have numbers of the worker's own
+_ANSWERS = {
+    Kind.DESCRIBE.value: Kind.DESCRIBED,
+    Kind.OPEN.value: Kind.OPENED,
+    Kind.CLOSE.value: Kind.CLOSED,
+    Kind.HEALTH.value: Kind.HEALTH_REPLY,
+}
+_IS_ANSWER = frozenset((*_ANSWERS.values(), Kind.FAILED))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a worker may take, in seconds.
+
+    Attributes:
+        hello: from exec to the first frame.
+        load: to describe or open a model (TensorRT builds take minutes), and to warm it up.
+        slow_load: after which a load that is not done is logged.
+        load_setting: the option that sets `load`; "" = none does, as in the server.
+        close: to finalize a model, and then to end.
+        silence: without a heartbeat before the interpreter counts as stuck; not while a model loads.
+        hang: without an answer or another response of a batch; 0 = for ever.
+        memory: bytes that each may have, where it has a control group; 0 = no limit.
+    """
+
+    hello: float = 60.0
+    load: float = 600.0
+    slow_load: float = 15.0
+    load_setting: str = ""
+    close: float = 30.0
+    silence: float = 30.0
+    hang: float = 0.0
+    memory: int = 0
+
+
+class ProcessLost(Unavailable):
+    """The worker died before it answered."""
+
+
+class Process:
+    """A running worker. Everything happens in callbacks on the event loop.
+
+    Args:
+        label: for log lines.
+        on_frame: takes every control frame that is no answer to `ask`. When it raises, the process is killed.
+        module: what the child runs.
+        interpreter: with which; None = the server's own.
+        about: the model that it is for, as fields of log lines; None = for several.
+        group: its control group, if it has one.
+        recurs: it is started in place of one that died.
+
+    Raises:
+        Unavailable: the machine lets no process start now.
+
+    Attributes:
+        lending: other models' arenas that it was lent.
+        exited: resolves to the reason once the process is reaped; what it had written before has been read.
+        place: where in its own code a model was that loads, by the newest heartbeat; "" = none loads, or not known.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        label: str,
+        limits: Limits,
+        on_frame: Callable[[Frame], None],
+        module: str = "edge_serve.workers.child.main",
+        interpreter: Interpreter | None = None,
+        about: Mapping[str, str] | None = None,
+        group: Group | None = None,
+        recurs: bool = False,
+    ) -> None:
+        self.label = label
+        self._recurs = recurs
+        self._group = group
+        self._about = about
+        self._module = module
+        self._interpreter = interpreter or own_interpreter()
+        self.exited: asyncio.Future[str] = loop.create_future()
+        self._loop = loop
+        self._limits = limits
+        self._on_frame = on_frame
+        self._reason = ""
+        self._splitter = Splitter()
+        self._numbers = itertools.count(1)
+        self.lending = Lending(self.send)
+        self._questions: dict[int, tuple[int, asyncio.Future[dict[str, Any]]]] = {}
+        self._hello: asyncio.Future[None] = loop.create_future()
+        self._seen = loop.time()
+        self._closing = False
+        self._loading = 0
+        self.place = ""
+        try:
+            self._spawn()
+        except (OSError, ValueError) as error:
+            if group is not None:
+                group.remove()
+            hint = _SPAWN_HINTS.get(getattr(error, "errno", None) or 0, "")
+            raise Unavailable(f"cannot start worker {label}: {error}{hint}") from error
+
+    @property
+    def pid(self) -> int:
+        """Its number, also after its end."""
+        return self._popen.pid
+
+    def _spawn(self) -> None:
+        if self._interpreter.program:  # that it is gone must not look like the crash of a process
+            os.stat(self._interpreter.program)
+        ours, theirs = socket.socketpair()
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
+            handed_over.enter_context(theirs)
+            undo.callback(ours.close)
+            leash = self._leash = Leash()
+            handed_over.enter_context(leash.theirs)
+            undo.callback(leash.close)
+            self._popen = subprocess.Popen(
+                [
+                    *self._interpreter.command,
+                    self._module,
+                    str(theirs.fileno()),
+                    str(leash.theirs.fileno()),
+                    str(self._limits.silence / 6),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno(), leash.theirs.fileno()],
+                env=self._interpreter.variables,
+                start_new_session=True,  # Ctrl-C in a terminal is for the front end
+                bufsize=0,
+            )
+            if self._group is not None:  # before it has loaded anything
+                self._group.add(self._popen.pid)
+            undo.callback(self._popen.wait)
+            undo.callback(self._popen.kill)
+            assert self._popen.stdout is not None
+            with self._popen.stdout as stdout:
+                self._pidfd = os.pidfd_open(self._popen.pid)
+                undo.callback(os.close, self._pidfd)
+                printed = os.dup(stdout.fileno())
+                self.output = Output(self._loop, printed, self.label, about=self._about, recurs=self._recurs)
+            undo.pop_all()
+        self._socket = ours
+        ours.setblocking(False)
+        self._queue = SendQueue(self._loop, ours, lambda reason: self.kill(f"was killed: {reason}"))
+        self._loop.add_reader(ours.fileno(), self._on_readable)
+        self._loop.add_reader(self._pidfd, self._on_exit)
+        self._watch = self._loop.call_later(self._limits.silence / 4, self._check)
+
+    async def hello(self) -> None:
+        """Wait until it is up.
+
+        Raises:
+            ProcessLost: it ended, or took too long.
+        """
+        try:
+            await asyncio.wait_for(asyncio.shield(self._hello), self._limits.hello)
+        except asyncio.TimeoutError:
+            self.kill(f"it did not start within {self._limits.hello:g} s")
+            raise ProcessLost(f"worker {self.label} {self._reason}") from None
+
+    # ---- control channel ------------------------------------------------------------------------------------------
+
+    async def ask(self, kind: int, value: dict[str, Any], timeout: float, fds: Sequence[int] = ()) -> dict[str, Any]:
+        """Send a question and wait for its answer.
+
+        Raises:
+            EdgeServeError: the worker answered FAILED.
+            ProcessLost: it died.
+            asyncio.TimeoutError: no answer in time; the worker may still be at it.
+        """
+        if self.exited.done():
+            raise ProcessLost(f"worker {self.label} {self._reason}")
+        number = next(self._numbers)
+        future: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._questions[number] = kind, future
+        loading = kind in (Kind.DESCRIBE, Kind.OPEN)
+        self._loading += loading
+        try:
+            self.send(json_frame(kind, number, value), fds)
+            return await asyncio.wait_for(future, timeout)
+        finally:
+            self._questions.pop(number, None)
+            if loading:  # while it loaded, it might be silent
+                self._loading -= 1
+                self._seen = self._loop.time()
+
+    def send(self, data: Buffer, fds: Sequence[int] = ()) -> None:
+        """Send a control frame, or its next part; see `SendQueue`."""
+        self._queue.send(data, fds)
+
+    def _on_readable(self) -> None:
+        try:
+            self._receive()
+        except FrameError as error:
+            self.kill(f"was killed: it broke the protocol: {error}")
+        except Exception as error:
+            log.exception("worker %s: a message from it cannot be handled", self.label, extra=self._about)
+            self.kill(f"was killed: a message from it cannot be handled: {type(error).__name__}: {error}")
+
+    def _receive(self) -> bool:
+        try:
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._socket.fileno())
+            if not self._closing:
+                self.kill("was killed: it closed its control channel", GRACE)
+            return False
+        self._seen = self._loop.time()
+        for received in self._splitter.feed(data):
+            self._on_control(received)
+        return True
+
+    def _on_control(self, received: Frame) -> None:
+        if received.kind == Kind.HEARTBEAT:
+            self.place = shortened(str(received.json().get("place", ""))) if received.payload else ""
+            return
+        if received.kind == Kind.HELLO:
+            if not self._hello.done():
+                self._hello.set_result(None)
+        elif received.kind not in _IS_ANSWER:
+            self._on_frame(received)
+        elif received.id in self._questions:  # or else nobody waits for it any more
+            self._on_answer(received)
+
+    def _on_answer(self, received: Frame) -> None:
+        kind, future = self._questions[received.id]
+        if received.kind not in (_ANSWERS[kind], Kind.FAILED):
+            raise FrameError(f"found kind {received.kind} as the answer to kind {kind}")
+        answer = received.json()
+        if future.done():
+            return
+        if received.kind == Kind.FAILED:
+            future.set_exception(error_of(answer))
+        else:
+            future.set_result(answer)
+
+    # ---- life and death -------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if (overdue := self.overdue()) > 0:
+            silence = self._limits.silence + overdue
+            self.kill(f"was killed: it gave no sign of life for {silence:.0f} s, its interpreter is stuck")
+        self._watch = self._loop.call_later(self._limits.silence / 4, self._check)
+
+    def overdue(self) -> float:
+        """For how many seconds it has been silent longer than it may; below 0: it may still be."""
+        idle = self._loading or not self._hello.done() or self.exited.done()
+        return -self._limits.silence if idle else self._loop.time() - self._seen - self._limits.silence
+
+    def kill(self, reason: str, grace: float = 0.0) -> None:
+        """End it and its children; `exited` follows. The first reason given is the one reported.
+
+        Args:
+            grace: seconds in which it may end by itself: channels of a dying process close first, and its own exit
+                status tells more.
+        """
+        if self.exited.done():
+            return
+        if grace:
+            self._loop.call_later(grace, self.kill, reason)
+            return
+        self._reason = self._reason or reason
+        _kill_group(self._popen.pid)
+
+    def close(self) -> None:
+        """Ask it to end: it does when its control channel closes."""
+        self._closing = True
+        if self._socket.fileno() >= 0:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+
+    async def ended(self, timeout: float) -> None:
+        """Wait for the end; kill it when that takes longer than `timeout` seconds."""
+        try:
+            await asyncio.wait_for(asyncio.shield(self.exited), timeout)
+        except asyncio.TimeoutError:
+            self.kill(f"was killed: it did not end within {timeout:g} s")
+            await asyncio.shield(self.exited)
+
+    def _on_exit(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        _kill_group(self._popen.pid)  # children it leaves behind; the number is ours until it is reaped
+        self._leash.close()  # and those that have left the group
+        status = self._popen.wait()
+        self._reason = self._reason or (self._group.verdict() if self._group is not None else "") or exit_reason(status)
+        if self._group is not None:
+            self._group.kill()  # programs that have left it too
+            self._group.remove()
+            self._loop.call_later(GRACE, self._group.remove)  # once what was killed has left it
+        self._closing = True
+        self._read_last()
+        self._watch.cancel()
+        self._loop.remove_reader(self._socket.fileno())
+        self._queue.close()
+        self.lending.close()
+        self._splitter = Splitter()  # timers and tasks may hold this object on; half a frame may be large
+        self.output.finish()
+        if place := self.output.crash_place():
+            self._reason += f" {place}"
+        lost = ProcessLost(f"worker {self.label} {self._reason}")
+        for _, future in self._questions.values():
+            if not future.done():
+                future.set_exception(lost)
+        if not self._hello.done():
+            self._hello.set_exception(lost)
+            self._hello.exception()  # nobody may be waiting
+        self.exited.set_result(self._reason)
+
+    def _read_last(self) -> None:
+        """Handle the frames that the process wrote before its end, up to one that cannot be handled."""
+        try:
+            while self._receive():
+                pass
+        except FrameError:
+            pass
+        except Exception:
+            log.exception("worker %s: its last message cannot be handled", self.label, extra=self._about)
+
+    def memory_bytes(self) -> int:
+        """Resident memory, touched arena pages included; 0 when it is gone."""
+        try:
+            with open(f"/proc/{self._popen.pid}/statm", "rb") as statm:
+                return int(statm.read().split()[1]) * PAGE
+        except (OSError, IndexError):
+            return 0
+
+    def cpu_seconds(self) -> float:
+        """What it has computed so far, in user and kernel mode; 0 when it is gone."""
+        try:
+            return time.clock_gettime(~self._popen.pid << 3 | _CPUCLOCK_SCHED)
+        except OSError:
+            return 0.0
+
+
+_SPAWN_HINTS = {
+    errno.EAGAIN: " (too many processes or threads: see TasksMax= of the service)",
+    errno.EMFILE: " (too many files open: see LimitNOFILE= of the service)",
+    errno.ENOENT: " (put it back, or load the model again with another one)",
+}
+_HINTS = {
+    "SIGKILL": " (the machine may be out of memory: see the kernel's log)",
+    "SIGBUS": " (it read a mapped file that had been made smaller: if clients use shared memory, one did that)",
+}
+
+
+def exit_reason(status: int) -> str:
+    """What became of a process that nobody meant to end, from `Popen.returncode`."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"was ended by {name}{_HINTS.get(name, '')}"
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

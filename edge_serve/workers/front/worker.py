@@ -1,0 +1,494 @@
+"""A worker that lives on: holds models, is started again when its process dies, and opens them again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from edge_serve.aio.callbacks import notify
+from edge_serve.aio.tasks import start_task
+from edge_serve.backends.base import ModelSpec
+from edge_serve.clock import Clock
+from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.about import OUTPUT, RECURS, about
+from edge_serve.messages.status import WorkerFacts
+from edge_serve.workers.child.mismatch import MOST_REPORTED
+from edge_serve.workers.child.remote import LOG_CHARACTERS
+from edge_serve.workers.front.bls_broker import Caller, Desk, Hooks
+from edge_serve.workers.front.channel import Channel
+from edge_serve.workers.front.hangs import HANG_PARAMETER, HangWatch
+from edge_serve.workers.front.output import Rate
+from edge_serve.workers.front.placement import Part, as_json, lost_text, socket_pairs
+from edge_serve.workers.front.process import Limits, Process, ProcessLost
+from edge_serve.workers.front.restart import RestartPolicy
+from edge_serve.workers.launch.cgroups import Group
+from edge_serve.workers.launch.environments import Environment
+from edge_serve.workers.wire.frames import Frame, FrameError, Kind
+
+log = logging.getLogger(__name__)
+
+#: seconds between attempts to open a model again that refuses to
+_REOPEN_FIRST, _REOPEN_LONGEST = 0.25, 5.0
+#: how long the index tells of a worker that died
+_NEWS_SECONDS = 60.0
+#: seconds between two reports of a slow load
+_SLOW_LOAD_AGAIN = 60.0
+_NO_PROCESS = "its worker is started again"
+#: the kernel passes at most 253 descriptors at once (SCM_MAX_FD), and one is the arena
+MOST_INSTANCES = 252
+
+
+class Worker:
+    """One worker over all its processes.
+
+    Args:
+        in_main: models load and their first instance runs in the process's main thread.
+        environment: what its processes run with, released by its owner; None = the server's own interpreter.
+        about: the one model that it is for, as fields of log lines; None = for several.
+        group: makes a control group for its next process; None = there are none.
+
+    Attributes:
+        restarts: how often a process was started in place of one that died.
+        claims: how many loads and models need it; its owner ends it when there are none.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        in_main: bool,
+        limits: Limits,
+        clock: Clock,
+        hooks: Hooks,
+        environment: Environment | None = None,
+        about: Mapping[str, str] | None = None,
+        group: Callable[[str], Group] | None = None,
+    ) -> None:
+        self.label = label
+        self._about = about
+        self.environment = environment
+        self.restarts = 0
+        self.claims = 0
+        self._in_main = in_main
+        self._group = group
+        #: when the last process was lost, and why; 0 = none was
+        self._loss: tuple[int, str] = 0, ""
+        #: why no process can be started in its place; "" = one was, or none is due
+        self._refusal = ""
+        self._limits = limits
+        self._clock = clock
+        self._hooks = hooks
+        self._loop = asyncio.get_running_loop()
+        self._policy = RestartPolicy()
+        self._parts: list[Part] = []
+        #: models among them; 0 = to be counted
+        self._shares = 0
+        self._turning: set[str] = set()
+        self._numbers = itertools.count(1)
+        self._ending = False
+        self._log_rate = Rate(200, 1000)
+        self._unlogged = 0
+        self._wake = asyncio.Event()
+        self._hangs = HangWatch()
+        self._reopening: set[asyncio.Task[None]] = set()
+        self._process = self._new_process()
+        self._supervisor = start_task(self._supervise(), f"worker {label}")
+
+    @property
+    def gone(self) -> bool:
+        """Its last process has ended and no other will follow."""
+        return self._supervisor.done()
+
+    @property
+    def pid(self) -> int:
+        """Of the present process."""
+        return self._process.pid
+
+    def memory_bytes(self) -> int:
+        """Resident memory of its process."""
+        return self._process.memory_bytes()
+
+    def trouble(self) -> str:
+        """Why it has no process, or how its last one ended, for as long as that is news; "" = neither."""
+        if self._refusal:
+            return self._refusal
+        lost_ns, reason = self._loss
+        is_news = lost_ns and self._clock.now_ns() - lost_ns < _NEWS_SECONDS * 1e9
+        return f"worker {self.label} {reason}" if is_news else ""
+
+    def cpu_seconds(self) -> float:
+        """What its process has computed."""
+        return self._process.cpu_seconds()
+
+    def facts(self) -> WorkerFacts:
+        """For the status document."""
+        models = sorted({(part.spec.name, str(part.spec.version)) for part in self._parts})
+        return WorkerFacts(self.label, self.pid, self.restarts, tuple(models), self._process.exited.done())
+
+    def watch(self, now_ns: int, hang: float) -> float:
+        """Kill the process when one of its models hangs; seconds since that, or its end for another reason, was due.
+
+        Args:
+            hang: limit of models without one of their own; 0 = none.
+        """
+        process = self._process
+        found = self._hangs.look(now_ns, self._parts, hang, self._limits.load, self._desk.callers())
+        if found is not None:
+            if found.warms_up or found.tests:
+                hangs = f"hangs in its {'warm-up' if found.warms_up else 'golden test'}"
+                setting = self._limits.load_setting or "the time limit of a load"
+            else:
+                hangs, setting = "hangs", f"--hang-timeout-secs, or its parameter {HANG_PARAMETER}"
+            silence = f"nothing has come from it for {found.seconds:.0f} s"
+            process.kill(f"was killed: model '{found.model}' {hangs}, {silence} ({setting})")
+        return max(process.overdue(), found.overdue if found is not None else 0.0)
+
+    def shares(self) -> int:
+        """How many models live in it."""
+        if not self._shares:
+            self._shares = max(1, len({part.link.arena for part in self._parts}))
+        return self._shares
+
+    def _new_process(self) -> Process:
+        interpreter = self.environment.interpreter if self.environment is not None else None
+        group = self._group(self.label) if self._group is not None else None
+        process = Process(
+            self._loop,
+            self.label,
+            self._limits,
+            self._on_frame,
+            interpreter=interpreter,
+            about=self._about,
+            group=group,
+            recurs=bool(self._loss[0]),
+        )
+        self._desk = Desk(self._loop, process.send, self._caller, self._hooks, self._turning)
+        return process
+
+    def _caller(self, number: int) -> Caller | None:
+        """The opened part with this number, to its desk."""
+        part = next((part for part in self._parts if part.number == number), None)
+        return Caller(part.link.arena, part.link.listener, part.channels) if part is not None else None
+
+    # ---- models ---------------------------------------------------------------------------------------------------
+
+    async def describe(self, spec: ModelSpec, backend: str) -> dict[str, Any]:
+        """The model's completed configuration.
+
+        Raises:
+            EdgeServeError: why there is none.
+        """
+        question = {"spec": as_json(spec), "backend": backend, "in_main": self._in_main}
+        answer = await self._ask_to_load(Kind.DESCRIBE, question, spec.name)
+        config = answer.get("config")
+        if not isinstance(config, dict):
+            reason = f"it broke the protocol: found {type(config).__name__}, expected a configuration"
+            self._process.kill(f"was killed: {reason}")
+            raise Internal(f"the worker of model '{spec.name}' was killed: {reason}")
+        return config
+
+    async def open(self, part: Part) -> None:
+        """Open the model's part here; from then on it is opened again after each restart.
+
+        Raises:
+            EdgeServeError: the model does not load.
+        """
+        await self._open(part)
+        self._parts.append(part)
+        self._shares = 0
+
+    async def _open(self, part: Part) -> None:
+        process = self._process
+        if part.link.arena.fd < 0 or len(part.instances) > MOST_INSTANCES:
+            raise Internal(
+                f"model '{part.spec.name}' is closed, or has more than {MOST_INSTANCES} instances in a worker"
+            )
+        part.number = next(self._numbers)
+        pairs = socket_pairs(len(part.instances))
+        numbers = [next(self._numbers) for _ in part.instances]
+        question = {
+            "model": part.number,
+            "spec": as_json(part.spec),
+            "backend": part.backend,
+            "in_main": self._in_main,
+            "beside": part.beside.number if part.beside is not None and part.beside.channels else 0,
+            "instances": [
+                {"name": spec.name, "kind": spec.kind, "device_id": spec.device_id, "channel": number}
+                for spec, number in zip(part.specs, numbers, strict=True)
+            ],
+        }
+        fds = [part.link.arena.fd, *(theirs.fileno() for _, theirs in pairs)]
+        try:
+            await self._ask_to_load(Kind.OPEN, question, part.spec.name, fds)
+            if process.exited.done():
+                raise Internal(f"worker {self.label} died just after it had loaded model '{part.spec.name}'")
+        except BaseException:
+            for ours, _ in pairs:
+                ours.close()
+            raise
+        finally:
+            for _, theirs in pairs:
+                theirs.close()
+
+        def broken(reason: str, grace: float) -> None:
+            process.kill(f"was killed: model '{part.spec.name}': {reason}", grace)
+
+        for instance, number, (ours, _) in zip(part.instances, numbers, pairs, strict=True):
+            channel = Channel(self._loop, ours, number, instance, part.link, process.send, broken)
+            channel.lending = process.lending
+            channel.on_abandoned = self._desk.abandoned if len(numbers) == 1 and self._in_main else None
+            part.channels[instance] = channel
+        part.lost = False
+
+    async def _ask_to_load(
+        self, kind: int, question: dict[str, Any], name: str, fds: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        process = self._process
+        self._turning.add(name)
+        try:
+            await process.hello()
+            slow = start_task(self._report_slow_load(name, process), f"slow load of {name}")
+            try:
+                return await process.ask(kind, question, self._limits.load, fds)
+            finally:
+                slow.cancel()
+        except asyncio.TimeoutError:
+            setting = f" ({self._limits.load_setting})" if self._limits.load_setting else ""
+            place = f": it was {process.place}" if process.place else ""
+            reason = f"model '{name}' did not load within {self._limits.load:g} s{setting}{place}"
+            process.kill(f"was killed: {reason}")
+            raise Internal(reason) from None
+        except asyncio.CancelledError:
+            if not self._parts:  # the server stops: nobody waits for what this process computes
+                process.kill(f"was ended: the load of model '{name}' was called off")
+            raise
+        except ProcessLost as lost:
+            output = process.output
+            words = () if output.crash_place() else output.last  # a crash prints a long stack
+            said = "; its last words: " + " | ".join(words) if words else ""
+            raise Internal(f"{lost.message} while it loaded model '{name}'{said}") from lost
+        finally:
+            self._turning.discard(name)
+
+    async def _report_slow_load(self, name: str, process: Process) -> None:
+        """Log again and again that a load is slow, and where the model is: it may hang, and its time limit is long."""
+        started, pause = self._loop.time(), self._limits.slow_load
+        while True:
+            await asyncio.sleep(pause)
+            place = f": it is {process.place}" if process.place else ""
+            text = "model %s has been loading for %.0f s%s; after %.0f s the load fails"
+            log.warning(text, name, self._loop.time() - started, place, self._limits.load, extra=about(name))
+            pause = _SLOW_LOAD_AGAIN
+
+    async def refusal(self, part: Part, timeout: float) -> str:
+        """Ask the model whether it is ready. Return why it is not; "" = it is.
+
+        Args:
+            timeout: seconds within which it must answer.
+        """
+        if part.lost or self._process.exited.done():
+            return _NO_PROCESS
+        try:
+            answer = await self._process.ask(Kind.HEALTH, {"model": part.number}, timeout)
+        except ProcessLost:
+            return _NO_PROCESS
+        except EdgeServeError as error:
+            return f"it cannot be asked whether it is ready: {error.message}"
+        except asyncio.TimeoutError:
+            return f"its worker did not answer within {timeout:g} s whether it is ready"
+        return "" if answer.get("ready") is True else "its own is_ready() does not return True"
+
+    async def close(self, part: Part) -> None:
+        """Finalize the model; a worker that does not get that done in time is killed. Its slots are free afterwards."""
+        process = self._process
+        if part in self._parts:
+            self._parts.remove(part)
+            self._shares = 0
+        desk = self._desk
+        desk.hang_up(part.number)
+        for channel in part.channels.values():
+            channel.hang_up()
+        self._turning.add(part.spec.name)
+        try:
+            if not part.lost:
+                await process.ask(Kind.CLOSE, {"model": part.number}, self._limits.close)
+        except asyncio.TimeoutError:
+            process.kill(f"was killed: model '{part.spec.name}' did not close within {self._limits.close:g} s")
+            await asyncio.shield(process.exited)
+        except EdgeServeError as error:
+            extra = about(part.spec.name, part.spec.version)
+            log.warning("model %s did not close cleanly: %s", part.spec.name, error.message, extra=extra)
+            if isinstance(error, ProcessLost):
+                await asyncio.shield(process.exited)
+        finally:
+            for channel in part.channels.values():
+                channel.close()
+            part.channels.clear()
+            desk.forget(part.number)
+            self._turning.discard(part.spec.name)
+
+    async def close_instance(self, part: Part, instance: int) -> None:
+        """Finalize one of several instances of a part, which goes on without it."""
+        position = part.instances.index(instance)
+        del part.instances[position], part.specs[position]
+        channel = part.channels.get(instance)
+        if channel is None:
+            return  # the worker is away, and opens the part again without it
+        process = self._process
+        channel.hang_up()
+        try:
+            question = {"model": part.number, "channel": channel.number}
+            await process.ask(Kind.CLOSE, question, self._limits.close)
+        except asyncio.TimeoutError:
+            process.kill(
+                f"was killed: an instance of model '{part.spec.name}' did not close within {self._limits.close:g} s"
+            )
+            await asyncio.shield(process.exited)
+        except EdgeServeError as error:
+            extra = about(part.spec.name, part.spec.version)
+            log.warning("an instance of model %s did not close cleanly: %s", part.spec.name, error.message, extra=extra)
+        finally:
+            part.channels.pop(instance, None)
+            channel.close()
+
+    async def end(self, timeout: float | None = None) -> None:
+        """End the process, gently and after `timeout` seconds (None: `Limits.close`) not; no restart."""
+        self._ending = True
+        self._wake.set()
+        self._process.close()
+        await self._process.ended(self._limits.close if timeout is None else timeout)
+        for task in list(self._reopening):
+            task.cancel()
+        await asyncio.wait([self._supervisor])
+        self._hooks.gone(self)
+
+    # ---- restarts -------------------------------------------------------------------------------------------------
+
+    async def _supervise(self) -> None:
+        while True:
+            reason = await asyncio.shield(self._process.exited)
+            self._loss = now_ns, _ = self._clock.now_ns(), reason
+            delay = self._policy.crashed(now_ns) / 1e9
+            self._lose(reason, delay)
+            if delay:
+                await self._pause(delay)
+            if not await self._restart():
+                return
+            await self._revive(self._process)
+
+    async def _restart(self) -> bool:
+        """Start a new process, however often the machine refuses. Return False when no model needs one any more."""
+        while self._parts and not self._ending:
+            try:
+                self._process = self._new_process()
+            except EdgeServeError as error:
+                if error.message != self._refusal:  # one line for each reason, not for each attempt
+                    self._refusal = error.message
+                    log.error("%s; next attempts every %g s", error.message, _REOPEN_LONGEST, extra=self._about)
+                await self._pause(_REOPEN_LONGEST)
+            else:
+                self._refusal = ""
+                self.restarts += 1
+                return True
+        return False
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, at most until the worker is to end. A caller in a loop must then leave it: no pause follows."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
+
+    def _lose(self, reason: str, delay: float) -> None:
+        """Tell every listener; the process has been reaped, so its slots are free."""
+        if not self._ending:
+            log.error("worker %s (pid %d) %s%s", self.label, self.pid, reason,
+                      f"; next start in {delay:g} s" if delay and self._parts else "",
+                      extra=self._about)  # fmt: skip
+        self._desk.hang_up()
+        self._desk.forget()
+        for part in self._parts:
+            part.lost = True
+            channels = list(part.channels.values())
+            part.channels.clear()
+            for channel in channels:
+                channel.drain()
+            for channel in channels:
+                channel.close()
+                name = part.specs[part.instances.index(channel.instance)].name
+                error = Internal(lost_text(part.backend, name, reason))
+                notify(part.link.listener.on_lost, channel.instance, error)
+
+    async def _revive(self, process: Process) -> None:
+        for part in list(self._parts):
+            if not await self._reopen(part, process) and not process.exited.done():
+                task = start_task(self._keep_reopening(part, process), f"reopen {part.spec.name}")
+                self._reopening.add(task)
+                task.add_done_callback(self._reopening.discard)
+        if not process.exited.done():
+            self._policy.started(self._clock.now_ns())
+
+    async def _reopen(self, part: Part, process: Process) -> bool:
+        """Whether the part serves again."""
+        extra = about(part.spec.name, part.spec.version)
+        try:
+            await self._open(part)
+        except Exception as error:
+            text = "model %s does not open in its restarted worker: %s"
+            expected = isinstance(error, EdgeServeError)
+            log.error(text, part.spec.name, error, exc_info=not expected, extra=extra)
+            return False
+        if part not in self._parts or process.exited.done():  # closed, or died, meanwhile
+            await self.close(part)
+            return True
+        log.info("model %s is back in worker %s (pid %d)", part.spec.name, self.label, process.pid,
+                 extra={**extra, RECURS: "1"})  # fmt: skip
+        for instance in part.instances:
+            notify(part.link.listener.on_back, instance)
+        return True
+
+    async def _keep_reopening(self, part: Part, process: Process) -> None:
+        delay = _REOPEN_FIRST
+        while True:
+            await asyncio.wait([process.exited], timeout=delay)
+            if process.exited.done() or self._ending or part not in self._parts:
+                return
+            if await self._reopen(part, process):
+                return
+            delay = min(2 * delay, _REOPEN_LONGEST)
+
+    # ---- what the worker says -------------------------------------------------------------------------------------
+
+    def _on_frame(self, received: Frame) -> None:
+        if received.kind == Kind.LOG:
+            self._on_log(received.json())
+        elif received.kind == Kind.METRIC:
+            self._hooks.metric(received.json(), self)
+        elif not self._desk.on_frame(received):
+            raise FrameError(f"found kind {received.kind} on a control channel")
+
+    def _on_log(self, value: dict[str, Any]) -> None:
+        if not self._log_rate.take(self._loop.time()):
+            self._unlogged += 1
+            return
+        if self._unlogged:
+            text = "%s: %d log lines dropped: the model logs too much"
+            log.warning(text, self.label, self._unlogged, extra=self._about)
+            self._unlogged = 0
+        if "once" in value:
+            self._warn_once(value)
+            return
+        level, text = value.get("level"), str(value.get("text"))[:LOG_CHARACTERS]
+        known = level if isinstance(level, int) else logging.INFO
+        logging.getLogger("edge_serve.model").log(known, "%s: %s", self.label, text, extra=self._about)
+
+    def _warn_once(self, value: dict[str, Any]) -> None:
+        """Log a warning about an opened model, unless another of its instances has sent it."""
+        part = next((part for part in self._parts if part.number == value.get("model")), None)
+        key = str(value["once"])
+        if part is None or key in part.link.warned or len(part.link.warned) >= MOST_REPORTED:
+            return
+        part.link.warned.add(key)
+        extra = {**about(part.spec.name, part.spec.version), OUTPUT: key}
+        log.warning("%s", str(value.get("text"))[:LOG_CHARACTERS], extra=extra)

@@ -1,0 +1,298 @@
+"""The interpreters of Python models: the parameter EXECUTION_ENV_PATH of config.pbtxt, as a command to start a worker.
+
+Its value is a directory (a virtual environment, or a conda environment) or an archive of one made by conda-pack;
+`$$TRITON_MODEL_DIRECTORY` in it stands for the model's directory (python_backend README.md, "Creating Custom Execution
+Environments"). Before a worker is started with an interpreter, that is asked for its version and for NumPy, which is
+all that the worker's side needs. Archives are unpacked by a process of its own (`unpack`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import site
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import edge_serve
+from edge_serve.backends.base import ModelSpec
+from edge_serve.backends.privacy import private
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, with_advice
+
+PARAMETER = "EXECUTION_ENV_PATH"
+MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+#: of the interpreter; this package's own syntax needs it
+OLDEST = (3, 10)
+#: how long an interpreter may take to say what it is, seconds; NumPy from a cold flash disk takes some
+PROBE_SECONDS = 60.0
+#: how long an archive may take to be unpacked, seconds
+UNPACK_SECONDS = 600.0
+
+#: runs in any Python, and imports nothing from the working directory; its last line is for us
+_PROBE = """
+import sys
+del sys.path[0]
+import json
+try:
+    import numpy
+    found = [numpy.__version__, ""]
+except Exception as error:
+    found = ["", "%s: %s" % (type(error).__name__, error)]
+print(json.dumps([list(sys.version_info[:2])] + found))
+"""
+#: what a virtual environment of the server's own would lead astray
+_FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
+#: starts a module of this package without a place of its own on the module path
+_LAUNCHER = Path(__file__).with_name("launcher.py")
+#: the service manager's words to the front end alone (sd_notify(3), sd_listen_fds(3)); no child speaks in its name
+OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """How to run Python code of ours: the arguments in front of a module's name, and the environment variables.
+
+    Attributes:
+        program: the file that the command starts in its turn, looked for before each start; "" = none.
+    """
+
+    command: tuple[str, ...]
+    variables: Mapping[str, str]
+    program: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Environment:
+    """An interpreter that a worker runs with, until `release`: what was unpacked for it stays as long.
+
+    Attributes:
+        root: its directory; None: the server's own interpreter.
+    """
+
+    interpreter: Interpreter
+    root: Path | None = None
+    _lock: int = -1
+
+    def release(self) -> None:
+        """The worker has ended; a second call does nothing."""
+        fd, self._lock = self._lock, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def own_interpreter() -> Interpreter:
+    """The server's own; it finds this package also when that is not installed.
+
+    Nothing is imported from the working directory, where models may be able to write.
+    """
+    variables = _inherited(OURS)
+    home = Path(edge_serve.__file__).resolve().parent.parent
+    if home.name not in ("site-packages", "dist-packages"):
+        known = variables.get("PYTHONPATH")
+        variables["PYTHONPATH"] = f"{home}{os.pathsep}{known}" if known else str(home)
+    user_site = () if site.ENABLE_USER_SITE else ("-s",)
+    start = ("-P", "-m") if sys.version_info >= (3, 11) else (str(_LAUNCHER),)
+    return Interpreter((sys.executable, *user_site, *start), variables)
+
+
+def interpreter_of(root: Path) -> Interpreter:
+    """The one of an environment, with nothing of the server's own.
+
+    Raises:
+        InvalidArgument: there is none.
+    """
+    python = next((path for path in (root / "bin/python", root / "bin/python3") if path.is_file()), None)
+    if python is None:
+        raise InvalidArgument(
+            f"found no bin/python in '{root}', expected a virtual environment, a conda environment or an archive of one"
+        )
+    variables = _inherited((*_FOREIGN, *OURS))
+    variables |= {"PYTHONNOUSERSITE": "1", "PATH": f"{root / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    if (root / "conda-meta").is_dir():
+        libraries = os.environ.get("LD_LIBRARY_PATH")
+        variables["CONDA_PREFIX"] = str(root)
+        variables["LD_LIBRARY_PATH"] = f"{root / 'lib'}{os.pathsep}{libraries}" if libraries else str(root / "lib")
+    else:
+        variables["VIRTUAL_ENV"] = str(root)
+    return Interpreter((str(python), str(_LAUNCHER)), variables)
+
+
+def _inherited(without: Sequence[str]) -> dict[str, str]:
+    return private({name: value for name, value in os.environ.items() if name not in without})
+
+
+def path_of(spec: ModelSpec) -> Path | None:
+    """What the model's configuration asks for; None when it asks for nothing.
+
+    Raises:
+        InvalidArgument: it is not there.
+    """
+    parameter = (spec.config.get("parameters") or {}).get(PARAMETER) or {}
+    text = parameter.get("string_value", "")
+    if not text:
+        return None
+    path = Path(text.replace(MODEL_DIRECTORY, str(spec.model_directory)))
+    if not path.exists():
+        text = f"'{path}' does not exist; expected a directory or an archive of an environment"
+        raise InvalidArgument(with_advice(text, _advice_on_missing(path, spec.model_directory)))
+    return path
+
+
+def _advice_on_missing(path: Path, model_directory: Path) -> str:
+    variable = MODEL_DIRECTORY.strip("$")
+    if variable in str(path):
+        return f"write {MODEL_DIRECTORY} with two dollar signs, in a shell's here-document after <<'END' in quotes"
+    if not path.is_absolute() and (model_directory / path).exists():
+        return f"for the one in the model's directory write {MODEL_DIRECTORY}/{path}"
+    return "put it there, or remove the parameter: the model then runs with the Python of the server"
+
+
+class Environments:
+    """Finds the environments that models ask for.
+
+    Args:
+        cache: where archives are unpacked; made when the first one is.
+        confine: keeps the code of an environment, by its directory, from the server's files.
+    """
+
+    def __init__(
+        self, cache: Path | None = None, confine: Callable[[Interpreter, Path], Interpreter] | None = None
+    ) -> None:
+        self._cache = cache or default_cache(os.environ)
+        self._confine = confine or (lambda interpreter, root: interpreter)
+        #: (inode, modification time ns) of what was there when it was checked
+        self._checked: dict[Path, tuple[tuple[int, int], ...]] = {}
+
+    async def take(self, spec: ModelSpec) -> Environment | None:
+        """The environment for one worker of a model; None = the server's own.
+
+        Raises:
+            InvalidArgument: there is no such environment, or it cannot run a worker.
+        """
+        lock = -1
+        try:
+            path = path_of(spec)
+            if path is None:
+                return None
+            root, lock = (path.resolve(), -1) if path.is_dir() else await self._unpacked(path)
+            return Environment(await self._checked_interpreter(root), root, lock)
+        except BaseException as error:
+            if lock >= 0:
+                os.close(lock)
+            if isinstance(error, EdgeServeError):
+                raise InvalidArgument(f"{PARAMETER} of model '{spec.name}': {error.message}") from error
+            if isinstance(error, OSError):  # the server's user may not look there, say
+                text = f"{PARAMETER} of model '{spec.name}': '{error.filename}' cannot be read: {error.strerror}"
+                raise InvalidArgument(text) from error
+            raise
+
+    async def _unpacked(self, archive: Path) -> tuple[Path, int]:
+        """The directory of an archive, and a descriptor that keeps it there until it is closed."""
+        own = own_interpreter()
+        command = [*own.command, "edge_serve.workers.launch.unpack", str(archive), str(self._cache)]
+        for _ in range(3):  # another server may remove it in the moment before it is locked
+            text, status = await _output(command, own.variables, UNPACK_SECONDS)
+            try:
+                answer = json.loads(text.splitlines()[-1])
+            except (ValueError, IndexError):
+                raise Internal(f"unpacking '{archive}' ended with status {status}: {text[-500:]}") from None
+            if "error" in answer:
+                raise InvalidArgument(answer["error"])
+            root = Path(answer["directory"])
+            with contextlib.suppress(OSError):
+                return root, _locked(root)
+        raise Internal(f"'{archive}' is removed from {self._cache} again and again while it is unpacked")
+
+    async def _checked_interpreter(self, root: Path) -> Interpreter:
+        """As `interpreter_of`, and able to run a worker; asked once, until a package of it comes or goes.
+
+        Raises:
+            InvalidArgument: it is not.
+        """
+        interpreter = interpreter_of(root)
+        parts = [Path(interpreter.command[0]), *sorted(root.glob("lib/python*/site-packages"))]
+        state = tuple((found.st_ino, found.st_mtime_ns) for found in map(Path.stat, parts))
+        if self._checked.get(root) != state:
+            await self._check(root, interpreter)
+            self._checked[root] = state
+        return interpreter
+
+    async def _check(self, root: Path, interpreter: Interpreter) -> None:
+        """Whether a worker can run with it.
+
+        Raises:
+            InvalidArgument: it cannot.
+        """
+        python = interpreter.command[0]
+        probe = self._confine(Interpreter((python,), interpreter.variables), root)
+        text, status = await _output([*probe.command, "-c", _PROBE], probe.variables, PROBE_SECONDS)
+        try:
+            version, numpy, reason = json.loads(text.splitlines()[-1])
+        except (ValueError, IndexError):
+            raise InvalidArgument(f"'{python}' does not run (status {status}): {text.strip()[-500:]}") from None
+        if tuple(version) < OLDEST:
+            raise InvalidArgument(
+                f"'{root}' has Python {version[0]}.{version[1]}, expected {OLDEST[0]}.{OLDEST[1]} or newer: make the "
+                "environment anew with such a Python (as with python3.11 -m venv)"
+            )
+        if not numpy:
+            raise InvalidArgument(
+                f"'{root}' has no NumPy that can be imported ({reason}), which every Python model needs: "
+                f"install it there, as with '{python} -m pip install numpy', and pack an archive anew"
+            )
+
+
+def default_cache(environ: Mapping[str, str]) -> Path:
+    """$CACHE_DIRECTORY (systemd's CacheDirectory=), or a place in the user's cache."""
+    given = environ.get("CACHE_DIRECTORY", "").split(":")[0]
+    if given:
+        return Path(given, "environments")
+    home = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home, "edge-serve", "environments")
+
+
+async def _output(command: Sequence[str], variables: Mapping[str, str], seconds: float) -> tuple[str, int]:
+    """What a command prints, and its exit status.
+
+    Raises:
+        InvalidArgument: it cannot be started, or takes longer than `seconds`.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, env=variables, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+    except OSError as error:
+        raise InvalidArgument(f"'{command[0]}' cannot be started: {error.strerror}") from error
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), seconds)
+    except asyncio.TimeoutError:
+        raise InvalidArgument(f"'{' '.join(command[:3])}' took longer than {seconds:g} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return output.decode(errors="replace"), process.returncode
+
+
+def _locked(directory: Path) -> int:
+    """A descriptor that keeps `directory` in the cache until it is closed.
+
+    Raises:
+        OSError: it is gone.
+    """
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(fd), os.stat(directory)):
+            raise FileNotFoundError(directory)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd

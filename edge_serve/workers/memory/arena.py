@@ -1,0 +1,361 @@
+"""Tensor memory: one sparse, sealed memfd per model version, which the front end alone divides into slots.
+
+Both processes map it once. Memory comes when a slot is first used, and `trim` returns pages that have been idle. What
+takes the kernel long (clearing pages, freeing them) is done in threads. A memfd has no name: nothing stays behind when
+either side is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import fcntl
+import mmap
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+
+from edge_serve.aio.bulk_copy import work
+from edge_serve.aio.callbacks import notify
+from edge_serve.errors import Unavailable
+from edge_serve.workers.memory.extents import Extents
+
+PAGE = mmap.PAGESIZE
+#: a worker that shrinks the file must not kill the front end with SIGBUS
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+#: bytes that `trim` withdraws from use at once, while a thread returns them
+TRIM_BYTES = 64 << 20
+#: bytes of one call to the kernel, which holds the file's lock meanwhile: about a millisecond
+STEP = 4 << 20
+
+#: bytes of a label that the kernel takes are 249 (memfd_create(2))
+_LONGEST_LABEL = 200
+
+#: the state of a page: it has no memory; it has, and was used in this period, the last one, or neither
+_COLD, _USED, _IDLE = 0, 1, 3
+_IDLE_RUN = re.compile(b"\x03+")
+#: with so many touched pages free, those that were free for one whole period are idle: much takes long to return
+_MANY = (256 << 20) // PAGE
+_SOON_IDLE_RUN = re.compile(b"[\x02\x03]+")
+_AGE = bytes.maketrans(b"\x01\x02", b"\x02\x03")
+
+#: fallocate(2): the pages are returned, the size of the file stays
+_PUNCH_HOLE = 0x01 | 0x02
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+
+
+def default_capacity() -> int:
+    """Address space of an arena: 4 GiB, or twice the machine's memory where that is less."""
+    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(4 << 30, -(-2 * ram // PAGE) * PAGE)
+
+
+class Budget:
+    """Bytes that all slots of the server may hold together.
+
+    Attributes:
+        warm: arenas that have memory, used or idle.
+    """
+
+    __slots__ = ("limit", "used", "warm")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.warm: set[Arena] = set()
+
+    def take(self, nbytes: int) -> bool:
+        """Account for `nbytes`; False, and nothing taken, when they do not fit."""
+        if self.used + nbytes > self.limit:
+            return False
+        self.used += nbytes
+        return True
+
+    def give(self, nbytes: int) -> None:
+        """`nbytes` are free again."""
+        self.used -= nbytes
+
+
+class Slot:
+    """A piece of an arena; implements `messages.infer.Lease`.
+
+    Attributes:
+        capacity: bytes asked for; `view` is that long.
+        is_ready: there is memory behind every page. Until then nothing may be read or written.
+        error: why there is none; the slot is of no use then.
+    """
+
+    __slots__ = ("_done", "_pages", "_released", "arena", "capacity", "error", "is_ready", "offset")
+
+    def __init__(self, arena: Arena, offset: int, capacity: int, pages: int) -> None:
+        self.arena = arena
+        self.offset = offset
+        self.capacity = capacity
+        self.is_ready = True
+        self.error: Unavailable | None = None
+        self._pages = pages
+        self._done: Callable[[], None] | None = None
+        self._released = False
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes, writable."""
+        return self.arena.view[self.offset : self.offset + self.capacity]
+
+    def when_ready(self, done: Callable[[], None]) -> None:
+        """Call `done` when `is_ready` or `error` is set, unless the slot is released before. At once if it is."""
+        if self.is_ready:
+            done()
+        else:
+            self._done = done
+
+    def populated(self, error: Unavailable | None) -> None:
+        """The thread that populates it has ended (called by the arena)."""
+        self.is_ready, self.error = True, error
+        done, self._done = self._done, None
+        if self._released:
+            self._give()
+        elif done is not None:
+            notify(done)
+
+    def release(self) -> None:
+        """Release the pages; a second call does nothing. Pages that a thread populates are released after that."""
+        self._released, self._done = True, None
+        if self.is_ready:
+            self._give()
+
+    def _give(self) -> None:
+        pages, self._pages = self._pages, 0
+        if pages:
+            self.arena.give(self.offset // PAGE, pages)
+
+
+def _made(name: str, size: int) -> tuple[int, mmap.mmap]:
+    """A sealed file without a name in any directory, and the map of it."""
+    label = os.fsencode(f"edge-serve:{name}")[:_LONGEST_LABEL]
+    fd = -1
+    try:
+        fd = os.memfd_create(label, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)  # type: ignore[arg-type]  # bytes will do
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        return fd, mmap.mmap(fd, size)
+    except OSError as error:
+        if fd >= 0:
+            os.close(fd)
+        raise Unavailable(f"no tensor memory for model '{name}': {error.strerror}") from error
+
+
+class Arena:
+    """The tensor memory of one model version.
+
+    Args:
+        name: for the kernel's listing (`/proc/<pid>/fd`) and for messages.
+        budget: shared by all arenas of the server.
+        capacity: address space, not memory.
+
+    Raises:
+        Unavailable: the machine has no descriptor or no address space left.
+
+    Attributes:
+        fd: -1 = it is closed.
+        on_close: called when it closes: other models' workers may have been lent it.
+    """
+
+    def __init__(self, name: str, budget: Budget, capacity: int = 0) -> None:
+        self.name = name
+        self.size = -(-(capacity or default_capacity()) // PAGE) * PAGE
+        self.fd, self._map = _made(name, self.size)
+        self.view = memoryview(self._map)
+        self._file = self.fd
+        self._budget = budget
+        self._extents = Extents(self.size // PAGE)
+        #: of each page up to the highest that has memory: _COLD, or how long it was not used
+        self._states = bytearray()
+        #: what threads do with the file now
+        self._jobs = 0
+        self.on_close: list[Callable[[Arena], None]] = []
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all slots, in whole pages."""
+        return self._extents.used * PAGE
+
+    def allocate(self, nbytes: int) -> Slot:
+        """A slot of `nbytes`. A large one whose pages have no memory is not ready yet: see `Slot.when_ready`.
+
+        Raises:
+            Unavailable: the budget, the arena or the machine's memory does not hold that much now.
+        """
+        if self.fd < 0:
+            raise Unavailable(f"no tensor memory for {nbytes} bytes: model '{self.name}' was unloaded")
+        pages = -(-nbytes // PAGE) or 1
+        size = pages * PAGE
+        budget = self._budget
+        if not budget.take(size):
+            raise Unavailable(
+                f"no tensor memory for {nbytes} bytes of model '{self.name}': "
+                f"{budget.used} of {budget.limit} bytes are in use; try again, or raise the limit"
+            )
+        start = self._extents.take(pages)
+        if start is None:
+            budget.give(size)
+            raise Unavailable(
+                f"no tensor memory for {nbytes} bytes of model '{self.name}': {self.used_bytes} of {self.size} bytes "
+                f"of its arena are in use and the largest gap has {self._extents.largest() * PAGE}"
+            )
+        slot = Slot(self, start * PAGE, nbytes, pages)
+        end, states = start + pages, self._states
+        if end > len(states):
+            states += bytes(end - len(states))
+        cold = states.find(_COLD, start, end)
+        states[start:end] = b"\x01" * pages
+        if cold >= 0:
+            self._populate(slot, cold, end)
+        return slot
+
+    def _populate(self, slot: Slot, start: int, end: int) -> None:
+        """Reserve memory now, so that a machine without any refuses here and not by SIGBUS at the first write."""
+        slot.is_ready = False
+        self._jobs += 1
+        self._budget.warm.add(self)
+
+        def done(error: Exception | None) -> None:
+            self._jobs -= 1
+            slot.populated(self._no_memory(slot, error))
+            self._tear_down()
+
+        size = (end - start) * PAGE
+        work(size, partial(_reserve, self.fd, start * PAGE, size), done)
+        if slot.error is not None:
+            slot.release()
+            raise slot.error
+
+    def _no_memory(self, slot: Slot, error: Exception | None) -> Unavailable | None:
+        if error is None:
+            return None
+        reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        made = Unavailable(f"no memory for {slot.capacity} bytes of tensors of model '{self.name}': {reason}")
+        made.__cause__ = error
+        return made
+
+    def give(self, start: int, pages: int) -> None:
+        """Pages of a slot are free again (called by `Slot`)."""
+        self._extents.give(start, pages)
+        self._budget.give(pages * PAGE)
+        if self.fd < 0:
+            self._tear_down()
+
+    # ---- returning memory to the system ---------------------------------------------------------------------------
+
+    def age(self) -> None:
+        """A period is over: pages that were free for two whole ones are idle."""
+        for start, end in self._touched_gaps():
+            self._states[start:end] = self._states[start:end].translate(_AGE)
+
+    async def trim(self, limit: int = TRIM_BYTES) -> int:
+        """Return the memory of all idle pages. Those that a thread is about to return, `limit` bytes at most, are not
+        given to anybody meanwhile.
+
+        Returns:
+            Bytes returned.
+        """
+        total = 0
+        while runs := self._withdraw(limit // PAGE):
+            size = sum(pages for _, pages in runs) * PAGE
+            returned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            work(size, partial(_punch, self._file, runs), partial(self._put_back, runs, returned))
+            await asyncio.shield(returned)
+            total += size
+        return total
+
+    def _withdraw(self, most: int) -> list[tuple[int, int]]:
+        """Take idle pages, as (first, count), out of the free ones."""
+        if self.fd < 0:
+            return []
+        runs = []
+        gaps = self._touched_gaps()
+        idle_run = _IDLE_RUN if sum(end - start for start, end in gaps) < _MANY else _SOON_IDLE_RUN
+        for start, end in gaps:
+            for run in idle_run.finditer(bytes(self._states[start:end])):
+                pages = min(run.end() - run.start(), most)
+                runs.append((start + run.start(), pages))
+                most -= pages
+                if not most:
+                    break
+            if not most:
+                break
+        for first, pages in runs:
+            self._extents.take_at(first, pages)
+        if runs:
+            self._jobs += 1
+        return runs
+
+    def _put_back(self, runs: list[tuple[int, int]], returned: asyncio.Future[None], error: Exception | None) -> None:
+        self._jobs -= 1
+        for first, pages in runs:
+            self._extents.give(first, pages)
+            self._states[first : first + pages] = bytes(pages) if error is None else b"\x01" * pages
+        end = len(self._states.rstrip(b"\0"))
+        del self._states[end:]
+        if not end:
+            self._budget.warm.discard(self)
+        if not returned.done():
+            if error is None:
+                returned.set_result(None)
+            else:
+                returned.set_exception(error)
+        self._tear_down()
+
+    def _touched_gaps(self) -> list[tuple[int, int]]:
+        high = len(self._states)
+        return [(start, min(start + count, high)) for start, count in self._extents.free() if start < high]
+
+    def close(self) -> None:
+        """No new slots; the memory goes when the last slot does."""
+        if self.fd >= 0:
+            for tell in list(self.on_close):
+                notify(tell, self)
+            self.on_close.clear()
+            self.fd = -1
+            self.view = memoryview(b"")
+            self._tear_down()
+
+    def _tear_down(self) -> None:
+        """Return all memory, once the arena is closed and neither a slot nor a thread needs it."""
+        if self.fd >= 0 or self._file < 0 or self._jobs or self._extents.used:
+            return
+        file, self._file = self._file, -1
+        touched = len(self._states)
+        self._states = bytearray()
+        self._budget.warm.discard(self)
+        work(touched * PAGE, partial(_dispose, self._map, file, touched), _ignore)
+        del self._map
+
+
+def _reserve(fd: int, offset: int, size: int) -> None:
+    """Reserve memory step by step."""
+    for start in range(offset, offset + size, STEP):
+        os.posix_fallocate(fd, start, min(STEP, offset + size - start))
+
+
+def _punch(fd: int, runs: list[tuple[int, int]]) -> None:
+    """Return the memory of runs of pages step by step."""
+    for first, pages in runs:
+        end = (first + pages) * PAGE
+        for start in range(first * PAGE, end, STEP):
+            if _libc.fallocate(fd, _PUNCH_HOLE, start, min(STEP, end - start)):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _dispose(mapped: mmap.mmap, fd: int, pages: int) -> None:
+    """Return the memory, then the file and its address space: each would take long for all pages at once."""
+    try:
+        _punch(fd, [(0, pages)])
+    finally:
+        os.close(fd)
+
+
+def _ignore(error: Exception | None) -> None:
+    """Nothing depends on the outcome."""

@@ -1,0 +1,153 @@
+"""The tensors of one request that lie in clients' shared memory: read and written by the worker.
+
+The front end sees neither kind. What an input holds is checked here, and an output leaves for the region: the reply has
+its name, type, shape and size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from edge_serve.backends.base import Reply
+from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+from edge_serve.messages.infer import InferRequest
+from edge_serve.protocol.inference.validate import check_strings
+from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Shape, Tensor, Unseen, element_count, join_bytes
+from edge_serve.workers.memory.client_region import ClientRegion
+from edge_serve.workers.memory.shared_arenas import OFFSET_MASK, Borrowed
+from edge_serve.workers.wire.frames import FrameError
+
+Send = Callable[["Reply | None", bool], None]
+
+
+def places_of(request: InferRequest) -> list[list[Any]]:
+    """For the EXECUTE frame: the outputs that go to clients' memory: name, place, size, the client's name."""
+    return [
+        [output.name, output.place.offset, output.place.size, output.place.label or output.name]
+        for output in request.outputs
+        if output.place is not None
+    ]
+
+
+class SharedRequest:
+    """One request in the worker.
+
+    Args:
+        value: `shared` of the request's extra JSON.
+        copies: inputs are the model's own, to write to.
+
+    Attributes:
+        error: why it cannot be executed.
+    """
+
+    __slots__ = ("_borrowed", "_copies", "_id", "_model", "_outputs", "error")
+
+    def __init__(self, borrowed: Borrowed, request_id: str, value: dict[str, Any], copies: bool) -> None:
+        self._borrowed = borrowed
+        self._id = request_id
+        self._copies = copies
+        self._model: str = value["model"]
+        self._outputs: dict[str, tuple[int, int, str]] = {one[0]: (one[1], one[2], one[3]) for one in value["outputs"]}
+        self.error: EdgeServeError | None = None
+
+    @classmethod
+    def of_lent(cls, borrowed: Borrowed) -> SharedRequest:
+        """A request with nothing in clients' memory, to refuse it by its `error`."""
+        return cls(borrowed, "", {"model": "", "outputs": []}, copies=False)
+
+    def region(self, place: int) -> ClientRegion | None:
+        """The client's memory that an input is in; None when it is in an arena."""
+        return self._borrowed.region(place)
+
+    def input(self, region: ClientRegion, name: str, datatype: DataType, shape: Shape, place: int, size: int) -> Tensor:
+        """An input; one that cannot be read sets `error`, and zeros stand for it where the batch needs its rows."""
+        try:
+            data = self._read(region, name, datatype, shape, place & OFFSET_MASK, size)
+        except EdgeServeError as error:
+            self.error = self.error or error
+            data = zeros(datatype, shape)
+        except (OSError, MemoryError) as error:
+            self.error = self.error or Internal(
+                f"input '{name}' in shared memory cannot be read: {str(error) or 'no memory'}"
+            )
+            data = b""
+        return Tensor(name, datatype, shape, data)
+
+    def _read(
+        self, region: ClientRegion, name: str, datatype: DataType, shape: Shape, offset: int, size: int
+    ) -> Buffer:
+        if datatype.size:
+            return region.read(offset, size, copy=self._copies or offset % datatype.size != 0)
+        data = region.read(offset, size, copy=True)  # the lengths must not change once they are checked
+        check_strings(data, element_count(shape), name, self._model, self._id)
+        return data
+
+    def send(self, send: Send, reply: Reply | None, final: bool) -> None:
+        """One of the replies of a decoupled model, on its way to `send`."""
+        send(None if reply is None else self.answer(reply, None), final)
+
+    def answer(self, reply: Reply, names: Sequence[str] | None) -> Reply:
+        """What the client gets in place of `reply`, whose outputs are written to its memory where it wants that.
+
+        Args:
+            names: the outputs that were asked for; None = all.
+        """
+        if self.error is not None:
+            return Reply(error=self.error)
+        if reply.error is not None or reply.rescheduled or not self._outputs:
+            return reply
+        outputs = [tensor for tensor in reply.outputs if names is None or tensor.name in names]
+        stored: list[list[Any]] = []
+        try:
+            for position, tensor in enumerate(outputs):
+                if tensor.name in self._outputs:
+                    self._write(tensor)
+                    described = [position, tensor.name, tensor.datatype.value, tensor.shape, len(tensor.data)]
+                    stored.append(described)
+        except EdgeServeError as error:
+            return Reply(error=error)
+        except Exception as fault:  # a backend returned what is no tensor
+            return Reply(error=Internal(f"an output cannot be put into shared memory: {type(fault).__name__}: {fault}"))
+        reply.outputs = [tensor for tensor in outputs if tensor.name not in self._outputs]
+        reply.stored = stored
+        return reply
+
+    def _write(self, tensor: Tensor) -> None:
+        place, room, label = self._outputs[tensor.name]
+        size = len(tensor.data)
+        if tensor.datatype.size and math.prod(tensor.shape) * tensor.datatype.size != size:
+            shape = list(tensor.shape)
+            raise Internal(f"output '{tensor.name}' has {size} bytes, which is not {tensor.datatype.name} {shape}")
+        if size > room:
+            raise Internal(
+                f"shared memory size specified with the request for output '{label}' ({room} bytes) should be at least "
+                f"{size} bytes to hold the results"
+            )
+        region = self._borrowed.region(place)
+        if region is None:
+            raise InvalidArgument(f"the shared memory for output '{label}' did not arrive")
+        if size:
+            region.write(place & OFFSET_MASK, tensor.data)
+
+
+def zeros(datatype: DataType, shape: Shape) -> Buffer:
+    """The data of a tensor that cannot be read."""
+    count = element_count(shape)
+    return bytes(count * datatype.size) if datatype.size else join_bytes([b""] * count)
+
+
+def insert_stored(outputs: list[Tensor], stored: Any) -> None:
+    """Put the outputs that a worker has written to clients' memory among the others of its reply.
+
+    Raises:
+        FrameError: the worker wrote something else.
+    """
+    for position, name, number, shape, size in stored:
+        datatype = BY_NUMBER[number]
+        dims = tuple(shape)
+        good = type(name) is str and type(size) is int and all(type(dim) is int and dim >= 0 for dim in dims)
+        if not good or not 0 <= size <= OFFSET_MASK or (datatype.size and element_count(dims) * datatype.size != size):
+            raise FrameError(f"output '{name}' was not stored as {datatype.name} {list(dims)}")
+        outputs.insert(position, Tensor(name, datatype, dims, Unseen.buffer(size)))

@@ -1,0 +1,51 @@
+"""A time limit that stands still while something is held."""
+
+from __future__ import annotations
+
+import asyncio
+
+from edge_serve.aio.pausable_deadline import Patience
+from tests.workers.harness import run
+
+
+def test_it_runs_out_once() -> None:
+    async def work() -> None:
+        over = asyncio.Event()
+        Patience(asyncio.get_running_loop(), 0.01, over.set)
+        await over.wait()
+
+    run(work())
+
+
+def test_the_time_of_holds_does_not_count_also_when_they_overlap() -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        over = asyncio.Event()
+        patience = Patience(loop, 0.05, over.set)
+        patience.hold(True)
+        patience.hold(True)
+        patience.hold(False)
+        await asyncio.sleep(0.15)
+        assert not over.is_set()
+
+        started = loop.time()
+        patience.hold(False)
+        await over.wait()
+        assert loop.time() - started > 0.02
+
+    run(work())
+
+
+def test_what_is_done_never_runs_out_whatever_goes_on_afterwards() -> None:
+    async def work() -> None:
+        over = asyncio.Event()
+        patience = Patience(asyncio.get_running_loop(), 0.01, over.set)
+        patience.hold(True)
+        patience.cancel()
+        patience.hold(False)
+        patience.hold(True)
+        patience.hold(False)
+        await asyncio.sleep(0.05)
+        assert not over.is_set()
+
+    run(work())

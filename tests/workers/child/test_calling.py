@@ -1,0 +1,97 @@
+"""When an instance says that it waits for its calls, and when it must not."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from edge_serve.backends.base import Reply
+from edge_serve.backends.host import Call
+from edge_serve.messages.infer import InferResponse
+from edge_serve.workers.child.calling import Calling
+from edge_serve.workers.child.remote import Remote
+from edge_serve.workers.wire.calls import Room, decode_rest, encode_response
+from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, Kind, parse_header
+
+
+class Wire:
+    """What was sent, and the calls that are waited for according to it."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+    def send(self, data: bytes) -> None:
+        _, kind, count, number = parse_header(data)
+        self.frames.append(Frame(kind, count, number, data[HEADER_SIZE:]))
+
+    @property
+    def waits(self) -> list[list[tuple[int, int]]]:
+        return [decode_rest(one) for one in self.frames if one.kind == Kind.INFER_REST]
+
+
+def no_memory(model: int, nbytes: int) -> tuple[int, int]:
+    raise AssertionError(f"nothing here is large: {nbytes} bytes for {model}")
+
+
+def respond(calling: Calling, number: int, *, final: bool) -> None:
+    data = encode_response(number, InferResponse("m", "1", final=final), [], Room())
+    _, kind, count, number = parse_header(data)
+    calling.on_response(Frame(kind, count, number, data[HEADER_SIZE:]))
+
+
+def nobody(reply: Reply, final: bool) -> None:
+    """Does not care."""
+
+
+CALL = Call("m", -1, [], [])
+
+
+def test_open_calls_are_told_with_their_responses() -> None:
+    wire = Wire()
+    calling = Calling(wire.send, no_memory)
+    calling.rest(lambda: True)
+    assert wire.waits == []
+    for _ in range(2):
+        calling.start(CALL, nobody)
+    calling.rest(lambda: True)
+    respond(calling, 1, final=False)
+    calling.rest(lambda: True)
+    respond(calling, 1, final=True)
+    calling.rest(lambda: True)
+    assert wire.waits == [[(1, 0), (2, 0)], [(1, 1), (2, 0)], [(2, 0)]]
+
+
+def test_a_response_counts_only_once_the_model_was_woken() -> None:
+    wire = Wire()
+    calling = Calling(wire.send, no_memory)
+    calling.start(CALL, lambda reply, final: calling.rest(lambda: True))
+    respond(calling, 1, final=True)
+    assert wire.waits == [[(1, 0)]]
+
+
+def test_nothing_is_told_when_the_model_has_been_woken_meanwhile() -> None:
+    wire = Wire()
+    calling = Calling(wire.send, no_memory)
+    calling.start(CALL, nobody)
+    calling.rest(lambda: False)
+    assert wire.waits == []
+
+
+@pytest.mark.parametrize("name", ["the model's", "calls", "control"])
+def test_a_model_with_a_thread_of_its_own_may_be_woken_by_that(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    every, others = threading.enumerate, set(threading.enumerate())  # pools of other tests
+    monkeypatch.setattr(threading, "enumerate", lambda: [one for one in every() if one not in others])
+    wire, stop = Wire(), threading.Event()
+    remote = Remote(wire.send)
+    remote.infer(CALL, nobody)
+    thread = threading.Thread(target=stop.wait, name=name)
+    thread.start()
+    try:
+        assert not remote.rests(lambda: True)
+    finally:
+        stop.set()
+        thread.join()
+    assert wire.waits == []
+    assert remote.rests(lambda: True)
+    assert wire.waits == [[(1, 0)]]

@@ -1,0 +1,172 @@
+"""One instance in the worker, with the test as its front end and its backend."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from edge_serve.backends.base import BackendRequest, Reply, Timing
+from edge_serve.messages.infer import InferRequest
+from edge_serve.tensors import DataType, Tensor
+from edge_serve.workers.child.instance import Instance, Receiver
+from edge_serve.workers.memory import shared_arenas as lending
+from edge_serve.workers.memory.shared_arenas import OFFSET_BITS, Borrowed
+from edge_serve.workers.wire.execute import encode_execute
+from edge_serve.workers.wire.frames import HEADER_SIZE, Kind, parse_header
+from edge_serve.workers.wire.layout import Layout
+from edge_serve.workers.wire.reply import PARTIAL_HEAD, REPLY_HEAD, decode_answers
+from tests.workers.harness import config, request
+
+Execute = Callable[[Sequence[BackendRequest]], list[Reply]]
+
+
+class Backend:
+    """Does what the test says."""
+
+    def __init__(self, execute: Execute) -> None:
+        self._execute = execute
+
+    def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
+        return self._execute(batch)
+
+    def is_ready(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+class Scene:
+    """An instance in a thread."""
+
+    def __init__(self, model_config: dict[str, Any], execute: Execute) -> None:
+        self.ours, theirs = socket.socketpair()
+        self.ours.settimeout(20)
+        self.layout = Layout(model_config)
+        self.borrowed = Borrowed()
+        self.instance = Instance(
+            "m_0", 4, theirs, self.layout, memoryview(bytearray(4096)), Backend(execute), self.borrowed
+        )
+        self._receiver = Receiver(self.ours)
+        self.thread = threading.Thread(target=self.instance.run)
+        self.thread.start()
+
+    def send(self, batch_id: int, *requests: InferRequest, each: bool = False) -> None:
+        self.ours.sendall(encode_execute(self.layout, batch_id, requests, 0, 0, each))
+
+    def receive(self) -> tuple[int, list[Reply]]:
+        """The batch and the replies of the next frame."""
+        received = self._receiver.receive()
+        assert received is not None, "the channel was closed"
+        _, kind, count, batch_id = parse_header(received)
+        head = REPLY_HEAD if kind == Kind.REPLY else PARTIAL_HEAD
+        *_, meta = head.unpack_from(received, HEADER_SIZE)
+        return batch_id, decode_answers(self.layout, received, HEADER_SIZE + head.size, meta, count, None, 0)[0]
+
+
+@contextlib.contextmanager
+def scene(execute: Execute, *, decoupled: bool = False) -> Iterator[Scene]:
+    made = Scene(config(decoupled=decoupled), execute)
+    try:
+        yield made
+    finally:
+        made.ours.shutdown(socket.SHUT_WR)
+        made.thread.join(20)
+        made.ours.close()
+        assert not made.thread.is_alive()
+
+
+def echo(batch: Sequence[BackendRequest]) -> list[Reply]:
+    return [
+        Reply([Tensor("OUTPUT0", one.inputs[0].datatype, one.inputs[0].shape, one.inputs[0].data)]) for one in batch
+    ]
+
+
+def elsewhere(number: int) -> InferRequest:
+    """A request whose first input lies in another model's arena."""
+    return InferRequest("echo", inputs=[Tensor("INPUT0", DataType.INT32, (1, 16), bytes(64), number << OFFSET_BITS)])
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_an_arena_that_does_not_arrive_costs_its_request(monkeypatch: pytest.MonkeyPatch, each: bool) -> None:
+    monkeypatch.setattr(lending, "_WAIT_SECONDS", 0.05)
+    with scene(echo) as here:
+        for batch_id in (1, 2):
+            here.send(batch_id, request(), elsewhere(7), request(), each=each)
+            found, replies = here.receive()
+            assert found == batch_id
+            assert [reply.error is None for reply in replies] == [True, False, True]
+            assert "the memory of an input did not arrive" in str(replies[1].error)
+        here.send(3, request(), each=each)
+        assert here.receive()[1][0].error is None
+
+
+def test_a_batch_that_cannot_be_read_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(place: int, size: int) -> memoryview:
+        raise MemoryError("no memory is left")
+
+    with scene(echo) as here:
+        monkeypatch.setattr(here.borrowed, "at", fail)
+        here.send(1, request(), elsewhere(7))
+        assert ["MemoryError" in str(reply.error) for reply in here.receive()[1]] == [True, True]
+        here.send(2, request())
+        assert here.receive()[1][0].error is None
+
+
+def test_a_cancelled_request_stays_cancelled_whatever_the_number_of_others() -> None:
+    kept: list[BackendRequest] = []
+
+    def keep(batch: Sequence[BackendRequest]) -> list[Reply]:
+        kept.extend(batch)
+        return [Reply() for _ in batch]
+
+    with scene(keep, decoupled=True) as here:
+        for batch_id in range(1, 5001):
+            here.send(batch_id, request())
+            here.receive()
+            here.instance.cancel(batch_id, 0)
+            if batch_id > 1:
+                kept[1].send(None, True)  # type: ignore[misc]  # decoupled: there is one
+                del kept[1]
+                here.receive()
+                here.instance.cancel(batch_id, 0)  # too late
+        assert kept[0].is_cancelled()
+        assert len(here.instance._cancellations.marks) == 1
+        kept[0].send(None, True)  # type: ignore[misc]
+        here.receive()
+    assert not here.instance._cancellations.marks
+
+
+def test_a_mark_that_overtakes_its_batch_holds_and_one_that_comes_too_late_does_not_stay() -> None:
+    seen: list[bool] = []
+
+    def look(batch: Sequence[BackendRequest]) -> list[Reply]:
+        seen.append(batch[0].is_cancelled())
+        return echo(batch)
+
+    with scene(look) as here:
+        here.instance.cancel(2, 0)
+        for batch_id in (1, 2):
+            here.send(batch_id, request())
+            here.receive()
+        assert seen == [False, True]
+        here.send(3, request())
+        here.receive()
+        here.instance.cancel(2, 0)
+        assert not here.instance._cancellations.marks
+
+
+def test_the_marks_of_a_request_that_failed_are_removed() -> None:
+    def fail(batch: Sequence[BackendRequest]) -> list[Reply]:
+        raise ValueError("no")
+
+    with scene(fail, decoupled=True) as here:
+        here.instance.cancel(1, 0)
+        here.send(1, request())
+        here.receive()
+    assert not here.instance._cancellations.marks

@@ -1,0 +1,285 @@
+"""The front end's side of calls: slots, order, what ends a call, and workers that break the rules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from edge_serve.aio.bulk_copy import MOST_AT_ONCE
+from edge_serve.backends.base import Reply
+from edge_serve.backends.host import Call
+from edge_serve.errors import Cancelled, Unsupported
+from edge_serve.messages.infer import InferResponse
+from edge_serve.tensors import DataType, Tensor
+from edge_serve.workers.front.bls_broker import Asked, Caller, Desk, Hooks
+from edge_serve.workers.front.channel import Channel
+from edge_serve.workers.memory.arena import Arena, Budget
+from edge_serve.workers.wire.calls import decode_response, encode_call, encode_rest, room_of
+from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameError, Kind, json_frame, parse_header
+from tests.workers.harness import Recorder, run
+
+SMALL = 100
+LARGE = 200_000
+HUGE = MOST_AT_ONCE
+
+
+class Scene:
+    """A desk with one caller, number 7, and what was sent to its worker."""
+
+    def __init__(self, budget: int = 64 << 20) -> None:
+        self.budget = Budget(budget)
+        self.arena = Arena("asks", self.budget)
+        self.sent: list[Frame] = []
+        self.asked: list[Asked] = []
+        self.hooks = Hooks(infer=self.asked.append)
+        channels: dict[int, Channel] = {}
+        caller = Caller(self.arena, Recorder(), channels)
+        self.desk = Desk(
+            asyncio.get_running_loop(), self._send, lambda number: caller if number == 7 else None, self.hooks, {"me"}
+        )
+
+    def _send(self, data: bytes) -> None:
+        _, kind, count, number = parse_header(data)
+        self.sent.append(Frame(kind, count, number, data[HEADER_SIZE:]))
+
+    def call(self, number: int = 1, token: int = 0) -> Asked:
+        """A call comes in."""
+        self.receive(encode_call(number, Call("other", -1, [], ["Y"]), [], 7, token))
+        return self.asked[-1]
+
+    def receive(self, data: bytes) -> None:
+        """A frame comes in."""
+        _, kind, count, number = parse_header(data)
+        assert self.desk.on_frame(Frame(kind, count, number, data[HEADER_SIZE:]))
+
+    def free(self, token: int) -> None:
+        """The worker lets go of a slot."""
+        self.desk.on_frame(Frame(Kind.INFER_FREE, 0, token, b""))
+
+    def response(self, index: int = -1) -> tuple[Reply, bool]:
+        """What was sent, read as the worker does."""
+        frame = self.sent[index]
+        room = room_of(frame)
+        return decode_response(frame, self.arena.view[room.offset : room.offset + room.nbytes])
+
+
+def values(elements: int) -> Tensor:
+    """An output of INT32."""
+    array = np.arange(elements, dtype=np.int32)
+    return Tensor("Y", DataType.INT32, (elements,), array.tobytes())
+
+
+def answer(elements: int, final: bool = True) -> InferResponse:
+    """A response with one output."""
+    return InferResponse("other", "1", outputs=[values(elements)], final=final)
+
+
+def play(work: Callable[[Scene], object]) -> None:
+    """Run a scenario; no slot may be left."""
+
+    async def scenario() -> None:
+        scene = Scene()
+        found = work(scene)
+        if asyncio.iscoroutine(found):
+            await found
+        scene.desk.forget()
+        assert scene.budget.used == 0
+        scene.arena.close()
+
+    run(scenario())
+
+
+def test_small_outputs_travel_in_the_frame() -> None:
+    def work(scene: Scene) -> None:
+        scene.call().answer(answer(SMALL))
+        reply, final = scene.response()
+        assert final
+        assert reply.outputs[0].array().tolist() == list(range(SMALL))
+        assert scene.budget.used == 0
+
+    play(work)
+
+
+def test_large_outputs_lie_in_the_callers_arena_until_it_lets_go() -> None:
+    def work(scene: Scene) -> None:
+        scene.call().answer(answer(LARGE))
+        reply, _ = scene.response()
+        assert reply.outputs[0].array()[-1] == LARGE - 1
+        assert scene.budget.used >= 4 * LARGE
+        scene.free(room_of(scene.sent[-1]).token)
+        assert scene.budget.used == 0
+
+    play(work)
+
+
+def test_responses_keep_their_order_while_a_large_one_is_copied() -> None:
+    async def work(scene: Scene) -> None:
+        asked = scene.call()
+        asked.answer(answer(HUGE, final=False))
+        asked.answer(answer(SMALL, final=False))
+        asked.answer(answer(HUGE))
+        while len(scene.sent) < 3:
+            await asyncio.sleep(0.001)
+        replies = [scene.response(index) for index in range(3)]
+        assert [(len(reply.outputs[0].array()), final) for reply, final in replies] == [
+            (HUGE, False), (SMALL, False), (HUGE, True)
+        ]  # fmt: skip
+
+    play(work)
+
+
+def test_a_caller_that_dies_while_its_answer_is_copied_leaves_nothing() -> None:
+    async def work(scene: Scene) -> None:
+        asked = scene.call()
+        lease = scene.arena.allocate(100)
+        response = answer(HUGE)
+        response.lease = lease
+        asked.answer(response)
+        scene.desk.hang_up()
+        scene.desk.forget()
+        assert isinstance(scene.response()[0].error, Cancelled)
+        while scene.budget.used:
+            await asyncio.sleep(0.001)
+        assert len(scene.sent) == 1
+
+    play(work)
+
+
+def test_no_memory_for_outputs_is_an_error() -> None:
+    async def work() -> None:
+        scene = Scene(budget=4096)
+        scene.call().answer(answer(LARGE))
+        error = scene.response()[0].error
+        assert error is not None
+        assert "no tensor memory" in error.message
+        assert scene.budget.used == 0
+        scene.arena.close()
+
+    run(work())
+
+
+def test_inputs_lie_in_a_slot_that_the_worker_asked_for() -> None:
+    def work(scene: Scene) -> None:
+        scene.receive(json_frame(Kind.CALL, 3, {"do": "memory", "model": 7, "nbytes": 5000}))
+        token = scene.sent[-1].json()["token"]
+        asked = scene.call(token=token)
+        assert asked.lease is not None
+        with pytest.raises(FrameError, match="was not given"):
+            scene.call(2, token)
+        asked.lease.release()
+
+    play(work)
+
+
+def test_a_call_is_cancelled_by_its_caller_once() -> None:
+    def work(scene: Scene) -> None:
+        asked = scene.call()
+        cancelled: list[int] = []
+        asked.on_cancel = lambda: cancelled.append(1)
+        for _ in range(2):
+            scene.desk.on_frame(Frame(Kind.INFER_CANCEL, 0, 1, b""))
+        scene.desk.on_frame(Frame(Kind.INFER_CANCEL, 0, 99, b""))
+        assert cancelled == [1]
+        assert scene.sent == [], "the answer is still due"
+
+    play(work)
+
+
+def test_what_a_batch_asked_for_is_cancelled_with_it() -> None:
+    def work(scene: Scene) -> None:
+        first, second = scene.call(1), scene.call(2)
+        first.batch, second.batch = 4, 5
+        scene.desk.abandoned(4)
+        assert (first.cancelled, second.cancelled) == (True, False)
+
+    play(work)
+
+
+def test_without_anybody_to_run_calls_they_are_refused() -> None:
+    def work(scene: Scene) -> None:
+        scene.hooks.infer = None
+        scene.receive(encode_call(1, Call("other", -1, [], ["Y"]), [], 7, 0))
+        assert isinstance(scene.response()[0].error, Unsupported)
+
+    play(work)
+
+
+def test_a_model_does_not_wait_for_itself() -> None:
+    def work(scene: Scene) -> None:
+        scene.receive(json_frame(Kind.CALL, 3, {"do": "load_model", "model_name": "me"}))
+        assert scene.sent[-1].kind == Kind.FAILED
+        assert "by itself" in scene.sent[-1].json()["text"]
+
+    play(work)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        json_frame(Kind.CALL, 1, {"do": "load_model", "model_name": ["a", "list"]}),
+        json_frame(Kind.CALL, 1, {"do": "memory", "model": 8, "nbytes": 1}),
+        json_frame(Kind.CALL, 1, {"do": "memory", "model": 7, "nbytes": -1}),
+        json_frame(Kind.CALL, 1, {"do": "memory", "model": "7", "nbytes": 1}),
+        encode_call(1, Call("other", -1, [], ["Y"]), [], 7, 5),
+    ],
+)
+def test_a_worker_that_breaks_the_rules_is_found_out(data: bytes) -> None:
+    def work(scene: Scene) -> None:
+        with pytest.raises(FrameError):
+            scene.receive(data)
+
+    play(work)
+
+
+def test_a_call_may_not_come_twice() -> None:
+    def work(scene: Scene) -> None:
+        scene.call(1)
+        with pytest.raises(FrameError, match="twice"):
+            scene.call(1)
+
+    play(work)
+
+
+def test_an_instance_that_waits_is_told_of_with_its_calls() -> None:
+    def work(scene: Scene) -> None:
+        waits: list[list[Asked]] = []
+        scene.hooks.rests = lambda calls: waits.append(list(calls))
+        first, second = scene.call(1), scene.call(2)
+        scene.receive(encode_rest([(1, 0), (2, 0)]))
+        assert waits == [[first, second]]
+        first.answer(answer(SMALL, final=False))
+        scene.receive(encode_rest([(1, 1), (2, 0)]))
+        assert waits == [[first, second]] * 2
+
+    play(work)
+
+
+@pytest.mark.parametrize("size", [SMALL, HUGE // 4 + LARGE])
+def test_one_whose_answer_is_on_its_way_does_not_wait(size: int) -> None:
+    async def work(scene: Scene) -> None:
+        waits: list[object] = []
+        scene.hooks.rests = waits.append
+        first, _ = scene.call(1), scene.call(2)
+        first.answer(answer(size, final=False))
+        scene.receive(encode_rest([(1, 0), (2, 0)]))
+        while not scene.sent:
+            await asyncio.sleep(0.001)
+        scene.receive(encode_rest([(1, 0), (2, 0)]))
+        first.answer(answer(SMALL))
+        scene.receive(encode_rest([(1, 1), (2, 0)]))
+        scene.receive(encode_rest([(2, 0), (3, 0)]))
+        assert waits == []
+
+    play(work)
+
+
+@pytest.mark.parametrize("payload", [b"", bytes(15), bytes(17)])
+def test_an_instance_waits_for_whole_calls(payload: bytes) -> None:
+    def work(scene: Scene) -> None:
+        with pytest.raises(FrameError, match="another length"):
+            scene.desk.on_frame(Frame(Kind.INFER_REST, 0, 0, payload))
+
+    play(work)

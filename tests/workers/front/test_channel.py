@@ -1,0 +1,349 @@
+"""The front end's end of a data channel, with the test as the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+
+from edge_serve.backends.base import Reply
+from edge_serve.errors import Internal, Unavailable
+from edge_serve.messages.infer import InferRequest
+from edge_serve.tensors import DataType, Tensor
+from edge_serve.workers.child.instance import Receiver
+from edge_serve.workers.front.channel import Channel
+from edge_serve.workers.front.link import Link
+from edge_serve.workers.memory.arena import Arena, Budget
+from edge_serve.workers.wire.execute import Batch, decode_execute
+from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, SLOT, Kind, frame
+from edge_serve.workers.wire.layout import Layout
+from edge_serve.workers.wire.reply import PARTIAL_HEAD, OutputRoom, encode_partial, encode_reply
+from tests.workers.harness import Recorder, config, request, run, values
+
+
+class Peer:
+    """A channel and the worker's end of it."""
+
+    def __init__(self, model_config: dict[str, Any], budget: int) -> None:
+        self.theirs, ours = socket.socketpair()
+        self.layout = Layout(model_config)
+        self.budget = Budget(budget)
+        self.arena = Arena("m", self.budget, 64 << 20)
+        self.listener = Recorder()
+        self.link = Link("m", self.layout, self.arena, self.listener)
+        self.control: list[bytes] = []
+        self.broken: list[str] = []
+        self.channel = Channel(
+            asyncio.get_running_loop(),
+            ours,
+            4,
+            0,
+            self.link,
+            self.control.append,
+            lambda why, _: self.broken.append(why),
+        )
+        self.receiver = Receiver(self.theirs)
+
+    async def receive(self) -> Batch:
+        """The next batch."""
+        received = await asyncio.to_thread(self.receiver.receive)
+        assert received is not None
+        return decode_execute(self.layout, received, self.arena.view, set())
+
+    def reply(
+        self, batch: Batch, replies: list[Reply], need: Callable[[int], tuple[int, int, int]] | None = None
+    ) -> bytes:
+        """A REPLY frame in the batch's slot, or one that `need` gives."""
+        room = OutputRoom(self.arena.view, batch.slot_offset, batch.slot_capacity, need or (lambda n: (0, 0, 0)))
+        return encode_reply(self.layout, batch.id, replies, [None] * len(replies), room, (1, 2, 3), int)
+
+    async def until_broken(self) -> str:
+        """Why the channel was given up."""
+        while not self.broken:
+            await asyncio.sleep(0.001)
+        return self.broken[0]
+
+
+@asynccontextmanager
+async def peer(model_config: dict[str, Any] | None = None, budget: int = 64 << 20) -> AsyncIterator[Peer]:
+    """A channel; at the end nothing is held."""
+    made = Peer(model_config or config(), budget)
+    try:
+        yield made
+    finally:
+        made.channel.close()
+        made.theirs.close()
+    assert made.budget.used == 0
+    made.arena.close()
+
+
+def large(size: int) -> InferRequest:
+    """Two inputs of `size` bytes each in ordinary memory."""
+    return request(np.arange(size // 4))
+
+
+def output(size: int) -> Reply:
+    """One output of `size` bytes."""
+    return Reply([Tensor("OUTPUT0", DataType.INT32, (1, size // 4), bytes(size))])
+
+
+def test_replies_come_in_any_chunking() -> None:
+    async def work() -> None:
+        async with peer() as made:
+            for step in (1, 7, 1000):
+                made.channel.execute(step, [request()])
+                sent = made.reply(await made.receive(), [output(64)])
+                for start in range(0, len(sent), step):
+                    made.theirs.sendall(sent[start : start + step])
+                    await asyncio.sleep(0)
+                assert (await made.listener.reply()).batch_id == step
+
+    run(work())
+
+
+def test_two_replies_at_once() -> None:
+    async def work() -> None:
+        async with peer() as made:
+            made.channel.execute(1, [request()])
+            made.channel.execute(2, [request()])
+            first, second = await made.receive(), await made.receive()
+            made.theirs.sendall(made.reply(second, [output(64)]) + made.reply(first, [output(64)]))
+            assert [(await made.listener.reply()).batch_id for _ in range(2)] == [2, 1]
+
+    run(work())
+
+
+def test_a_worker_that_does_not_read_does_not_block_the_loop() -> None:
+    async def work() -> None:
+        async with peer() as made:
+            rows = [request(range(7000)) for _ in range(8)]
+            for batch_id in range(20):
+                made.channel.execute(batch_id, rows)
+            for batch_id in range(20):
+                batch = await made.receive()
+                assert (batch.id, len(batch.requests)) == (batch_id, 8)
+                assert batch.requests[7].inputs[1].array()[0, -1] == 7000
+
+    run(work())
+
+
+def test_large_inputs_are_moved_into_the_arena_and_the_request_is_left_alone() -> None:
+    async def work() -> None:
+        async with peer() as made:
+            sent = large(100_000)
+            made.channel.execute(1, [request(), sent])
+            batch = await made.receive()
+            first, second = batch.requests[1].inputs
+            assert [first.offset % 64, second.offset % 64, batch.requests[0].inputs[0].offset] == [0, 0, -1]
+            assert (first.array() + 1 == second.array()).all()
+            assert sent.inputs[0].offset == -1
+            assert made.budget.used > 200_000
+            made.theirs.sendall(made.reply(batch, [output(64)] * 2))
+            await made.listener.reply()
+            assert made.budget.used == 0
+
+    run(work())
+
+
+def test_a_request_without_room_is_refused_alone() -> None:
+    async def work() -> None:
+        async with peer(budget=4096) as made:
+            made.channel.execute(1, [request(), large(100_000), request([5] * 16)])
+            batch = await made.receive()
+            assert len(batch.requests) == 2
+            made.channel.cancel(1, 2)
+            assert made.control[0][HEADER_SIZE:] == frame(0, 0, bytes([4, 0, 0, 0, 1, 0, 0, 0]))[HEADER_SIZE:]
+            made.theirs.sendall(made.reply(batch, [output(64), output(128)]))
+            replies = (await made.listener.reply()).replies
+            assert isinstance(replies[1].error, Unavailable)
+            assert [len(values(replies[0])), len(values(replies[2]))] == [16, 32]
+            made.channel.execute(2, [large(100_000)])
+            assert isinstance((await made.listener.reply()).replies[0].error, Unavailable)
+
+    run(work())
+
+
+def test_what_cannot_be_sent_is_answered() -> None:
+    async def work() -> None:
+        async with peer() as made:
+            wrong = request()
+            wrong.priority = -1
+            made.channel.execute(1, [wrong, request()])
+            assert made.listener.idle(), "never before execute has returned"
+            replies = (await made.listener.reply()).replies
+            assert [type(reply.error) for reply in replies] == [Internal, Internal]
+
+    run(work())
+
+
+def test_fixed_outputs_get_a_slot_with_the_batch() -> None:
+    async def work() -> None:
+        async with peer(config(dims=20_000)) as made:
+            made.channel.execute(1, [request(), request()])
+            batch = await made.receive()
+            assert batch.slot_capacity >= 2 * 2 * 80_000
+            made.theirs.sendall(made.reply(batch, [output(80_000)] * 2))
+            reply = await made.listener.reply()
+            assert reply.lease is not None
+            assert made.budget.used >= 320_000, "held for the receiver"
+            reply.lease.release()
+
+    run(work())
+
+
+def test_a_slot_that_was_not_needed_is_free_again() -> None:
+    async def work() -> None:
+        async with peer(config(dims=20_000)) as made:
+            made.channel.execute(1, [request()])
+            made.theirs.sendall(made.reply(await made.receive(), [Reply(error=Internal("no"))]))
+            assert (await made.listener.reply()).lease is None
+            assert made.budget.used == 0
+
+    run(work())
+
+
+def test_room_is_asked_for_once_and_expected_afterwards() -> None:
+    async def work() -> None:
+        async with peer(config(dims=-1)) as made:
+            made.channel.execute(1, [request()])
+            batch = await made.receive()
+            assert batch.slot_capacity == 0
+            made.theirs.sendall(frame(Kind.NEED_OUTPUT, 0, NEED.pack(100_000, 9)))
+            while not made.control:
+                await asyncio.sleep(0.001)
+            number, token, offset, capacity = SLOT.unpack_from(made.control[0], HEADER_SIZE)
+            assert (number, token, capacity) == (4, 9, 100_000)
+            made.theirs.sendall(made.reply(batch, [output(100_000)], lambda n: (token, offset, capacity)))
+            reply = await made.listener.reply()
+            assert reply.lease is not None
+            reply.lease.release()
+            made.channel.execute(2, [request()])
+            batch = await made.receive()
+            assert batch.slot_capacity >= 100_000
+            made.theirs.sendall(made.reply(batch, [output(64)]))
+            await made.listener.reply()
+
+    run(work())
+
+
+def test_room_is_refused_with_the_reason() -> None:
+    async def work() -> None:
+        async with peer(config(dims=-1), budget=4096) as made:
+            made.channel.execute(1, [request()])
+            batch = await made.receive()
+            made.theirs.sendall(frame(Kind.NEED_OUTPUT, 0, NEED.pack(1 << 40, 9)))
+            while not made.control:
+                await asyncio.sleep(0.001)
+            assert SLOT.unpack_from(made.control[0], HEADER_SIZE) == (4, 9, 0, 0)
+            assert b"0 of 4096 bytes are in use" in made.control[0]
+            made.theirs.sendall(made.reply(batch, [Reply()]))
+            await made.listener.reply()
+
+    run(work())
+
+
+def test_what_no_worker_says_is_reported() -> None:
+    async def work() -> None:
+        for wrong in (
+            b"\xff" * 16,
+            frame(Kind.REPLY, 2, bytes(100), 1),
+            frame(Kind.REPLY, 1, bytes(100), 2),
+            frame(Kind.REPLY, 1, b"", 1),
+            frame(Kind.REPLY, 1, b"\xff" * 100, 1),
+            frame(Kind.NEED_OUTPUT, 0, b""),
+            frame(Kind.NEED_OUTPUT, 0, NEED.pack(10, 0)),
+            frame(Kind.PARTIAL, 1, bytes(100), 1),
+            frame(Kind.HELLO),
+        ):
+            async with peer() as made:
+                made.channel.execute(1, [request()])
+                made.theirs.sendall(wrong)
+                assert "broke the protocol" in await made.until_broken(), wrong
+                assert made.listener.idle()
+
+    run(work())
+
+
+def test_a_broken_response_does_not_keep_the_slot_that_it_asked_for() -> None:
+    async def work() -> None:
+        async with peer(config(decoupled=True)) as made:
+            made.channel.execute(1, [request()])
+            made.theirs.sendall(frame(Kind.NEED_OUTPUT, 0, NEED.pack(100_000, 7)))
+            made.theirs.sendall(frame(Kind.PARTIAL, 1, PARTIAL_HEAD.pack(0, 0, 7, 4) + b"\xff" * 20, 1))
+            assert "broke the protocol: replies cannot be read" in await made.until_broken()
+            assert made.budget.used > 0  # the worker may still write there
+
+    run(work())
+
+
+def test_the_end_of_the_channel_is_reported() -> None:
+    async def work() -> None:
+        async with peer() as made:
+            made.theirs.close()
+            assert await made.until_broken() == "it closed its channel"
+            made.channel.execute(1, [request()])
+
+    run(work())
+
+
+def test_partial_replies_of_a_decoupled_model() -> None:
+    async def work() -> None:
+        async with peer(config(decoupled=True)) as made:
+            made.channel.execute(1, [request()])
+            batch = await made.receive()
+            room = OutputRoom(made.arena.view, 0, 0, lambda n: (0, 0, 0))
+            for i in range(3):
+                made.theirs.sendall(encode_partial(made.layout, 1, 0, output(64), i == 2, None, room))
+            made.theirs.sendall(made.reply(batch, [Reply()]))
+            finals = [(await made.listener.next())[2][3] for _ in range(3)]
+            assert finals == [False, False, True]
+            await made.listener.reply()
+
+    run(work())
+
+
+def test_a_refused_batch_of_a_worker_that_dies_meanwhile_is_not_answered_twice() -> None:
+    async def work() -> None:
+        async with peer() as made:
+            made.channel.execute(1, [])
+            made.channel.drain()
+            made.channel.close()  # as when the worker has died; `on_lost` follows
+            await asyncio.sleep(0)
+            assert made.listener.idle()
+
+    run(work())
+
+
+def test_the_last_replies_of_a_dead_worker_say_that_its_instance_is_not_idle() -> None:
+    async def work() -> None:
+        async with peer() as made:
+            made.channel.execute(1, [request()])
+            batch = await made.receive()
+            made.theirs.sendall(made.reply(batch, [output(64)]))
+            made.theirs.close()
+            made.channel.drain()
+            assert (await made.listener.reply()).last
+
+    run(work())
+
+
+def test_times_that_cannot_be_are_put_in_order() -> None:
+    async def work() -> None:
+        async with peer() as made:
+            made.channel.execute(1, [request()])
+            batch = await made.receive()
+            room = OutputRoom(made.arena.view, 0, 0, lambda n: (0, 0, 0))
+            marks = (1 << 62, -5, 1 << 61)
+            made.theirs.sendall(encode_reply(made.layout, batch.id, [output(64)], [None], room, marks, int))
+            reply = await made.listener.reply()
+            found = [reply.compute_start_ns, reply.input_end_ns, reply.output_start_ns, reply.end_ns]
+            assert found == sorted(found)
+            assert found[-1] <= time.monotonic_ns()
+            assert found[0] > 0
+
+    run(work())

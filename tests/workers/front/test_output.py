@@ -1,0 +1,109 @@
+"""What models print."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from edge_serve.messages.about import RECURS
+from edge_serve.workers.front import output
+from edge_serve.workers.front.output import LONGEST_LINE, Output, Rate
+from tests.workers.harness import run
+
+
+def lines_of(*writes: bytes) -> list[str]:
+    """What becomes of these writes."""
+
+    async def collect() -> list[str]:
+        reading, writing = os.pipe()
+        found: list[str] = []
+        output = Output(asyncio.get_running_loop(), reading, "m", found.append)
+        for data in writes:
+            os.write(writing, data)
+            output.read()
+        os.close(writing)
+        output.finish()
+        return found
+
+    return run(collect())
+
+
+def test_lines_are_put_together() -> None:
+    assert lines_of(b"one\ntw", b"o\n\n", b"three") == ["one", "two", "", "three"]
+
+
+def test_bytes_that_are_no_text_are_shown() -> None:
+    assert lines_of(b"\xff\xfe\n") == ["��"]
+
+
+def test_an_endless_line_is_cut() -> None:
+    found = lines_of(b"x" * 60_000, b"y" * 60_000)
+    assert len(found) == 2
+    assert all(len(line) == LONGEST_LINE for line in found)
+
+
+def test_a_flood_is_counted_not_written() -> None:
+    found = lines_of(*[b"line\n" * 1000] * 5)
+    assert 1000 <= len(found) < 1100
+    assert found[-1].startswith("(")
+    assert "lines dropped" in found[-1]
+
+
+def test_the_rate_refills() -> None:
+    rate = Rate(8, 2)
+    assert [rate.take(at) for at in (100, 100, 100, 100.0625, 100.125, 100.125, 200, 200, 200)] == [
+        True, True, False, False, True, False, True, True, False,
+    ]  # fmt: skip
+
+
+FATAL = b"""Fatal Python error: Segmentation fault
+
+Current thread 0x00007f1c (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/env/lib/python3.11/site-packages/torch/nn/module.py", line 7 in call
+  File "/models/net/1/model.py", line 12 in execute
+  File "%s/backends/python_instance.py", line 113 in _execute_ordinary
+
+Extension modules: numpy (total: 1)
+"""
+
+
+def test_the_place_of_a_crash_is_the_first_line_outside_of_libraries() -> None:
+    async def places() -> list[str]:
+        found = []
+        own = str(Path(output.__file__).parents[2]).encode()
+        crash = FATAL % own
+        without_model = b"\n".join(line for line in crash.splitlines() if b"/models/" not in line) + b"\n"
+        for printed in (b"", crash.partition(b"\n")[2], without_model, crash):
+            reading, writing = os.pipe()
+            one = Output(asyncio.get_running_loop(), reading, "m", lambda line: None)
+            os.write(writing, b"a line of the model\n" + printed)
+            os.close(writing)
+            one.finish()
+            found.append(one.crash_place())
+        return found
+
+    assert run(places()) == ["", "", "", "in execute, /models/net/1/model.py line 12"]
+
+
+def test_what_a_restarted_worker_prints_at_first_is_marked(caplog: pytest.LogCaptureFixture) -> None:
+    async def collect(*, recurs: bool, later: float = 0.0) -> None:
+        loop = asyncio.get_running_loop()
+        reading, writing = os.pipe()
+        found = Output(loop, reading, "m", about={"model": "m"}, recurs=recurs)
+        found._recurs_until -= later
+        os.write(writing, b"line\n")
+        os.close(writing)
+        found.finish()
+
+    with caplog.at_level(logging.INFO, "edge_serve"):
+        run(collect(recurs=False))
+        run(collect(recurs=True))
+        run(collect(recurs=True, later=output.RECURS_SECONDS))
+
+    assert [hasattr(record, RECURS) for record in caplog.records] == [False, True, False]
+    assert {record.__dict__["model"] for record in caplog.records} == {"m"}

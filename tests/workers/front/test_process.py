@@ -1,0 +1,149 @@
+"""The front end's end of a control channel, with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import tracemalloc
+import weakref
+from pathlib import Path
+
+import pytest
+
+from edge_serve.messages.infer import InferRequest
+from edge_serve.tensors import DataType, Handle, Tensor
+from edge_serve.workers.front.pool import Hooks
+from edge_serve.workers.front.process import GRACE, Process
+from edge_serve.workers.memory.arena import Arena, Budget
+from edge_serve.workers.wire.frames import CANCELLATION, HEADER, LONGEST, VERSION, Kind, frame
+from tests.workers.harness import Served, config, request, run, serving, values
+from tests.workers.hostile import run_hostile_processes
+
+
+def process_of(served: Served) -> Process:
+    return served.model._homes[0].worker._process
+
+
+def fill(process: Process) -> None:
+    """Send frames without effect until the socket is full; the process must be stopped."""
+    while not process._queue:
+        process.send(frame(Kind.CANCEL, 1, CANCELLATION.pack(0, 0)) * 1000)
+
+
+def descriptors_of(path: Path) -> int:
+    """How many descriptors of this process are open on a file."""
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            found += os.path.samestat(os.stat(f"/proc/self/fd/{fd}"), path.stat())
+    return found
+
+
+def test_a_descriptor_that_waits_to_be_sent_is_a_duplicate(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            process, (pid,) = process_of(served), served.model.pids()
+            os.kill(pid, signal.SIGSTOP)
+            fill(process)
+            other = Arena("other", Budget(1 << 24))
+            assert process.lending._number(other)
+            other.close()  # and its descriptors with it
+            os.kill(pid, signal.SIGCONT)
+            assert not await served.model.refusal(20)
+            assert values((await served.ask(request())).replies[0]) == list(range(16))
+            assert served.model.pids() == [pid]
+
+    run(work())
+
+
+def test_descriptors_that_were_never_sent_are_closed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            process, (pid,) = process_of(served), served.model.pids()
+            os.kill(pid, signal.SIGSTOP)
+            fill(process)
+            marker = tmp_path / "marker"
+            marker.touch()
+            with marker.open("rb") as file:
+                for _ in range(10):
+                    process.send(frame(Kind.ARENA, 1), (file.fileno(),))
+            assert descriptors_of(marker) == 10
+            os.kill(pid, signal.SIGKILL)
+            await served.listener.lost()
+            assert descriptors_of(marker) == 0
+            await served.listener.back()
+
+    run(work())
+
+
+def test_a_frame_that_cannot_be_handled_ends_the_worker_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(update: object, worker: object) -> None:
+        raise RuntimeError("the hook is broken")
+
+    async def work() -> None:
+        async with serving(tmp_path, config(), hooks=Hooks(metric=fail)) as served:
+            served.send(request(do="metric"))
+            while (event := await served.listener.next())[0] == "reply":
+                pass
+            assert "cannot be handled: RuntimeError: the hook is broken" in event[2].message
+            await served.listener.back()
+            assert values((await served.ask(request())).replies[0]) == list(range(16))
+
+    run(work())
+    assert "the hook is broken" in caplog.text
+
+
+@pytest.mark.parametrize("moment", [Kind.HEALTH, Kind.EXECUTE])
+def test_half_a_large_frame_of_a_dead_worker_leaves_no_memory_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: Kind
+) -> None:
+    half = HEADER.pack(LONGEST - 1, VERSION, Kind.LOG if moment == Kind.HEALTH else Kind.REPLY, 0, 1) + bytes(1 << 22)
+    run_hostile_processes(monkeypatch, tmp_path, {moment: [half]}, {})
+
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            old = weakref.ref(process_of(served))
+            served.send(request())
+            assert await served.model.refusal(0.1) or moment == Kind.EXECUTE
+            while tracemalloc.get_traced_memory()[0] < 1 << 22:
+                await asyncio.sleep(0.01)
+            os.kill(served.model.pids()[0], signal.SIGKILL)
+            await served.listener.lost()
+            assert tracemalloc.get_traced_memory()[0] < 1 << 22
+            await served.listener.back()
+            await asyncio.sleep(GRACE + 0.2)  # the timer of a process that closed its channel
+            assert old() is None, "nothing waits for a garbage collection"
+
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        run(work())
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+def test_an_arena_that_cannot_be_mapped_costs_its_request_and_not_the_worker(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, config(dims=-1)) as served:
+            process, (pid,), other = process_of(served), served.model.pids(), Arena("other", Budget(1 << 24))
+            slot = other.allocate(1 << 16)
+            there = Tensor("INPUT0", DataType.INT32, (1, 1 << 14), slot.view, slot.offset)
+            process.lending._known[other] = number = 99
+            other.on_close.append(process.lending._forget)
+            with (tmp_path / "empty").open("w+b") as empty:
+                process.send(frame(Kind.ARENA, number), (empty.fileno(),))
+            reply = await served.ask(InferRequest("echo", inputs=[Handle.of(there, other)]), request())
+            assert "the memory of an input cannot be mapped" in str(reply.replies[0].error)
+            assert values(reply.replies[1]) == list(range(16))
+            assert served.model.pids() == [pid]
+            slot.release()
+            other.close()
+
+    run(work())

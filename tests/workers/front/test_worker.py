@@ -1,0 +1,98 @@
+"""A worker over its processes: restarts that the machine refuses, and processes that break the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_serve.workers.front import worker as worker_module
+from edge_serve.workers.wire.frames import Kind
+from tests.workers.harness import run, serving, survives
+from tests.workers.hostile import Said, run_hostile_processes
+
+
+def fail_to_fork(*arguments: Any, **options: Any) -> Any:
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+@pytest.fixture
+def no_forks(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A monkeypatch for `subprocess.Popen`; attempts to start a process follow each other quickly."""
+    monkeypatch.setattr(worker_module, "_REOPEN_LONGEST", 0.05)
+    return monkeypatch
+
+
+def test_a_worker_comes_back_once_the_machine_can_fork_again(
+    tmp_path: Path, no_forks: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            with no_forks.context() as patch:
+                patch.setattr(subprocess, "Popen", fail_to_fork)
+                os.kill(served.model.pids()[0], signal.SIGKILL)
+                await served.listener.lost()
+                await asyncio.sleep(0.5)
+                assert "cannot start worker echo" in served.model.trouble()
+                assert "TasksMax=" in served.model.trouble()
+                assert await served.model.refusal(5)
+            await survives(served)
+            assert "cannot start" not in served.model.trouble()
+
+    with caplog.at_level(logging.ERROR):
+        run(work())
+    assert len([line for line in caplog.messages if "cannot start" in line]) == 1
+
+
+def test_a_model_whose_worker_cannot_be_started_is_closed_at_once(tmp_path: Path, no_forks: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            no_forks.setattr(subprocess, "Popen", fail_to_fork)
+            no_forks.setattr(worker_module, "_REOPEN_LONGEST", 60.0)
+            os.kill(served.model.pids()[0], signal.SIGKILL)
+            await served.listener.lost()
+            await asyncio.sleep(0.1)
+            began = time.monotonic()
+        assert time.monotonic() - began < 10
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "answer", [(Kind.FAILED, b"[]"), (Kind.FAILED, b"\xff"), (Kind.CLOSED, b"{}"), b"\xff" * 16], ids=str
+)
+def test_a_worker_that_answers_nonsense_when_it_is_opened_again_is_killed_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Said
+) -> None:
+    run_hostile_processes(monkeypatch, tmp_path, {}, {Kind.OPEN: [answer]}, {})
+
+    async def work() -> None:
+        async with serving(tmp_path) as served:
+            os.kill(served.model.pids()[0], signal.SIGKILL)
+            await served.listener.lost()
+            await served.listener.back()
+            assert served.model.restarts == 2
+            assert "broke the protocol" in served.model.trouble()
+
+    run(work())
+
+
+@pytest.mark.parametrize("answer", [(Kind.FAILED, b"[]"), (Kind.OPENED, b"{}"), b"\xff" * 16], ids=str)
+def test_a_worker_that_answers_nonsense_when_it_is_closed_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Said
+) -> None:
+    run_hostile_processes(monkeypatch, tmp_path, {Kind.CLOSE: [answer]})
+
+    async def work() -> None:
+        async with serving(tmp_path):
+            pass
+
+    run(work())

@@ -1,0 +1,313 @@
+"""EXECUTION_ENV_PATH: a model's own interpreter and packages, and what is said when they do not serve."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from edge_serve.backends.base import InstanceSpec, ModelSpec
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.infer import InferRequest
+from edge_serve.tensors import DataType, Tensor
+from edge_serve.workers.front.pool import OpenedModel, Workers
+from edge_serve.workers.launch.environments import Environments, default_cache, path_of
+from edge_serve.workers.memory.arena import Arena, Budget
+from tests.workers.harness import Recorder, run
+from tests.workers.venvs import make_environment, pack
+
+MODEL = """
+import os, sys
+import numpy as np
+import triton_python_backend_utils as pb_utils
+import clash
+from tests.workers.sibling import describe
+
+class TritonPythonModel:
+    def execute(self, requests):
+        text = describe(clash.__version__, sys.prefix, os.environ.get("VIRTUAL_ENV", ""))
+        answer = pb_utils.Tensor("OUT", np.array([text.encode()], object))
+        return [pb_utils.InferenceResponse([answer]) for _ in requests]
+"""
+SIBLING = """
+def describe(*parts):
+    return "|".join(parts)
+"""
+CONFIG = {
+    "name": "m",
+    "backend": "python",
+    "input": [{"name": "IN", "data_type": "TYPE_INT32", "dims": [1]}],
+    "output": [{"name": "OUT", "data_type": "TYPE_STRING", "dims": [1]}],
+}
+
+
+def model(directory: Path, environment: str) -> ModelSpec:
+    """A model of two files that tells which `clash` it found."""
+    (directory / "1").mkdir(parents=True)
+    (directory / "1/model.py").write_text(MODEL)
+    (directory / "1/sibling.py").write_text(SIBLING)
+    parameters = {"EXECUTION_ENV_PATH": {"string_value": environment}}
+    return ModelSpec("m", 1, directory, directory / "1", {**CONFIG, "parameters": parameters})
+
+
+@asynccontextmanager
+async def opened(workers: Workers, spec: ModelSpec) -> AsyncIterator[tuple[OpenedModel, Recorder]]:
+    listener, arena = Recorder(), Arena("m", Budget(1 << 20))
+    try:
+        made = await workers.open(spec, "python", [InstanceSpec("m_0")], listener, arena)
+        yield made, listener
+        await made.close()
+    finally:
+        arena.close()
+
+
+async def ask(served: tuple[OpenedModel, Recorder]) -> list[str]:
+    """What the model says of its surroundings: the version of `clash`, the prefix, VIRTUAL_ENV."""
+    made, listener = served
+    one = Tensor("IN", DataType.INT32, (1,), np.ones(1, np.int32).tobytes())
+    made.execute(0, 1, [InferRequest("m", inputs=[one])])
+    reply = (await listener.reply()).replies[0]
+    assert reply.error is None, reply.error
+    (text,) = reply.outputs[0].array()
+    return bytes(text).decode().split("|")
+
+
+def test_two_models_whose_requirements_clash_are_served_together(tmp_path: Path) -> None:
+    """clash 1 and clash 2 cannot be installed into one environment: each model has its own."""
+    make_environment(tmp_path / "old", clash="1.0")
+    make_environment(tmp_path / "m2" / "env", clash="2.0")
+
+    async def work() -> None:
+        workers = Workers(environments=Environments(tmp_path / "cache"))
+        old = model(tmp_path / "m1", str(tmp_path / "old"))
+        new = model(tmp_path / "m2", "$$TRITON_MODEL_DIRECTORY/env")
+        async with opened(workers, old) as first, opened(workers, new) as second:
+            assert (await ask(first))[:2] == ["1.0", str(tmp_path / "old")]
+            assert await ask(second) == ["2.0", str(tmp_path / "m2/env"), str(tmp_path / "m2/env")]
+        assert workers.workers() == 0
+
+    run(work())
+
+
+def test_an_environment_with_another_edge_serve_gets_the_servers(tmp_path: Path) -> None:
+    make_environment(
+        tmp_path / "env", clash="1.0", edge_serve="0", triton_python_backend_utils="0", c_python_backend_utils="0"
+    )
+
+    async def work() -> None:
+        workers = Workers(environments=Environments(tmp_path / "cache"))
+        async with opened(workers, model(tmp_path / "m", str(tmp_path / "env"))) as served:
+            assert (await ask(served))[0] == "1.0"
+
+    run(work())
+
+
+def test_an_environment_sees_nothing_of_the_servers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere/clash").mkdir(parents=True)
+    (tmp_path / "elsewhere/clash/__init__.py").write_text("__version__ = 'the server has it'")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "elsewhere"))
+    make_environment(tmp_path / "env", clash="3.0")
+
+    async def work() -> None:
+        workers = Workers(environments=Environments(tmp_path / "cache"))
+        async with opened(workers, model(tmp_path / "m", str(tmp_path / "env"))) as served:
+            assert (await ask(served))[0] == "3.0"
+
+    run(work())
+
+
+def test_an_archive_is_unpacked_once_and_kept_while_it_is_used(tmp_path: Path) -> None:
+    archive = pack(make_environment(tmp_path / "env", clash="4.0"), tmp_path / "env.tar.gz")
+    cache = tmp_path / "cache"
+
+    async def work() -> None:
+        workers = Workers(environments=Environments(cache))
+        async with opened(workers, model(tmp_path / "m", str(archive))) as served:
+            version, _, root = await ask(served)
+            assert version == "4.0"
+            assert Path(root).parent == cache
+            pack(make_environment(tmp_path / "env2", clash="5.0"), archive)
+            async with opened(workers, model(tmp_path / "m2", str(archive))) as second:
+                assert (await ask(second))[0] == "5.0"
+            assert Path(root).is_dir(), "the first model still runs with it"
+        async with opened(workers, model(tmp_path / "m3", str(archive))) as again:
+            assert (await ask(again))[0] == "5.0"
+        assert not Path(root).exists(), "nobody needs it any more"
+
+    run(work())
+
+
+def test_a_worker_that_died_comes_back_with_its_environment(tmp_path: Path) -> None:
+    make_environment(tmp_path / "env", clash="6.0")
+
+    async def work() -> None:
+        workers = Workers(environments=Environments(tmp_path / "cache"))
+        async with opened(workers, model(tmp_path / "m", str(tmp_path / "env"))) as served:
+            made, listener = served
+            psutil.Process(made.pids()[0]).kill()
+            await listener.lost()
+            await listener.back()
+            assert (await ask(served))[0] == "6.0"
+
+    run(work())
+
+
+def old_python(path: Path) -> str:
+    """Something that looks like Python 3.8."""
+    (path / "bin").mkdir(parents=True)
+    (path / "bin/python").write_text('#!/bin/sh\necho \'[[3, 8], "1.20", ""]\'\n')
+    (path / "bin/python").chmod(0o755)
+    return str(path)
+
+
+def not_a_program(path: Path) -> str:
+    """A bin/python for another machine."""
+    (path / "bin").mkdir(parents=True)
+    (path / "bin/python").write_bytes(b"\x7fELF nonsense")
+    (path / "bin/python").chmod(0o755)
+    return str(path)
+
+
+def crashing(path: Path) -> str:
+    """A bin/python whose libraries are missing."""
+    (path / "bin").mkdir(parents=True)
+    (path / "bin/python").write_text("#!/bin/sh\necho libfoo.so not found >&2\nexit 127\n")
+    (path / "bin/python").chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("written", "advice"),
+    [
+        ("environment", "for the one in the model's directory write $$TRITON_MODEL_DIRECTORY/environment"),
+        ("$TRITON_MODEL_DIRECTORY/environment", "write $$TRITON_MODEL_DIRECTORY with two dollar signs"),
+        ("4711TRITON_MODEL_DIRECTORY/environment", "write $$TRITON_MODEL_DIRECTORY with two dollar signs"),
+        ("enviroment", "; put it there, or remove the parameter"),
+    ],
+)
+def test_a_path_that_is_not_there_says_how_it_is_written(tmp_path: Path, written: str, advice: str) -> None:
+    (tmp_path / "m/environment").mkdir(parents=True)
+
+    with pytest.raises(EdgeServeError) as caught:
+        path_of(model(tmp_path / "m", written))
+
+    told = str(caught.value).partition("archive of an environment")[2]
+    assert advice in told
+    assert bool(advice) == bool(told)
+
+
+def empty(path: Path) -> str:
+    path.mkdir()
+    return str(path)
+
+
+def text_file(path: Path) -> str:
+    path.write_text("no archive")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda path: str(path), "does not exist; expected a directory or an archive"),
+        (lambda path: str(path.with_name("x" * 300)), "cannot be read: File name too long"),
+        (empty, "found no bin/python in"),
+        (text_file, "is not a whole tar archive"),
+        (lambda path: str(make_environment(path, numpy=False)), "has no NumPy that can be imported (ModuleNotFound"),
+        (old_python, "has Python 3.8, expected 3.10 or newer"),
+        (not_a_program, "cannot be started: Exec format error"),
+        (crashing, "does not run (status 127): libfoo.so not found"),
+    ],
+)
+def test_each_failure_is_one_clear_error(tmp_path: Path, make: object, text: str) -> None:
+    environment = make(tmp_path / "env")  # type: ignore[operator]  # one of the functions above
+
+    async def work() -> None:
+        workers = Workers(environments=Environments(tmp_path / "cache"))
+        spec = model(tmp_path / "m", environment)
+        for attempt in (
+            workers.open(spec, "python", [InstanceSpec("m_0")], Recorder(), Arena("m", Budget(1 << 20))),
+            workers.describe(spec, "python"),
+        ):
+            with pytest.raises(EdgeServeError) as caught:
+                await attempt
+            assert str(caught.value).startswith("EXECUTION_ENV_PATH of model 'm': ")
+            assert text in str(caught.value)
+            assert "\n" not in str(caught.value)
+        assert workers.workers() == 0
+
+    run(work())
+
+
+def test_a_package_that_is_missing_is_told_at_load(tmp_path: Path) -> None:
+    make_environment(tmp_path / "env")
+
+    async def work() -> None:
+        workers = Workers(environments=Environments(tmp_path / "cache"))
+        with pytest.raises(EdgeServeError, match="No module named 'clash'"):
+            async with opened(workers, model(tmp_path / "m", str(tmp_path / "env"))):
+                pass
+        assert workers.workers() == 0
+
+    run(work())
+
+
+def test_an_environment_that_lost_a_package_is_checked_anew(tmp_path: Path) -> None:
+    root = make_environment(tmp_path / "env")
+    spec = model(tmp_path / "m", str(root))
+
+    async def work() -> None:
+        environments = Environments(tmp_path / "cache")
+        assert await environments.take(spec) is not None
+        (numpy,) = root.glob("lib/python*/site-packages/numpy")
+        numpy.unlink()
+        with pytest.raises(EdgeServeError, match="NumPy"):
+            await environments.take(spec)
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("environ", "path"),
+    [
+        ({"CACHE_DIRECTORY": "/var/cache/edge-serve:/other"}, "/var/cache/edge-serve/environments"),
+        ({"XDG_CACHE_HOME": "/c"}, "/c/edge-serve/environments"),
+    ],
+)
+def test_the_cache_lies_where_caches_lie(environ: dict[str, str], path: str) -> None:
+    assert default_cache(environ) == Path(path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_other_versions_of_python_run_workers(tmp_path: Path) -> None:
+    """Needs other interpreters (pyenv's, or on PATH) and a package index for their NumPy."""
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    homes = [path for path in Path.home().glob(".pyenv/versions/*/bin/python3.1[0-9]") if path.name != f"python{here}"]
+    found = {path.name: path for path in homes}
+    for minor in range(10, 15):
+        if (name := f"python3.{minor}") != f"python{here}" and (path := shutil.which(name)) and name not in found:
+            found[name] = Path(path)
+    if not found:
+        pytest.skip("no other interpreter here")
+
+    async def work(environment: Path) -> None:
+        workers = Workers(environments=Environments(tmp_path / "cache"))
+        spec = model(tmp_path / f"m-{environment.name}", str(environment))
+        async with opened(workers, spec) as served:
+            assert (await ask(served))[:2] == ["7.0", str(environment)]
+
+    for name, python in found.items():
+        environment = tmp_path / name
+        subprocess.run([python, "-m", "venv", environment], check=True)
+        subprocess.run([environment / "bin/pip", "install", "-q", "numpy"], check=True)
+        (site,) = environment.glob("lib/python*/site-packages")
+        (site / "clash.py").write_text("__version__ = '7.0'")
+        run(work(environment))

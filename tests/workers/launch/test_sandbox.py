@@ -1,0 +1,84 @@
+"""What a server protects from its workers, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from edge_serve.config.server import parse_argv
+from edge_serve.workers.launch import landlock
+from edge_serve.workers.launch.environments import Interpreter, own_interpreter
+from edge_serve.workers.launch.sandbox import Sandbox
+
+
+def sandbox_of(*flags: str, **environ: str) -> Sandbox | None:
+    return Sandbox.of(parse_argv(["--model-repository=/models", *flags], {}), environ)
+
+
+def test_keys_sockets_credentials_and_state_are_protected(tmp_path: Path) -> None:
+    (tmp_path / "tokens").touch()
+    flags = ("--http-server-key=/keys/http", "--admin-socket=/run/x/admin.sock", f"--token-file={tmp_path / 'tokens'}")
+
+    found = sandbox_of(*flags, CREDENTIALS_DIRECTORY="/run/credentials/x", STATE_DIRECTORY="/var/lib/x:/var/lib/x/home")
+
+    assert found is not None
+    assert set(map(str, found.closed)) == {
+        "/keys/http", "/run/x/admin.sock", "/run/credentials/x", str(tmp_path / "tokens"),
+    }  # fmt: skip
+    assert found.state == (Path("/var/lib/x"),)
+    assert found.repositories == (Path("/models"),)
+
+
+def test_it_can_be_switched_off() -> None:
+    assert sandbox_of("--worker-sandbox=false") is None
+
+
+def test_an_interpreter_of_others_is_confined_by_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its libraries are for it alone: ours would load them before it is confined."""
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    theirs = Interpreter(("/env/bin/python", "launcher.py"), {"LD_LIBRARY_PATH": "/env/lib", "A": "b"})
+
+    found = Sandbox().confine(theirs, [Path("/models/m")], Path("/env"))
+
+    assert found.command[:4] == (sys.executable, "-I", "-S", landlock.__file__)
+    assert found.command[5:] == theirs.command
+    assert found.variables == {"A": "b"}
+    assert json.loads(found.command[4])["variables"] == {"LD_LIBRARY_PATH": "/env/lib"}
+
+
+def test_our_interpreter_confines_itself_before_the_worker_begins() -> None:
+    own = own_interpreter()
+
+    found = Sandbox().confine(own, None)
+
+    assert found.command[: len(own.command)] == own.command
+    assert found.command[len(own.command)] == landlock.__name__
+    assert json.loads(found.command[-1])["repositories"] == [], "of several models"
+
+
+def test_a_kernel_without_landlock_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(landlock, "version", lambda: 0)
+
+    Sandbox().tell()
+
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "this kernel has no Landlock" in caplog.text
+
+
+def test_a_key_in_a_directory_that_stays_open_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    path = Path("/tmp") / f"edge-serve-test-{os.getpid()}.key"
+    path.touch()
+    try:
+        Sandbox(closed=(path, Path("/tmp/no-such-key"))).tell()
+    finally:
+        path.unlink()
+
+    assert f"models can read {path}" in caplog.text
+    assert "no-such-key" not in caplog.text

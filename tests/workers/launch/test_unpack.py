@@ -1,0 +1,220 @@
+"""Archives: what is unpacked, what is refused, and what is kept."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge_serve.errors import EdgeServeError, InvalidArgument, Unavailable
+from edge_serve.workers.launch import unpack
+from edge_serve.workers.launch.unpack import extract, locked, unpacked
+
+Add = Callable[[tarfile.TarFile], None]
+
+
+def file(name: str, content: bytes = b"x", mode: int = 0o644, mtime: int = 1_600_000_000) -> Add:
+    def add(tar: tarfile.TarFile) -> None:
+        member = tarfile.TarInfo(name)
+        member.size, member.mode, member.mtime = len(content), mode, mtime
+        tar.addfile(member, io.BytesIO(content))
+
+    return add
+
+
+def other(name: str, kind: bytes, target: str = "") -> Add:
+    def add(tar: tarfile.TarFile) -> None:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname, member.mode = kind, target, 0o755
+        tar.addfile(member)
+
+    return add
+
+
+def symlink(name: str, target: str) -> Add:
+    return other(name, tarfile.SYMTYPE, target)
+
+
+def archive(path: Path, *members: Add) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for add in members:
+            add(tar)
+    return path
+
+
+def test_files_modes_times_and_inner_links_are_kept(tmp_path: Path) -> None:
+    made = archive(
+        tmp_path / "a.tar.gz",
+        file("bin/python", b"#!", 0o4775),
+        file("lib/module.py", b"1"),
+        symlink("bin/python3", "python"),
+        symlink("lib64", "lib"),
+        file("lib64/late.py", b"2"),
+        other("lib/hard.py", tarfile.LNKTYPE, "lib/module.py"),
+        other("empty", tarfile.DIRTYPE),
+    )
+
+    extract(made, tmp_path / "out")
+
+    out = tmp_path / "out"
+    assert (out / "bin/python").stat().st_mode & 0o7777 == 0o755  # no setuid, not writable for others
+    assert (out / "lib/module.py").stat().st_mode & 0o7777 == 0o644
+    assert (out / "lib/module.py").stat().st_mtime == 1_600_000_000
+    assert (out / "bin/python3").read_bytes() == b"#!"
+    assert (out / "lib/late.py").read_bytes() == b"2"
+    assert (out / "lib/hard.py").samefile(out / "lib/module.py")
+    assert (out / "empty").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [
+        ([file("../evil")], "'../evil' lies outside"),
+        ([file("/evil")], "'/evil' lies outside"),
+        ([file("a/../../evil")], "lies outside"),
+        ([symlink("a", "/etc")], "is a link to '/etc', outside"),
+        ([symlink("a", "../out2")], "is a link to '../out2', outside"),
+        (
+            [symlink("./bin/python3.11", "/usr/bin/python3.11")],
+            "outside of the archive; this is a virtual environment: name",
+        ),
+        ([symlink("d/a", "..")], ""),
+        # each link alone looks as if it stayed inside; together they would lead out
+        ([symlink("l", "nowhere/.."), symlink("nowhere", "."), symlink("l2", "l/.."), file("l2/evil")], "outside"),
+        ([file("deep/x"), symlink("p", "deep"), symlink("p/up", "../..")], "outside"),
+        ([other("h", tarfile.LNKTYPE, "/etc/passwd")], "is no file of the archive"),
+        ([other("h", tarfile.LNKTYPE, "missing")], "is no file of the archive"),
+        ([other("pipe", tarfile.FIFOTYPE)], "is neither a file"),
+        ([other("disk", tarfile.BLKTYPE)], "is neither a file"),
+        ([file("d/x"), file("d")], "has the name of a directory"),
+    ],
+)
+def test_nothing_leaves_the_directory(tmp_path: Path, members: list[Add], text: str) -> None:
+    made = archive(tmp_path / "a.tar.gz", *members)
+    (tmp_path / "cage").mkdir()
+
+    if text:
+        with pytest.raises(InvalidArgument, match=text):
+            extract(made, tmp_path / "cage" / "out")
+    else:
+        extract(made, tmp_path / "cage" / "out")
+
+    assert {path.name for path in tmp_path.iterdir()} == {"a.tar.gz", "cage"}
+    assert [path.name for path in (tmp_path / "cage").iterdir()] == ["out"]
+
+
+def test_a_later_member_replaces_a_link_instead_of_writing_through_it(tmp_path: Path) -> None:
+    made = archive(tmp_path / "a.tar.gz", file("kept", b"kept"), symlink("a", "kept"), file("a", b"new"))
+
+    extract(made, tmp_path / "out")
+
+    assert (tmp_path / "out/kept").read_bytes() == b"kept"
+    assert (tmp_path / "out/a").read_bytes() == b"new"
+    assert not (tmp_path / "out/a").is_symlink()
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive at all", os.urandom(4096)])
+def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(content)
+
+    with pytest.raises(InvalidArgument, match="is not a whole tar archive"):
+        unpacked(tmp_path / "a.tar.gz", tmp_path / "cache")
+
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_cut_archive_is_refused(tmp_path: Path) -> None:
+    made = archive(tmp_path / "a.tar.gz", file("a", os.urandom(100_000)))
+    made.write_bytes(made.read_bytes()[:50_000])
+
+    with pytest.raises(EdgeServeError, match=r"a\.tar\.gz"):
+        unpacked(made, tmp_path / "cache")
+
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_limits_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = archive(tmp_path / "a.tar.gz", file("a", b"12345"), file("b", b"12345"))
+    monkeypatch.setattr(unpack, "MOST_BYTES", 9)
+    with pytest.raises(Unavailable, match="holds more than fits"):
+        extract(made, tmp_path / "out")
+    monkeypatch.setattr(unpack, "MOST_BYTES", 10)
+    monkeypatch.setattr(unpack, "MOST_MEMBERS", 1)
+    with pytest.raises(InvalidArgument, match="more than 1 members"):
+        extract(made, tmp_path / "out2")
+
+
+def test_equal_bytes_are_unpacked_once(tmp_path: Path) -> None:
+    made = archive(tmp_path / "a.tar.gz", file("a"))
+    copy = tmp_path / "b.tar.gz"
+    copy.write_bytes(made.read_bytes())
+    cache = tmp_path / "cache"
+
+    first = unpacked(made, cache)
+    (first / "mark").touch()
+
+    assert unpacked(copy, cache) == first
+    assert unpacked(made, cache) == first
+    assert (first / "mark").exists()
+
+
+def test_a_changed_archive_is_unpacked_anew_and_the_old_one_goes(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    made = archive(tmp_path / "a.tar.gz", file("a", b"1"))
+    first = unpacked(made, cache)
+    (cache / "left-behind.part").mkdir()
+    archive(made, file("a", b"2"))
+
+    with locked(first, fcntl.LOCK_SH):
+        second = unpacked(made, cache)
+        assert first.exists(), "somebody uses it"
+    assert (second / "a").read_bytes() == b"2"
+
+    assert unpacked(made, cache) == second
+    assert sorted(path.name for path in cache.iterdir()) == sorted([second.name, f"{second.name}.json"])
+
+
+def test_an_archive_that_has_gone_is_forgotten(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    gone = unpacked(archive(tmp_path / "a.tar.gz", file("a", b"1")), cache)
+    (tmp_path / "a.tar.gz").unlink()
+
+    unpacked(archive(tmp_path / "b.tar.gz", file("a", b"2")), cache)
+
+    assert not gone.exists()
+
+
+def test_an_unchanged_archive_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = archive(tmp_path / "a.tar.gz", file("a"))
+    first = unpacked(made, tmp_path / "cache")
+    monkeypatch.setattr(unpack, "_digest", lambda path: pytest.fail("it was read"))
+
+    assert unpacked(made, tmp_path / "cache") == first
+
+
+def test_two_servers_may_unpack_at_the_same_time(tmp_path: Path) -> None:
+    made = archive(tmp_path / "a.tar.gz", file("a"))
+    cache = tmp_path / "cache"
+    children = []
+    for _ in range(4):
+        pid = os.fork()
+        if not pid:
+            status = 1
+            try:
+                status = 0 if (unpacked(made, cache) / "a").read_bytes() == b"x" else 1
+            finally:
+                os._exit(status)
+        children.append(pid)
+
+    end = time.monotonic() + 30
+    while children and time.monotonic() < end:
+        pid, status = os.waitpid(children[0], 0)
+        assert status == 0
+        children.remove(pid)
+    assert not children

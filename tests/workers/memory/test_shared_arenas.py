@@ -1,0 +1,211 @@
+"""Tensors in another model's arena: the worker reads them there."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_serve.errors import Internal
+from edge_serve.messages.infer import InferRequest, RequestedOutput
+from edge_serve.tensors import DataType, Handle, Shared, Tensor, Unseen
+from edge_serve.workers.front.pool import OpenedModel
+from edge_serve.workers.memory import shared_arenas as lending_module
+from edge_serve.workers.memory.arena import Arena, Budget, Slot
+from edge_serve.workers.memory.regions import Regions
+from edge_serve.workers.memory.shared_arenas import OFFSET_BITS, Borrowed, Lending
+from edge_serve.workers.wire.frames import Kind, parse_header
+from tests.workers.harness import config, request, run, serving, values
+
+COUNT = 100_000
+
+
+def lent(arena: Arena, number: int = 0) -> tuple[Slot, Tensor]:
+    """An input whose bytes lie in `arena`."""
+    slot = arena.allocate(4 * COUNT)
+    slot.view[:] = np.arange(number, number + COUNT, dtype=np.int32).tobytes()
+    return slot, Handle.of(Tensor("INPUT0", DataType.INT32, (1, COUNT), slot.view, slot.offset), arena)
+
+
+def lending_of(model: OpenedModel) -> Lending:
+    found = model._homes[0].part.channels[0].lending
+    assert found is not None
+    return found
+
+
+def mapped(pid: int, name: str) -> list[str]:
+    """The rights of the mappings that a process has of an arena."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return [line.split()[1] for line in lines if f"edge-serve:{name}" in line]
+
+
+def test_a_tensor_of_another_arena_is_read_where_it_lies(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, config(dims=COUNT)) as served:
+            other = Arena("other", Budget(1 << 24))
+            for number in range(3):
+                slot, tensor = lent(other, number)
+                used = served.arena.used_bytes
+                batch = served.send(InferRequest("echo", inputs=[tensor]))
+                pending = served.model._homes[0].part.channels[0]._pending[batch]
+                assert not pending.copies
+                expected = pending.slot.capacity if pending.slot is not None else 0
+                assert served.arena.used_bytes - used == -(-expected // mmap.PAGESIZE) * mmap.PAGESIZE
+                reply = await served.listener.reply()
+                assert values(reply.replies[0])[-1] == COUNT - 1 + number
+                assert reply.lease is not None
+                reply.lease.release()
+                slot.release()
+            assert lending_of(served.model).lent == 3
+            (pid,) = served.model.pids()
+            assert mapped(pid, "other") == ["r--s"]
+
+            other.close()
+
+            small = InferRequest("echo", inputs=[Tensor("INPUT0", DataType.INT32, (1, 1), bytes(4))])
+            while mapped(pid, "other"):
+                await served.ask(small)
+
+    run(work())
+
+
+def test_a_worker_that_has_no_descriptor_left_for_an_arena_ends_and_comes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, config(dims=COUNT)) as served:
+            other = Arena("other", Budget(1 << 24))
+            slot, tensor = lent(other)
+            assert (await served.ask(request(do="exhaust"))).replies[0].error is None
+            served.send(InferRequest("echo", inputs=[tensor]))
+            assert "ended with exit status 1" in (await served.listener.lost()).message
+            assert "a descriptor from the server did not arrive" in caplog.text
+            await served.listener.back()
+            served.send(InferRequest("echo", inputs=[tensor]))
+            reply = await served.listener.reply()
+            assert values(reply.replies[0])[-1] == COUNT - 1
+            if reply.lease is not None:
+                reply.lease.release()
+            slot.release()
+            other.close()
+
+    caplog.set_level("INFO")
+    run(work())
+
+
+def test_a_worker_that_was_started_again_is_lent_the_arena_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, config(dims=COUNT)) as served:
+            other = Arena("other", Budget(1 << 24))
+            slot, tensor = lent(other)
+            for _ in range(2):
+                reply = await served.ask(InferRequest("echo", inputs=[tensor]))
+                assert values(reply.replies[0])[-1] == COUNT - 1
+                assert reply.lease is not None
+                reply.lease.release()
+                os.kill(served.model.pids()[0], 9)
+                await served.listener.lost()
+                await served.listener.back()
+            assert len(other.on_close) == 0
+            slot.release()
+            other.close()
+
+    run(work())
+
+
+class Sent:
+    """Takes frames; remembers their kinds and numbers."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[int, int]] = []
+
+    def __call__(self, data: bytes, fds: Sequence[int]) -> None:
+        _, kind, _, number = parse_header(data)
+        self.frames.append((kind, number))
+        assert len(fds) == (kind in (Kind.ARENA, Kind.REGION))
+
+
+def test_each_arena_is_sent_once_and_taken_back_when_it_closes() -> None:
+    sent = Sent()
+    lending = Lending(sent)
+    own, first, second = (Arena(name, Budget(1 << 24)) for name in ("own", "first", "second"))
+    inputs = [lent(arena)[1] for arena in (first, second, first, own)]
+    loose = Tensor("x", DataType.INT8, (1,), b"1")
+
+    placed = lending.lend([*inputs, loose], own)
+
+    assert [tensor.offset >> OFFSET_BITS for tensor in placed[:4]] == [1, 2, 1, 0]
+    assert placed[3].offset >= 0
+    assert placed[4] is loose
+    assert sent.frames == [(Kind.ARENA, 1), (Kind.ARENA, 2)]
+
+    first.close()
+    assert sent.frames[2:] == [(Kind.ARENA_GONE, 1)]
+    lending.close()
+    second.close()
+    assert len(sent.frames) == 3
+    own.close()
+
+
+def test_an_arena_that_is_closed_is_not_lent() -> None:
+    sent = Sent()
+    gone = Arena("gone", Budget(1 << 24))
+    _, tensor = lent(gone)
+    gone.close()
+    own = Arena("own", Budget(1 << 24))
+
+    assert Lending(sent).lend([tensor], own) == [tensor]
+    assert not sent.frames
+    own.close()
+
+
+def test_memory_that_never_comes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lending_module, "_WAIT_SECONDS", 0.01)
+
+    with pytest.raises(Internal, match="did not arrive"):
+        Borrowed().at(7 << OFFSET_BITS, 4)
+
+
+def test_a_region_of_a_client_is_sent_once_and_taken_back_when_nobody_refers_to_it(tmp_path: Path) -> None:
+    (tmp_path / "k").write_bytes(bytes(64))
+    regions = Regions(str(tmp_path))
+    regions.register("r", "k", 0, 64)
+    sent = Sent()
+    lending = Lending(sent)
+    own, other = (Arena(name, Budget(1 << 24)) for name in ("own", "other"))
+    there = regions.find("r", 8, 4)
+    inputs = [lent(other)[1], Shared("x", DataType.INT32, (1,), Unseen.buffer(4), -1, there.region, there.offset)]
+
+    (_, placed), (output,) = lending.lend(inputs, own), lending.lend_places([RequestedOutput("y", place=there)])
+
+    assert placed.offset == 2 << OFFSET_BITS | 8
+    assert output.place is not None
+    assert output.place.offset == placed.offset
+    assert sent.frames == [(Kind.ARENA, 1), (Kind.REGION, 2)]
+
+    regions.unregister("")
+    del there, inputs
+    assert len(sent.frames) == 2, "a request still has it"
+    del output
+    assert sent.frames[2:] == [(Kind.ARENA_GONE, 2)]
+    lending.close()
+    own.close()
+    other.close()
+
+
+def test_nobody_is_told_of_a_region_after_the_end(tmp_path: Path) -> None:
+    (tmp_path / "k").write_bytes(bytes(64))
+    regions = Regions(str(tmp_path))
+    regions.register("r", "k", 0, 64)
+    sent = Sent()
+    lending = Lending(sent)
+    lending.lend_places([RequestedOutput("y", place=regions.find("r", 8, 4))])
+    lending.close()
+
+    regions.unregister("")
+
+    assert sent.frames == [(Kind.REGION, 1)]

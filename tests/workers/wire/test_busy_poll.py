@@ -1,0 +1,210 @@
+"""Who polls, for how long, and that whoever does misses nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from selectors import EVENT_READ, EVENT_WRITE, EpollSelector
+
+import pytest
+
+from edge_serve.workers.child.instance import Receiver
+from edge_serve.workers.front.selector import AwakeSelector
+from edge_serve.workers.wire.busy_poll import Awake, Wait
+from edge_serve.workers.wire.frames import Kind, frame
+from tests.workers.front.test_channel import output, peer
+from tests.workers.harness import request, run
+
+MS = 1_000_000
+#: longer than any test takes
+LONG_US = 60_000_000
+
+
+def test_a_wait_is_polled_through_when_the_one_before_it_was_short() -> None:
+    wait = Wait()
+    assert wait.poll_ns(MS) == 0  # nobody knows yet
+    wait.took(MS, MS)
+    assert wait.poll_ns(MS) == MS
+    wait.took(MS * 3 // 2, MS)  # it was polled for, came a little late, and the sleeper had to be woken
+    assert wait.poll_ns(MS) == MS
+    wait.took(2 * MS, MS)
+    assert wait.poll_ns(MS) == 0
+
+
+@pytest.mark.parametrize(
+    ("cores", "out", "front_end", "worker"),
+    [(1, 0, 0, 0), (1, 1, 0, 0), (2, 0, 0, 50), (2, 1, 50_000, 0), (2, 2, 0, 0), (6, 4, 50_000, 50), (6, 5, 50_000, 0)],
+)
+def test_never_more_at_work_and_polling_than_cores(cores: int, out: int, front_end: int, worker: int) -> None:
+    awake = Awake(50, cores, out)
+    assert awake.worker_us(7, 1) == 0  # it was not asked lately
+    assert (awake.front_end_ns(), awake.worker_us(7, 1)) == (front_end, worker)
+    assert awake.worker_us(7, 2) == 0  # clients wait already
+    never = Awake(0, cores, out)
+    assert (never.front_end_ns(), never.worker_us(7, 1), never.worker_us(7, 1)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("cores", "polling"), [(1, 0), (2, 0), (3, 0), (4, 3), (8, 3)])
+def test_instances_that_are_asked_in_turn_poll_where_each_has_a_core(cores: int, polling: int) -> None:
+    awake = Awake(50, cores)
+    for _ in range(3):
+        left = [awake.worker_us(step, 1) for step in range(3)]
+    assert left == [50] * polling + [0] * (3 - polling)
+
+
+class Asked:
+    """What a selector asks of the kernel, in place of the kernel; a reply comes at once, or after `empty` polls."""
+
+    def __init__(self) -> None:
+        self.timeouts: list[float | None] = []
+        self.empty = 0
+        self.fd = -1
+
+    def fromfd(self, fd: int) -> Asked:
+        os.close(fd)
+        return self
+
+    def close(self) -> None:
+        pass
+
+    def poll(self, timeout: float | None, most: int) -> list[tuple[int, int]]:
+        self.timeouts.append(timeout)
+        self.empty -= 1
+        return [] if self.empty >= 0 and timeout == 0 else [(self.fd, select.EPOLLIN)]
+
+    def by(self, selector: AwakeSelector, timeout: float | None = None, empty: int = 0) -> list[float | None]:
+        """Timeouts that one `select` asks with, when polls find nothing `empty` times."""
+        self.timeouts, self.empty = [], empty
+        ((key, events),) = selector.select(timeout)
+        assert (key.fd, events) == (self.fd, EVENT_READ)
+        return self.timeouts
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    made = Asked()
+    monkeypatch.setattr(select, "epoll", made)
+    return made
+
+
+@contextlib.contextmanager
+def watching(awake: Awake, asked: Asked) -> Iterator[AwakeSelector]:
+    here, there = socket.socketpair()
+    with here, there, AwakeSelector(awake) as selector:
+        selector.register(here, EVENT_READ)
+        asked.fd = here.fileno()
+        yield selector
+
+
+def test_the_loop_polls_for_a_reply_and_for_nothing_else(asked: Asked) -> None:
+    awake = Awake(LONG_US, 2)
+    with watching(awake, asked) as selector:
+        assert asked.by(selector) == [None]
+        awake.out = 1
+        assert asked.by(selector) == [None]  # the first wait shows that waits are short
+        assert asked.by(selector, empty=2) == [0, 0, 0]
+        assert asked.by(selector, 0) == [0]  # callbacks are due
+        assert asked.by(selector, 1e9, empty=2) == [0, 0, 0]
+        awake.out = 2
+        assert asked.by(selector) == [None]
+        awake.out = 0
+        assert asked.by(selector) == [None]
+
+
+def test_the_loop_sleeps_when_nothing_came_while_it_polled(asked: Asked) -> None:
+    with watching(Awake(1000, 2, 1), asked) as selector:
+        asked.by(selector)
+        *polls, last = asked.by(selector, 7.0, empty=1 << 30)
+        assert (set(polls), last) == ({0}, 7.0)
+
+
+def test_a_timer_of_the_loop_ends_polling() -> None:
+    with AwakeSelector(Awake(LONG_US, 2, 1)) as selector:
+        here, there = socket.socketpair()
+        with here, there:
+            selector.register(here, EVENT_READ)
+            there.send(b"x")
+            assert len(selector.select()) == 1
+            assert here.recv(1) == b"x"
+            assert selector.select(0.001) == []
+
+
+@pytest.mark.parametrize("timeout", [None, 1.0, 0, -1])
+def test_the_loop_hears_what_any_selector_would_tell_it(timeout: float | None) -> None:
+    pairs = [socket.socketpair() for _ in range(300)]  # more than it asks for at a time
+    with AwakeSelector(Awake()) as selector, EpollSelector() as plain, contextlib.ExitStack() as stack:
+        for index, (here, there) in enumerate(pairs):
+            stack.enter_context(here)
+            stack.enter_context(there)
+            for one in (selector, plain):
+                one.register(here, (EVENT_READ, EVENT_WRITE, EVENT_READ | EVENT_WRITE)[index % 3], index)
+                if index % 5 == 0:
+                    one.modify(here, EVENT_READ, -index)
+                if index % 7 == 0:
+                    one.unregister(here)
+            if index % 2:
+                there.send(b"x")
+            elif index % 11 == 0:
+                there.close()
+        expected = {(key.data, events) for key, events in plain.select(timeout)}
+        heard: set[tuple[int, int]] = set()
+        for _ in range(10):
+            heard |= {(key.data, events) for key, events in selector.select(timeout)}
+        assert heard == expected
+        assert len(expected) > 150
+
+
+def test_a_selector_leaves_no_descriptor_open() -> None:
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = count()
+    with AwakeSelector(Awake()):
+        assert count() == before + 2
+    assert count() == before
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 40])
+def test_the_worker_polls_and_gets_every_frame_whole(pieces: int) -> None:
+    here, there = socket.socketpair()
+    frames = [frame(Kind.EXECUTE, number, bytes(range(number))) for number in range(40)]
+    stream = b"".join(frames)
+    size = -(-len(stream) // pieces)
+
+    def send() -> None:
+        for start in range(0, len(stream), size):
+            there.sendall(stream[start : start + size])
+        there.shutdown(socket.SHUT_WR)
+
+    with here, there:
+        receiver = Receiver(here)
+        sender = threading.Thread(target=send)
+        sender.start()
+        got = []
+        while (received := receiver.receive(LONG_US)) is not None:
+            got.append(bytes(received))
+        sender.join()
+    assert got == frames
+
+
+def test_batches_that_are_out_are_counted_however_they_end() -> None:
+    async def check() -> None:
+        async with peer() as here:
+            awake = here.link.awake = Awake(300, 2)
+            awake.recent = [id(here.channel)]
+            here.channel.execute(1, [request()])
+            assert awake.out == 1
+            batch = await here.receive()
+            assert batch.poll_us == 300
+            here.theirs.sendall(here.reply(batch, [output(64)]))
+            await here.listener.reply(0)
+            assert awake.out == 0
+            here.channel.execute(2, [request(), request()])
+            assert (awake.out, (await here.receive()).poll_us) == (1, 0)
+        assert awake.out == 0  # the channel was closed
+
+    run(check())
