@@ -65,7 +65,7 @@ docs: .venv/test  ## write the generated pages of docs/ again
 	$(BIN)/python -m tests.docs.generated --write
 
 proto: .venv/test  ## write what is made from the .proto files again
-	$(BIN)/python -m edge_serve.config.generate
+	$(BIN)/python -m edge_serve.config.model.generate
 	$(BIN)/python -m edge_serve.protocol.grpc.generate
 
 clean:  ## remove .venv, caches and build output; fetched models stay

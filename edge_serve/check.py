@@ -22,12 +22,12 @@ from edge_serve.check_golden import report as report_trial
 from edge_serve.check_infer import Asked, ask_all
 from edge_serve.check_record import record
 from edge_serve.clock import MonotonicClock
-from edge_serve.config import model_config_pb2 as pb
-from edge_serve.config.json_form import model_config_from_json, model_config_to_json
-from edge_serve.config.layout import CONFIG_FILE, advice_on_config, advice_on_repository
-from edge_serve.config.model import load_model_config
-from edge_serve.config.notes import notes_on
-from edge_serve.config.settings import nearest
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
+from edge_serve.config.model.layout import CONFIG_FILE, advice_on_config, advice_on_repository
+from edge_serve.config.model.notes import notes_on
+from edge_serve.config.settings.table import nearest
+from edge_serve.config.stages import load_model_config
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.golden.reader import DIRECTORY, read_golden
 from edge_serve.models.control.registry import Registry

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edge_serve import check_files
-from edge_serve.config.server import SETTINGS, ServerConfig, parse_argv
-from edge_serve.config.settings import BadSetting, unknown_variables
+from edge_serve.config.settings.server import SETTINGS, ServerConfig, parse_argv
+from edge_serve.config.settings.table import BadSetting, unknown_variables
 from edge_serve.files import read_small
 from edge_serve.messages.line import one_line
 from edge_serve.systemd.unit import NAME, Unit, environment_of, find_unit

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from edge_serve.access.certificates import read_certificate_roles
 from edge_serve.access.tokens import read_tokens
-from edge_serve.config.server import ServerConfig
+from edge_serve.config.settings.server import ServerConfig
 from edge_serve.doors import http_files
 from edge_serve.errors import EdgeServeError
 from edge_serve.metrics.options import parse_options

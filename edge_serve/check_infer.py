@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edge_serve.aio.offload import offload
-from edge_serve.config.checks_ensemble import member_key
+from edge_serve.config.checks.ensemble import member_key
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.about import OUTPUT
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse

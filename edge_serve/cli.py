@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 from edge_serve import log
 from edge_serve.commands import help as texts
-from edge_serve.config.programs import EDGE_SERVE, TRITONSERVER, Program, program_of
-from edge_serve.config.server import ServerConfig, parse_argv, usage
-from edge_serve.config.settings import BadSetting
+from edge_serve.config.settings.programs import EDGE_SERVE, TRITONSERVER, Program, program_of
+from edge_serve.config.settings.server import ServerConfig, parse_argv, usage
+from edge_serve.config.settings.table import BadSetting
 
 #: exit statuses of what Ctrl-C and a closed pipe have ended, as shells count
 INTERRUPTED, BROKEN_PIPE = 130, 141

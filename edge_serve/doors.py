@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from edge_serve.access.policy import AdminAccess
 from edge_serve.access.roles import Role
-from edge_serve.config.server import ServerConfig
+from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.peer import Peer
 from edge_serve.transport.door.access import Access, AccessSettings

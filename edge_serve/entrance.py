@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edge_serve.clock import Clock
-from edge_serve.config.json_form import model_config_to_json
-from edge_serve.config.server import ServerConfig
+from edge_serve.config.model.json_form import model_config_to_json
+from edge_serve.config.settings.server import ServerConfig
 from edge_serve.doors import Guards, http_limits
 from edge_serve.messages.peer import ADMINISTRATOR
 from edge_serve.metrics.custom import CustomMetrics

@@ -25,8 +25,8 @@ from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import repeat
 from edge_serve.aio.turns import gathered
 from edge_serve.clock import MonotonicClock
-from edge_serve.config.layout import advice_on_repository
-from edge_serve.config.server import ServerConfig
+from edge_serve.config.model.layout import advice_on_repository
+from edge_serve.config.settings.server import ServerConfig
 from edge_serve.doors import Guards, quarter_of_memory, raise_file_limit
 from edge_serve.draining import DrainReport
 from edge_serve.entrance import WAIT_BEFORE_DOORS, Entrance, Source

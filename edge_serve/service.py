@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from edge_serve.aio.turns import gathered
-from edge_serve.config.model_config_pb2 import ModelConfig
+from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.errors import (
     Cancelled,
     EdgeServeError,

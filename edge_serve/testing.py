@@ -17,12 +17,12 @@ from types import TracebackType
 from typing import Any
 
 from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply
-from edge_serve.backends.python import Backend
-from edge_serve.backends.python_request import InferenceRequest
-from edge_serve.backends.python_response import InferenceResponse, InferenceResponseSender
-from edge_serve.config.json_form import model_config_to_json
-from edge_serve.config.model import load_model_config, merge_completed
+from edge_serve.backends.python.api.request import InferenceRequest
+from edge_serve.backends.python.api.response import InferenceResponse, InferenceResponseSender
+from edge_serve.backends.python.backend import Backend
+from edge_serve.config.model.json_form import model_config_to_json
 from edge_serve.config.signature import signature_of
+from edge_serve.config.stages import load_model_config, merge_completed
 from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.in_process.arrays import Inputs, Outputs, outputs_of, tensor_of
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter, RequestedOutput

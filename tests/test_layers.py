@@ -40,7 +40,7 @@ WORKER_STARTS = ("edge_serve.workers.child.main", "edge_serve.backends.")
 WORKER_LIBRARIES = {"numpy"}
 #: a backend's own library, imported in its own file only
 BACKEND_LIBRARIES = {
-    "edge_serve.backends.onnxruntime_session": {"onnxruntime"},
+    "edge_serve.backends.onnxruntime.session": {"onnxruntime"},
     "edge_serve.backends.tensorrt": {"tensorrt", "cuda", "pycuda"},
 }
 #: modules that exist only inside a worker's interpreter
@@ -80,7 +80,7 @@ def imports_of(module: str, source: str, sources: Sources) -> Iterator[str]:
 
 
 def room_of(module: str) -> str:
-    """`config` for edge_serve.config.text; "" for the package itself."""
+    """`config` for edge_serve.config.model.text; "" for the package itself."""
     return module.split(".")[1] if "." in module else ""
 
 
@@ -212,7 +212,11 @@ def test_rooms_of_ota_import_downwards_only() -> None:
             "def f():\n    import edge_serve.backends.base",
             "imports edge_serve.backends.base",
         ),
-        ("edge_serve.errors", "from edge_serve.config.text import x", "(layer 0) imports edge_serve.config.text"),
+        (
+            "edge_serve.errors",
+            "from edge_serve.config.model.text import x",
+            "(layer 0) imports edge_serve.config.model.text",
+        ),
         ("edge_serve.models.bad", "from . import driver", "relative import"),
         ("edge_serve.parlour.bad", "", "the room 'parlour' is not in the map"),
         ("edge_serve.models.bad", "import edge_serve.parlour", "whose room is not in the map"),
@@ -248,4 +252,4 @@ def test_neighbours_of_the_free_layers_may_know_each_other() -> None:
 
 
 def test_a_backend_may_import_its_own_library() -> None:
-    assert worker_breaches({"edge_serve.backends.onnxruntime_session": "import onnxruntime"}) == []
+    assert worker_breaches({"edge_serve.backends.onnxruntime.session": "import onnxruntime"}) == []

@@ -49,7 +49,7 @@ HINTS = {
     "dali": "write the preparation of inputs as a model.py (NumPy, Pillow, OpenCV), and join the two in an ensemble",
 }
 #: files of this package that are no backends
-_OTHERS = frozenset({"base", "host", "loader"})
+_OTHERS = frozenset({"base", "host", "loader", "privacy", "python_path"})
 _NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
@@ -89,8 +89,10 @@ def _made(name: str, found: ModuleType | type) -> Backend:
 
 def _builtin(name: str) -> ModuleType | None:
     path = f"{__package__}.{name}"
-    if not name.isidentifier() or name in _OTHERS or importlib.util.find_spec(path) is None:
+    if not name.isidentifier() or name in _OTHERS or (found := importlib.util.find_spec(path)) is None:
         return None
+    if found.submodule_search_locations is not None:
+        path += ".backend"
     try:
         module = importlib.import_module(path)
     except ModuleNotFoundError as error:

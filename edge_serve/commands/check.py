@@ -16,7 +16,7 @@ from typing import Any
 
 from edge_serve import __version__, check
 from edge_serve.commands.options import OptionParser, seconds
-from edge_serve.config.setting_kinds import REPOSITORY
+from edge_serve.config.settings.kinds import REPOSITORY
 from edge_serve.errors import EdgeServeError
 from edge_serve.workers.launch.environments import own_interpreter
 

@@ -7,9 +7,9 @@ import sys
 import textwrap
 
 from edge_serve import __version__
-from edge_serve.config.server import SETTINGS, defaults
-from edge_serve.config.setting_kinds import shown
-from edge_serve.config.settings import flag_of, nearest
+from edge_serve.config.settings.kinds import shown
+from edge_serve.config.settings.server import SETTINGS, defaults
+from edge_serve.config.settings.table import flag_of, nearest
 
 #: exit status for a command line that cannot be used, as that of most programs
 USAGE = 2

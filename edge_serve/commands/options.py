@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from edge_serve.commands.help import USAGE
-from edge_serve.config.setting_kinds import shown
-from edge_serve.config.settings import nearest
+from edge_serve.config.settings.kinds import shown
+from edge_serve.config.settings.table import nearest
 
 #: columns of a help text on a wide terminal
 _WIDEST = 80

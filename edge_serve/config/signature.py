@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from edge_serve.config import model_config_pb2 as pb
-from edge_serve.config.layout import advice_on_label_file
-from edge_serve.config.model import MOST_LABEL_BYTES, read_file
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.layout import advice_on_label_file
+from edge_serve.config.stages import MOST_LABEL_BYTES, read_file
 from edge_serve.errors import Internal, Unsupported, with_advice
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.tensors import BY_NUMBER, DataType, Shape

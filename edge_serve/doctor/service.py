@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_serve import check_config
-from edge_serve.config.server import ServerConfig, parse_argv
-from edge_serve.config.settings import BadSetting
+from edge_serve.config.settings.server import ServerConfig, parse_argv
+from edge_serve.config.settings.table import BadSetting
 from edge_serve.doctor.finding import Finding
 from edge_serve.errors import EdgeServeError
 from edge_serve.models.repository.repository import Repository

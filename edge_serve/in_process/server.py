@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 
 from edge_serve import server
-from edge_serve.config.server import parse_argv
-from edge_serve.config.settings import flag_of
+from edge_serve.config.settings.server import parse_argv
+from edge_serve.config.settings.table import flag_of
 from edge_serve.errors import Internal
 from edge_serve.in_process.blocking import Session
 from edge_serve.in_process.session import AsyncSession, end

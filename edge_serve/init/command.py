@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edge_serve.commands.options import OptionParser
-from edge_serve.config import model_config_pb2 as pb
-from edge_serve.config.layout import is_model
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.layout import is_model
 from edge_serve.errors import EdgeServeError
 from edge_serve.init import ensemble, onnx_file, python_model
 from edge_serve.init.directory import Place, new_directory

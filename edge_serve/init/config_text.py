@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.model import model_config_pb2 as pb
 
 #: Triton's page, because a pip installation has no docs/ of ours
 _FIELDS_PAGE = "https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md"

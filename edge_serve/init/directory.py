@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_serve.config.layout import CONFIG_FILE
+from edge_serve.config.model.layout import CONFIG_FILE
 from edge_serve.errors import InvalidArgument
 from edge_serve.models.repository.names import check_name
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_serve.backends.base import ModelSpec
-from edge_serve.config import model_config_pb2 as pb
-from edge_serve.config.checks_ensemble import ENSEMBLE, check_ensemble, check_ensemble_members
-from edge_serve.config.json_form import model_config_from_json, model_config_to_json
-from edge_serve.config.model import load_model_config
+from edge_serve.config.checks.ensemble import ENSEMBLE, check_ensemble, check_ensemble_members
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
+from edge_serve.config.stages import load_model_config
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.init.config_text import ensemble_text
 from edge_serve.init.directory import VERSION, Place

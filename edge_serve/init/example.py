@@ -8,7 +8,7 @@ import shlex
 from typing import Any
 from urllib.parse import quote
 
-from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.tensors import BY_NUMBER, DataType
 
 #: elements of a tensor that are written out

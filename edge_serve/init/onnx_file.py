@@ -10,8 +10,8 @@ import shutil
 from pathlib import Path
 
 from edge_serve.backends.base import ModelSpec
-from edge_serve.config import model_config_pb2 as pb
-from edge_serve.config.json_form import model_config_from_json, model_config_to_json
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.init.config_text import config_text
 from edge_serve.init.directory import Place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.init.config_text import config_text
 from edge_serve.init.directory import VERSION, Place
 

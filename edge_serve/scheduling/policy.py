@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import Unsupported
 from edge_serve.scheduling.core import DynamicBatching, QueuePolicy, Scheduler, SequenceBatching
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.dynamic import DynamicScheduler
-from edge_serve.scheduling.sequence_direct import DirectSequences
-from edge_serve.scheduling.sequence_oldest import OldestSequences
+from edge_serve.scheduling.sequence.direct import DirectSequences
+from edge_serve.scheduling.sequence.oldest import OldestSequences
 
 #: the backend whose models may call others (`pb_utils.InferenceRequest`)
 PYTHON = "python"

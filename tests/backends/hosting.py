@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from edge_serve.backends import host, python
+from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply, Timing
-from edge_serve.backends.python_instance import PythonInstance
+from edge_serve.backends.python import backend as python
+from edge_serve.backends.python.instance import PythonInstance
 from edge_serve.messages.infer import Parameter
 from edge_serve.tensors import Array, DataType, Tensor, from_array, from_numpy_type
 

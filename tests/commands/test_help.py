@@ -12,8 +12,8 @@ import pytest
 
 from edge_serve import __version__, cli
 from edge_serve.commands.help import COMMANDS, MOST_USED
-from edge_serve.config.server import SETTINGS
-from edge_serve.config.settings import flag_of
+from edge_serve.config.settings.server import SETTINGS
+from edge_serve.config.settings.table import flag_of
 
 #: lines of a screen, and of a large one
 SCREEN, LARGE = 30, 45

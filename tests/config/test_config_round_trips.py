@@ -11,12 +11,12 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_serve.config.checks import check_model_config
-from edge_serve.config.json_form import model_config_from_json, model_config_to_json
-from edge_serve.config.model import merge_completed, settle_instances
-from edge_serve.config.model_config_pb2 import DESCRIPTOR, ModelConfig
-from edge_serve.config.normalise import normalise
-from edge_serve.config.text import parse_model_config
+from edge_serve.config.checks.checks import check_model_config
+from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
+from edge_serve.config.model.model_config_pb2 import DESCRIPTOR, ModelConfig
+from edge_serve.config.model.normalise import normalise
+from edge_serve.config.model.text import parse_model_config
+from edge_serve.config.stages import merge_completed, settle_instances
 from edge_serve.errors import EdgeServeError
 
 F = FieldDescriptor

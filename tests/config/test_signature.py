@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from edge_serve.config.model.text import parse_model_config
 from edge_serve.config.signature import read_labels, signature_of
-from edge_serve.config.text import parse_model_config
 from edge_serve.errors import EdgeServeError, Unsupported
 from edge_serve.messages.signature import TensorSpec
 from edge_serve.tensors import DataType

@@ -13,8 +13,8 @@ from deploy.debian import __main__ as deb
 from deploy.debian.package import SCRIPTS, control
 from deploy.debian.releases import MACHINES, RELEASES, target, this_release
 from deploy.program import CHECKOUT
-from edge_serve.config.server import SETTINGS, parse_argv
-from edge_serve.config.settings import variable_of
+from edge_serve.config.settings.server import SETTINGS, parse_argv
+from edge_serve.config.settings.table import variable_of
 
 UNITS = "usr/lib/systemd/system"
 

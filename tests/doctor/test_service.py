@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from edge_serve import cli
-from edge_serve.config.server import parse_argv
+from edge_serve.config.settings.server import parse_argv
 from edge_serve.doctor import command, service
 from edge_serve.doctor.finding import Finding
 from edge_serve.doctor.service import (

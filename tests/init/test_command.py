@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from edge_serve import cli
-from edge_serve.config.model import load_model_config
+from edge_serve.config.stages import load_model_config
 from edge_serve.init import ensemble
 from tests.forked import program
 from tests.server.running import PATIENCE, python_model, start

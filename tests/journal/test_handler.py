@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve import cli, log
-from edge_serve.config.server import parse_argv
+from edge_serve.config.settings.server import parse_argv
 from edge_serve.journal import handler as handlers
 from edge_serve.journal import native
 from edge_serve.journal.handler import JournalHandler, LibrarySender, find_journal, is_journal

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.config.checks import check_model_config
-from edge_serve.config.normalise import normalise
+from edge_serve.config.checks.checks import check_model_config
+from edge_serve.config.model.normalise import normalise
+from edge_serve.config.model.text import parse_model_config
 from edge_serve.config.signature import read_labels
-from edge_serve.config.text import parse_model_config
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
 MODELS = sorted(path.parent.name for path in REPOSITORY.glob("*/config.pbtxt"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_serve.config.server_values import RateLimitResource
+from edge_serve.config.settings.server_values import RateLimitResource
 from edge_serve.errors import InvalidArgument
 from edge_serve.scheduling.rate_limiter import Claimant, RateLimiter, Resource
 

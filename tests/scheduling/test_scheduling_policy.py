@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import Unsupported
 from edge_serve.scheduling.core import DynamicBatching, QueuePolicy
 from edge_serve.scheduling.direct import DirectScheduler

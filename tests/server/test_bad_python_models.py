@@ -239,7 +239,7 @@ def test_a_model_that_forks_while_it_loads_answers_once(server: Running, reposit
 
 def test_a_process_that_a_model_forks_waits_for_no_thread_that_counted(server: Running) -> None:
     deed = (
-        "import edge_serve.backends.python_metrics as m\n"
+        "import edge_serve.backends.python.api.metrics as m\n"
         "f = pb_utils.MetricFamily(name='forks', description='', kind=pb_utils.MetricFamily.COUNTER)\n"
         "c = f.Metric(labels={})\nheld, go = threading.Event(), threading.Event()\n"
         "def count(m, held, go):\n    with m._lock: held.set(); go.wait()\n"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from edge_serve import cli
-from edge_serve.config.server import SETTINGS, parse_argv
-from edge_serve.config.settings import BadSetting, flag_of, variable_of
+from edge_serve.config.settings.server import SETTINGS, parse_argv
+from edge_serve.config.settings.table import BadSetting, flag_of, variable_of
 from tests.certificates import Authority
 from tests.forked import Ended, program
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from edge_serve.check_infer import differences
+from edge_serve.config.model.text import parse_model_config
 from edge_serve.config.signature import signature_of
-from edge_serve.config.text import parse_model_config
 from edge_serve.tensors import DataType, Tensor
 from tests.forked import program
 from tests.server.running import python_model

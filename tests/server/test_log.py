@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve import cli, log
-from edge_serve.config.server import parse_argv
+from edge_serve.config.settings.server import parse_argv
 from edge_serve.messages.settings import LogSettings
 
 

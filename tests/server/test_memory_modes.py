@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_serve.config.server import ServerConfig
+from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.models.load.memory import Memory

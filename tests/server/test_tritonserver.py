@@ -1,4 +1,4 @@
-"""The installed command `tritonserver`: each command line of tests/config/test_programs.py becomes ready as it is.
+"""The installed command `tritonserver`: each command line of config/settings/test_programs.py becomes ready as it is.
 
 The servers listen on every address and on fixed ports, so each runs in a network of its own.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.config.test_programs import COMMAND_LINES
+from tests.config.settings.test_programs import COMMAND_LINES
 from tests.server.running import PATIENCE, python_model
 
 PROGRAM = str(Path(sys.executable).with_name("tritonserver"))

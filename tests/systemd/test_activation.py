@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from edge_serve.config.server import ServerConfig
+from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import InvalidArgument
 from edge_serve.systemd.activation import Handed, door_of, inherit, numbers_and_names
 from tests.server.running import ADD_SUB, PATIENCE, python_model

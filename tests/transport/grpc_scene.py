@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from edge_serve.config.model_config_pb2 import ModelConfig
+from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.transport.door.listeners import listen_tcp
 from edge_serve.transport.grpc.call_head import GrpcSettings

@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_serve.backends.python_advice import get_model_dir as get_model_dir
-from edge_serve.backends.python_advice import note_missing as _note_missing
-from edge_serve.backends.python_config import ModelConfig as ModelConfig
-from edge_serve.backends.python_errors import TritonError as TritonError
-from edge_serve.backends.python_errors import TritonModelException as TritonModelException
-from edge_serve.backends.python_logger import Logger as Logger
-from edge_serve.backends.python_metrics import MetricFamily as MetricFamily
-from edge_serve.backends.python_repository import is_model_ready as is_model_ready
-from edge_serve.backends.python_repository import load_model as load_model
-from edge_serve.backends.python_repository import unload_model as unload_model
-from edge_serve.backends.python_request import REQUEST_RELEASE_ALL, REQUEST_RELEASE_RESCHEDULE, MemoryType
-from edge_serve.backends.python_request import InferenceRequest as InferenceRequest
-from edge_serve.backends.python_request import PreferredMemory as PreferredMemory
-from edge_serve.backends.python_response import RESPONSE_COMPLETE_FINAL
-from edge_serve.backends.python_response import InferenceResponse as InferenceResponse
-from edge_serve.backends.python_tensor import Tensor as Tensor
+from edge_serve.backends.python.api.advice import get_model_dir as get_model_dir
+from edge_serve.backends.python.api.advice import note_missing as _note_missing
+from edge_serve.backends.python.api.config import ModelConfig as ModelConfig
+from edge_serve.backends.python.api.errors import TritonError as TritonError
+from edge_serve.backends.python.api.errors import TritonModelException as TritonModelException
+from edge_serve.backends.python.api.logger import Logger as Logger
+from edge_serve.backends.python.api.metrics import MetricFamily as MetricFamily
+from edge_serve.backends.python.api.repository import is_model_ready as is_model_ready
+from edge_serve.backends.python.api.repository import load_model as load_model
+from edge_serve.backends.python.api.repository import unload_model as unload_model
+from edge_serve.backends.python.api.request import REQUEST_RELEASE_ALL, REQUEST_RELEASE_RESCHEDULE, MemoryType
+from edge_serve.backends.python.api.request import InferenceRequest as InferenceRequest
+from edge_serve.backends.python.api.request import PreferredMemory as PreferredMemory
+from edge_serve.backends.python.api.response import RESPONSE_COMPLETE_FINAL
+from edge_serve.backends.python.api.response import InferenceResponse as InferenceResponse
+from edge_serve.backends.python.api.tensor import Tensor as Tensor
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
 from edge_serve.tensors import BY_CONFIG_NAME, BY_NUMBER, DataType, join_bytes
 

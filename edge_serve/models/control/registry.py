@@ -16,7 +16,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from edge_serve.aio.offload import offload
-from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable, UnreadableEntry, with_advice
 from edge_serve.messages.about import about
 from edge_serve.messages.metadata import IndexEntry

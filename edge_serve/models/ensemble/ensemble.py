@@ -1,6 +1,6 @@
 """An ensemble at work: requests go from member to member instead of to a worker.
 
-What may run when is decided in scheduling/ensemble.py; each request is a `Flight` (ensemble_flight.py). Members are
+What may run when is decided in scheduling/ensemble/plan.py; each request is a `Flight` (flight.py). Members are
 looked up for every step, so that one that was swapped meanwhile is picked up.
 """
 
@@ -19,7 +19,7 @@ from edge_serve.models.ensemble.stream import StreamFlight
 from edge_serve.models.ensemble.traced import traced_ensemble
 from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.scheduling.core import label
-from edge_serve.scheduling.ensemble import EnsemblePlan
+from edge_serve.scheduling.ensemble.plan import EnsemblePlan
 
 
 class EnsembleRunner:

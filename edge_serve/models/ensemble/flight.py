@@ -24,7 +24,7 @@ from edge_serve.models.run import statistics as record
 from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.scheduling.core import label
-from edge_serve.scheduling.ensemble import Call, Deadlock, EnsemblePlan, Failed, Finished, Next
+from edge_serve.scheduling.ensemble.plan import Call, Deadlock, EnsemblePlan, Failed, Finished, Next
 from edge_serve.tensors import Handle, Shape, Tensor
 
 log = logging.getLogger(__name__)

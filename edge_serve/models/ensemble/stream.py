@@ -1,6 +1,6 @@
 """One request of an ensemble with decoupled members: any number of answers, one for each chain of steps.
 
-What runs when is decided in scheduling/ensemble_stream.py. Texts: triton-inference-server/core
+What runs when is decided in scheduling/ensemble/stream.py. Texts: triton-inference-server/core
 src/ensemble_scheduler/ensemble_scheduler.cc.
 """
 
@@ -22,7 +22,7 @@ from edge_serve.models.run.shared_lease import shares
 from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.scheduling.core import label
-from edge_serve.scheduling.ensemble_stream import Cell, StreamRun
+from edge_serve.scheduling.ensemble.stream import Cell, StreamRun
 from edge_serve.tensors import Handle, Tensor
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from edge_serve.backends.base import Reply
-from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.models.run.driver import Driver

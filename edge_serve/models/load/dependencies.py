@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from edge_serve.config import model_config_pb2 as pb
-from edge_serve.config.checks import check_cache
-from edge_serve.config.checks_ensemble import check_ensemble_members, member_key
+from edge_serve.config.checks.checks import check_cache
+from edge_serve.config.checks.ensemble import check_ensemble_members, member_key
+from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, InvalidArgument
 
 #: what stands before the name of a similar model, in the failure of one that is in no repository

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from edge_serve.backends.base import ModelSpec
-from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError
 from edge_serve.models.extras.rate_limit import LimitedModel
 from edge_serve.models.load.warmup import WarmupListener, warm_up

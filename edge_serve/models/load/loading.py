@@ -15,13 +15,13 @@ from google.protobuf import text_format
 from edge_serve.aio.offload import offload
 from edge_serve.backends.base import ModelSpec
 from edge_serve.clock import Clock
-from edge_serve.config import model_config_pb2 as pb
-from edge_serve.config.checks_io import check_inputs_and_outputs
-from edge_serve.config.json_form import model_config_to_json
-from edge_serve.config.layout import advice_on_config, advice_on_versions
-from edge_serve.config.model import check_files, load_model_config, merge_completed, settle_instances
-from edge_serve.config.notes import notes_on
+from edge_serve.config.checks.io import check_inputs_and_outputs
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.json_form import model_config_to_json
+from edge_serve.config.model.layout import advice_on_config, advice_on_versions
+from edge_serve.config.model.notes import notes_on
 from edge_serve.config.signature import read_labels, signature_of
+from edge_serve.config.stages import check_files, load_model_config, merge_completed, settle_instances
 from edge_serve.errors import EdgeServeError
 from edge_serve.golden.reader import GoldenTest, read_golden
 from edge_serve.messages.about import about
@@ -57,7 +57,7 @@ from edge_serve.models.run.statistics import bounds_of, new_statistics
 from edge_serve.models.run.ticket import OnResponse
 from edge_serve.models.versions.instance_group import placed
 from edge_serve.models.versions.served import Served
-from edge_serve.scheduling.ensemble import ensemble_plan
+from edge_serve.scheduling.ensemble.plan import ensemble_plan
 from edge_serve.scheduling.keys import shape_key_for
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.scheduling.policy import scheduler_for

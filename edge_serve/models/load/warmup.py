@@ -15,8 +15,8 @@ import numpy as np
 
 from edge_serve.aio.offload import offload
 from edge_serve.backends.base import Reply
-from edge_serve.config.model import read_file
-from edge_serve.config.model_config_pb2 import ModelConfig, ModelWarmup
+from edge_serve.config.model.model_config_pb2 import ModelConfig, ModelWarmup
+from edge_serve.config.stages import read_file
 from edge_serve.errors import EdgeServeError, InvalidArgument, with_advice
 from edge_serve.messages.about import DISPLAY, about
 from edge_serve.messages.infer import InferRequest, Lease

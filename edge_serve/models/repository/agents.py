@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from edge_serve.config.model_config_pb2 import ModelConfig
+from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.errors import InvalidArgument, Unsupported
 
 _PIECE = 1 << 20

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from edge_serve.config.model import MOST_CONFIG_BYTES
+from edge_serve.config.stages import MOST_CONFIG_BYTES
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.models.repository.names import is_text
 from edge_serve.models.repository.walk import MOST_LEVELS

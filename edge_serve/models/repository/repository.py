@@ -19,10 +19,10 @@ from pathlib import Path
 from shlex import quote
 from typing import TypeVar
 
-from edge_serve.config import model_config_pb2 as pb
-from edge_serve.config.checks_ensemble import NAMESPACE_END
-from edge_serve.config.layout import refusal_of
-from edge_serve.config.settings import nearest
+from edge_serve.config.checks.ensemble import NAMESPACE_END
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.layout import refusal_of
+from edge_serve.config.settings.table import nearest
 from edge_serve.errors import InvalidArgument, UnreadableEntry
 from edge_serve.models.repository.faults import Faults, Stage
 from edge_serve.models.repository.names import CONTROLS, has_controls, is_text

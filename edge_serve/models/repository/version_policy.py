@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edge_serve.config.model_config_pb2 import ModelVersionPolicy
+from edge_serve.config.model.model_config_pb2 import ModelVersionPolicy
 
 
 def choose(policy: ModelVersionPolicy, available: Sequence[int]) -> list[int]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_serve.config.layout import refusal_of
+from edge_serve.config.model.layout import refusal_of
 from edge_serve.errors import UnreadableEntry
 
 #: limits of one model directory; an unpacked Python environment has some ten thousand entries

@@ -14,7 +14,7 @@ from edge_serve.messages.infer import Lease
 from edge_serve.models.run.decoupled import DecoupledDriver
 from edge_serve.models.run.driver import Driver, Job
 from edge_serve.scheduling.core import Run
-from edge_serve.scheduling.sequences import SequenceScheduler
+from edge_serve.scheduling.sequence.sequences import SequenceScheduler
 from edge_serve.workers.front.pool import BatchReply
 
 

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 
-from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import Cancelled, EdgeServeError
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.statistics import (

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edge_serve.backends.base import InstanceSpec
-from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.model import model_config_pb2 as pb
 
 _KINDS = {
     pb.ModelInstanceGroup.KIND_CPU: "CPU",

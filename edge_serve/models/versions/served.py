@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from edge_serve.aio.tasks import start_task
-from edge_serve.config.model_config_pb2 import ModelConfig
+from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.golden.reader import GoldenTest
 from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse, Room

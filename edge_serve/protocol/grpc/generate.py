@@ -1,7 +1,7 @@
 """`python -m edge_serve.protocol.grpc.generate`: write grpc_service.binpb and its .pyi from the .proto.
 
 For developers; needs grpcio-tools. A test fails when the files are older than the .proto. The descriptor set holds
-model_config.proto too, which is read where config/ keeps it.
+model_config.proto too, which is read where config/model/ keeps it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from edge_serve.config.model import generate as config
 from edge_serve.protoc import protoc
 
 ROOM = Path(__file__).parent
@@ -22,9 +23,10 @@ def generate(target: Path) -> None:
     Raises:
         RuntimeError: protoc refused a .proto; it has printed why.
     """
-    descriptors, stub = protoc("edge_serve.protocol.grpc.generate", PROTOS, GENERATED, (ROOM, ROOM.parent / "config"))
+    rooms = (ROOM, config.ROOM)
+    descriptors, stub = protoc("edge_serve.protocol.grpc.generate", PROTOS, GENERATED, rooms)
     (target / GENERATED[0]).write_bytes(descriptors)
-    stub = stub.replace(b"import model_config_pb2", b"from edge_serve.config import model_config_pb2")
+    stub = stub.replace(b"import model_config_pb2", b"from edge_serve.config.model import model_config_pb2")
     (target / GENERATED[1]).write_bytes(stub)
 
 

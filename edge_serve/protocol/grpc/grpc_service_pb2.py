@@ -1,6 +1,6 @@
 """The message classes of grpc_service.proto, built at import from its descriptor set.
 
-They live in a descriptor pool of their own, as those of config/model_config_pb2 do and for the same reason.
+They live in a descriptor pool of their own, as those of config/model/model_config_pb2 do and for the same reason.
 Imported only when the gRPC door is opened. Types for mypy: grpc_service_pb2.pyi (generated).
 """
 

@@ -2,7 +2,7 @@
 # ruff: noqa
 # fmt: off
 # mypy: disable-error-code="type-arg, no-untyped-def"
-from edge_serve.config import model_config_pb2 as _model_config_pb2
+from edge_serve.config.model import model_config_pb2 as _model_config_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import ssl
 
-from edge_serve.config.server import ServerConfig
+from edge_serve.config.settings.server import ServerConfig
 from edge_serve.protocol.v2.routes import Group
 from edge_serve.transport.door.door import within_files
 from edge_serve.transport.door.reloaded import Reloaded

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edge_serve.clock import Clock
-from edge_serve.config.server import ServerConfig
+from edge_serve.config.settings.server import ServerConfig
 from edge_serve.transport.door.access import Access
 from edge_serve.transport.door.listeners import Listener, listen_tcp
 from edge_serve.transport.door.shared_limits import Sharing

@@ -67,7 +67,7 @@ class V2Application:
     """Answers v2 requests.
 
     Args:
-        config_to_json: a completed configuration as Triton's JSON (config/json_form.py).
+        config_to_json: a completed configuration as Triton's JSON (config/model/json_form.py).
         codec: does what the loop has no time for; None = the loop does it.
         access: who may do what; None = everybody everything. See `for_peer`.
     """

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edge_serve.aio.limited import within
-from edge_serve.config.server import ServerConfig
+from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import InvalidArgument
 from edge_serve.workers.launch import landlock
 from edge_serve.workers.launch.environments import Environment, Interpreter, default_cache

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from edge_serve.config.model.text import parse_model_config
 from edge_serve.config.signature import signature_of
-from edge_serve.config.text import parse_model_config
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import (
     SEQUENCE_END,
@@ -26,7 +26,7 @@ from edge_serve.models.run.statistics import new_statistics
 from edge_serve.models.run.ticket import OnResponse
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
-from edge_serve.scheduling.ensemble import ensemble_plan
+from edge_serve.scheduling.ensemble.plan import ensemble_plan
 from edge_serve.tensors import DataType, Shape, Tensor
 from tests.leases import Slot
 

@@ -11,7 +11,7 @@ from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.models.ensemble import member as ensemble_member
 from edge_serve.models.ensemble.member import Member, fitted
-from edge_serve.scheduling.ensemble import Step
+from edge_serve.scheduling.ensemble.plan import Step
 from edge_serve.tensors import DataType, Shape, Tensor
 
 STEP = Step("m", "", {"A": "x", "B": "t"}, {"C": "y"})

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from edge_serve.backends.base import Reply
-from edge_serve.config.server_values import RateLimitResource
-from edge_serve.config.text import parse_model_config
+from edge_serve.config.model.text import parse_model_config
+from edge_serve.config.settings.server_values import RateLimitResource
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.models.extras.rate_limit import Gate, LimitedModel

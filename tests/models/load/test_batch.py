@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from edge_serve.config import model_config_pb2 as pb
+from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import Internal
 from edge_serve.golden.reader import GoldenTest
 from edge_serve.models.load.batch import Batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_serve.config.text import parse_model_config as parse
+from edge_serve.config.model.text import parse_model_config as parse
 from edge_serve.errors import Internal
 from edge_serve.models.load.dependencies import LoadFailure, Member, check_members
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edge_serve.config.model.text import parse_model_config
 from edge_serve.config.signature import signature_of
-from edge_serve.config.text import parse_model_config
 from edge_serve.errors import InvalidArgument
 from edge_serve.golden.reader import GoldenTest, read_golden
 from edge_serve.messages.signature import Signature

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_serve.config import model_config_pb2 as pb
-from edge_serve.config.text import parse_model_config
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.text import parse_model_config
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.models.load.warmup import make_requests, reshape

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.config.model_config_pb2 import ModelConfig
+from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.models.repository.agents import run_agents
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_serve.config.text import parse_model_config
+from edge_serve.config.model.text import parse_model_config
 from edge_serve.models.repository.version_policy import choose
 
 

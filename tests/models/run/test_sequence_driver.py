@@ -12,9 +12,9 @@ from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
 from edge_serve.models.run.sequence_driver import GatheringDriver
 from edge_serve.scheduling.core import SequenceBatching
-from edge_serve.scheduling.sequence_direct import DirectSequences
-from edge_serve.scheduling.sequence_oldest import OldestSequences
-from edge_serve.scheduling.sequences import SequenceScheduler
+from edge_serve.scheduling.sequence.direct import DirectSequences
+from edge_serve.scheduling.sequence.oldest import OldestSequences
+from edge_serve.scheduling.sequence.sequences import SequenceScheduler
 from tests.models.run.test_driver import Scene, play, until
 
 BOTH = SEQUENCE_START | SEQUENCE_END

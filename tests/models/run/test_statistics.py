@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_serve.config.text import parse_model_config
+from edge_serve.config.model.text import parse_model_config
 from edge_serve.errors import Cancelled, Internal, Unavailable
 from edge_serve.messages.statistics import LATENCY_BUCKETS, Duration
 from edge_serve.models.run.statistics import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge_serve.config.model_config_pb2 import ModelConfig
+from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.messages.signature import Signature
 from edge_serve.models.control.swap_queue import WaitingRoom
 from edge_serve.models.run.statistics import new_statistics

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from edge_serve.config.server import ServerConfig, parse_argv
+from edge_serve.config.settings.server import ServerConfig, parse_argv
 from edge_serve.errors import InvalidArgument
 from edge_serve.protocol.v2.routes import Group
 from edge_serve.transport.door.listeners import listen_tcp

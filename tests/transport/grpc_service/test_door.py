@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from edge_serve.config.server import parse_argv
+from edge_serve.config.settings.server import parse_argv
 from edge_serve.transport.grpc_service.door import open_grpc
 from tests.transport.grpc_scene import GrpcFakeService
 from tests.transport.v2_scene import FixedClock

@@ -1,0 +1,207 @@
+"""Sessions: made from settings, asked what they are, and their errors in Triton's words.
+
+`onnxruntime` is imported here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import onnxruntime
+
+from edge_serve.backends.onnxruntime.advice import advice_on
+from edge_serve.backends.onnxruntime.settings import CUDA, OPENVINO, TENSORRT, Provider, SessionSettings
+from edge_serve.backends.python.api import dlpack as python_dlpack
+from edge_serve.config.model.complete import FoundTensor
+from edge_serve.errors import EdgeServeError, Internal, Unavailable, with_advice
+from edge_serve.tensors import Array, DataType
+
+#: warnings about devices that are not there would fill the log of a small machine
+_ERRORS_ONLY = 3
+
+_ORT_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+
+_LEVELS = {
+    -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    2: onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+}
+
+_TYPES = {
+    f"tensor({ort})": datatype.config_name
+    for ort, datatype in {
+        "bool": DataType.BOOL, "uint8": DataType.UINT8, "uint16": DataType.UINT16, "uint32": DataType.UINT32,
+        "uint64": DataType.UINT64, "int8": DataType.INT8, "int16": DataType.INT16, "int32": DataType.INT32,
+        "int64": DataType.INT64, "float16": DataType.FP16, "float": DataType.FP32, "double": DataType.FP64,
+        "string": DataType.BYTES, "bfloat16": DataType.BF16,
+    }.items()
+}  # fmt: skip
+
+#: what to install for a provider that is missing
+_HINTS = {
+    CUDA: "pip install 'onnxruntime-gpu[cuda,cudnn]' in place of onnxruntime",
+    TENSORRT: "pip install 'onnxruntime-gpu[cuda,cudnn]' in place of onnxruntime, and TensorRT's libraries",
+    OPENVINO: "pip install onnxruntime-openvino in place of onnxruntime",
+}
+
+onnxruntime.set_default_logger_severity(_ERRORS_ONLY)
+
+Session: TypeAlias = onnxruntime.InferenceSession
+RunOptions: TypeAlias = onnxruntime.RunOptions
+#: onnx.TensorProto.BFLOAT16
+_BF16 = 16
+
+_global_pool: tuple[int, int] | None = None
+
+
+def use_global_threads(threads: tuple[int, int]) -> None:
+    """One pool for all sessions of the process; the first call decides, the library takes no second."""
+    global _global_pool
+    if _global_pool is None:
+        onnxruntime.set_global_thread_pool_sizes(*threads)
+        _global_pool = threads
+
+
+def make(path: Path, settings: SessionSettings, wanted: list[Provider], name: str) -> Session:
+    """A session.
+
+    Args:
+        name: of the model.
+
+    Raises:
+        Unavailable: a provider is not there.
+        Internal: the model does not load.
+    """
+    available = onnxruntime.get_available_providers()
+    for provider in wanted:
+        if provider.name not in available:
+            raise _missing(provider, f"available are: {', '.join(available)}")
+    try:
+        session = Session(
+            str(path), _options(settings), providers=[(provider.name, provider.options) for provider in wanted]
+        )
+    except Exception as error:
+        told = translated(error)
+        advice = advice_on(told.message, path, onnxruntime.__version__, name)
+        raise type(told)(with_advice(told.message, advice)) from error
+    # The library starts without a provider whose own libraries do not load: the model would be slow, not wrong.
+    for provider in wanted:
+        if provider.name not in session.get_providers():
+            raise _missing(provider, "its libraries do not load")
+    session.disable_fallback()
+    return session
+
+
+def run_options(settings: SessionSettings) -> RunOptions | None:
+    """What each run is told; None for nothing."""
+    if not settings.run_entries:
+        return None
+    options = onnxruntime.RunOptions()
+    for key, value in settings.run_entries.items():
+        options.add_run_config_entry(key, value)
+    return options
+
+
+def inputs(session: Session) -> list[FoundTensor]:
+    """What the model takes."""
+    return [_found(node) for node in session.get_inputs()]
+
+
+def overridable(session: Session) -> list[FoundTensor]:
+    """Initialisers that a request may replace."""
+    return [_found(node) for node in session.get_overridable_initializers()]
+
+
+def outputs(session: Session) -> list[FoundTensor]:
+    """What the model gives."""
+    return [_found(node) for node in session.get_outputs()]
+
+
+def run(session: Session, names: list[str], feed: Mapping[str, Array], options: RunOptions | None) -> Sequence[Array]:
+    """The outputs of these names.
+
+    Raises:
+        Internal: the model failed, or refuses the inputs.
+    """
+    try:
+        return cast(Sequence[Array], session.run(names, feed, options))
+    except Exception as error:
+        raise translated(error) from error
+
+
+def run_values(
+    session: Session, names: list[str], feed: Mapping[str, Array], options: RunOptions | None
+) -> Sequence[Array]:
+    """`run` for models with BF16 tensors, whose bits are uint16 in NumPy."""
+    types = {node.name: node.type for node in session.get_inputs()}
+    make, make_typed = onnxruntime.OrtValue.ortvalue_from_numpy, onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
+    try:
+        values = {
+            name: make_typed(array, _BF16) if types.get(name) == "tensor(bfloat16)" else make(array)
+            for name, array in feed.items()
+        }
+        return [_array(value) for value in session.run_with_ort_values(names, values, options)]
+    except Exception as error:
+        raise translated(error) from error
+
+
+def _array(value: Any) -> Array:
+    if value.data_type() == "tensor(bfloat16)":
+        return python_dlpack.take(value._ortvalue.to_dlpack())[0]
+    return cast(Array, value.numpy())
+
+
+def translated(error: Exception) -> EdgeServeError:
+    """An error of the library as Triton tells it: `onnx runtime error <code>: <text>`."""
+    match = _ORT_ERROR.search(str(error))
+    if match is None:
+        return Internal(f"onnx runtime error 1: {error}")
+    return Internal(f"onnx runtime error {match[1]}: {match[2]}")
+
+
+def _options(settings: SessionSettings) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = _LEVELS.get(
+        settings.graph_level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    )
+    if settings.parallel:
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+    if settings.global_threads:
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = settings.intra_op_threads
+        options.inter_op_num_threads = max(settings.inter_op_threads, 0)
+    if settings.mem_arena is not None:
+        options.enable_cpu_mem_arena = settings.mem_arena
+    if settings.mem_pattern is not None:
+        options.enable_mem_pattern = settings.mem_pattern
+    for key, value in settings.session_entries.items():
+        options.add_session_config_entry(key, value)
+    for library in settings.op_libraries:
+        try:
+            options.register_custom_ops_library(library)
+        except Exception as error:
+            raise translated(error) from error
+    return options
+
+
+def _missing(provider: Provider, reason: str) -> Unavailable:
+    hint = _HINTS.get(provider.name, "install an onnxruntime that has it")
+    return Unavailable(f"onnxruntime has no {provider.name}, which the model asks for ({reason}): {hint}")
+
+
+def _found(node: Any) -> FoundTensor:
+    dims = tuple(dim if isinstance(dim, int) else -1 for dim in node.shape)
+    data_type = _TYPES.get(node.type, "")
+    return FoundTensor(node.name, data_type, dims, "" if data_type else node.type)
+
+
+def kinds(config: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """The kinds and devices that the configuration's instance groups want, before there are instances."""
+    groups = config.get("instance_group") or [{}]
+    if any(group.get("kind") == "KIND_GPU" for group in groups):
+        return [("GPU", next((int(gpu) for group in groups for gpu in group.get("gpus", ())), 0))]
+    return [("CPU", 0)]

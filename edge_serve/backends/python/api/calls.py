@@ -1,0 +1,113 @@
+"""Calls of other models while they are under way: responses that come from another thread, and who waits for them.
+
+Contract: triton-inference-server/python_backend src/pb_response_iterator.cc and src/infer_request.cc (Exec).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from edge_serve.backends import host
+from edge_serve.backends.base import Reply
+from edge_serve.backends.python.api.errors import MODULE
+from edge_serve.backends.python.api.response import InferenceResponse
+from edge_serve.errors import EdgeServeError
+
+
+class Replies:
+    """The responses to one call. `next` waits for them, in order; `cancel` may be called any time."""
+
+    def __init__(self, call: host.Call, on_first: Callable[[], None] | None = None) -> None:
+        """Ask. A call that cannot be made is answered with an error, as in Triton.
+
+        Args:
+            on_first: called by another thread once `next` need not wait.
+        """
+        self.finished = False
+        self._queue: SimpleQueue[tuple[Reply, bool]] = SimpleQueue()
+        self._on_first = on_first
+        self._cancel: host.Cancel = _nothing
+        try:
+            self._cancel = host.current().infer(call, self._put)
+        except EdgeServeError as error:
+            self._put(Reply(error=error), True)
+
+    def _put(self, reply: Reply, final: bool) -> None:
+        self._queue.put((reply, final))
+        on_first, self._on_first = self._on_first, None
+        if on_first is not None:
+            on_first()
+
+    def next(self) -> InferenceResponse:
+        """The next response; not to be called once `finished`."""
+        reply, self.finished = self._queue.get()
+        return InferenceResponse.of(reply)
+
+    def cancel(self) -> None:
+        """No more of them is wanted. The last one still comes."""
+        if not self.finished:
+            self._cancel()
+
+
+class ResponseIterator:
+    """The responses of a call with `decoupled=True`. Iterating again starts from the first."""
+
+    def __init__(self, replies: Replies) -> None:
+        self._replies = replies
+        self._seen = [replies.next()]
+        self._next = 0
+
+    def __iter__(self) -> ResponseIterator:
+        if self._replies.finished and self._next >= len(self._seen):
+            self._next = 0
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        if self._next >= len(self._seen):
+            if self._replies.finished:
+                raise StopIteration("Iteration is done for the responses.")
+            self._seen.append(self._replies.next())
+        self._next += 1
+        return self._seen[self._next - 1]
+
+    def cancel(self) -> None:
+        """Ask the called model to stop; the iteration ends when it does."""
+        self._replies.cancel()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_replies"):  # nobody reads what still comes
+            self._replies.cancel()
+
+
+def ask(call: host.Call) -> InferenceResponse | ResponseIterator:
+    """The answer, or an iterator over the answers; waits for the first."""
+    replies = Replies(call)
+    return ResponseIterator(replies) if call.decoupled else replies.next()
+
+
+def ask_async(call: host.Call) -> asyncio.Future[InferenceResponse | ResponseIterator]:
+    """The same as a future of the running loop, which asks at once. Cancelling it cancels the call."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[InferenceResponse | ResponseIterator] = loop.create_future()
+
+    def settle() -> None:
+        if not future.done():
+            future.set_result(ResponseIterator(replies) if call.decoupled else replies.next())
+
+    def on_first() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the model is being unloaded
+            loop.call_soon_threadsafe(settle)
+
+    replies = Replies(call, on_first)
+    future.add_done_callback(lambda done: replies.cancel() if done.cancelled() else None)
+    return future
+
+
+def _nothing() -> None:
+    """For `cancel`, when there is nothing to cancel."""
+
+
+ResponseIterator.__module__ = MODULE

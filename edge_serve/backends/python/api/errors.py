@@ -1,0 +1,138 @@
+"""Errors that Python models see and make, and the words in which their failures are told.
+
+Class names, codes and texts are those of triton-inference-server/python_backend src/pb_stub.cc and src/pb_error.cc.
+"""
+
+from __future__ import annotations
+
+import inspect
+from enum import IntEnum
+from pathlib import Path
+from types import FrameType
+from typing import ClassVar
+
+from edge_serve.backends.python.api.advice import advice_on
+from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, triton_code, with_advice
+
+#: The module that Triton's classes say they come from; it shows in `type(x)` and in error texts.
+MODULE = "c_python_backend_utils"
+
+#: files of frames that lead to no line of a model: the backend's own, and those that any import passes through
+_HIDDEN = (f"{Path(__file__).parents[1]}/", "<frozen importlib.")
+_RESUMED = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+_NO_TERMINAL = (
+    "the model reached a breakpoint(), and a worker has no terminal: remove it, or debug with edge_serve.testing "
+    "(docs/testing_a_model.md)"
+)
+
+
+class ErrorCode(IntEnum):
+    """TRITONSERVER_Error_Code."""
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+
+class TritonModelException(Exception):
+    """What `pb_utils` raises."""
+
+
+class Refusal(TritonModelException):
+    """A failure found by the backend itself: its text is told without the place in the code."""
+
+
+class TritonError:
+    """The error of a response: a text and a code."""
+
+    __slots__ = ("_code", "_message")
+
+    UNKNOWN: ClassVar[ErrorCode] = ErrorCode.UNKNOWN
+    INTERNAL: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+    NOT_FOUND: ClassVar[ErrorCode] = ErrorCode.NOT_FOUND
+    INVALID_ARG: ClassVar[ErrorCode] = ErrorCode.INVALID_ARG
+    UNAVAILABLE: ClassVar[ErrorCode] = ErrorCode.UNAVAILABLE
+    UNSUPPORTED: ClassVar[ErrorCode] = ErrorCode.UNSUPPORTED
+    ALREADY_EXISTS: ClassVar[ErrorCode] = ErrorCode.ALREADY_EXISTS
+    CANCELLED: ClassVar[ErrorCode] = ErrorCode.CANCELLED
+
+    def __init__(self, message: str, code: int = ErrorCode.INTERNAL) -> None:
+        """Raises TypeError unless `message` is a string and `code` one of the codes."""
+        if not isinstance(message, str):
+            raise TypeError(f"TritonError(message: str, code): message must be a str, found {type(message).__name__}")
+        try:
+            self._code = ErrorCode(code)
+        except ValueError as error:
+            raise TypeError(
+                f"TritonError(message, code): code must be one of TritonError.INTERNAL, ..: {code!r}"
+            ) from error
+        self._message = message
+
+    def message(self) -> str:
+        """The text."""
+        return self._message
+
+    def code(self) -> ErrorCode:
+        """The code."""
+        return self._code
+
+    def as_reply_error(self) -> EdgeServeError:
+        """The same as an error of the server."""
+        return BY_TRITON_CODE[self._code](self._message)
+
+    @classmethod
+    def of(cls, error: EdgeServeError) -> TritonError:
+        """An error of the server as models see it."""
+        return cls(error.message, triton_code(error))
+
+
+TritonError.__module__ = TritonModelException.__module__ = MODULE
+ErrorCode.__module__, ErrorCode.__qualname__ = MODULE, "TritonError.__ErrorCode"
+
+
+def describe(error: BaseException, caller: FrameType | None) -> str:
+    """`Type: text`, under `At:` the calls that led there, innermost first, up to but without `caller`, then advice.
+
+    The frames are followed through their callers, as pybind11 does, so an import error shows the file that imports.
+    Those of Python's import system are left out.
+    """
+    if isinstance(error, Refusal):
+        return str(error)
+    text = f"{type(error).__name__}: {error}"
+    if type(error).__name__ == "BdbQuit":
+        text += _NO_TERMINAL
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    frame = trace.tb_frame if trace is not None else None
+    line = trace.tb_lineno if trace is not None else 0
+    lines: list[str] = []
+    while frame is not None and frame is not caller:
+        # In Triton what pb_utils does is native code, and has no frames.
+        if not frame.f_code.co_filename.startswith(_HIDDEN):
+            lines.append(f"  {frame.f_code.co_filename}({line}): {frame.f_code.co_name}\n")
+        # A coroutine or generator that has ended has no caller any more; Python 3.13 still tells the one it had.
+        frame = None if frame.f_code.co_flags & _RESUMED else frame.f_back
+        line = frame.f_lineno if frame is not None else 0
+    advice = advice_on(error, in_call=not lines)
+    return with_advice(f"{text}\n\nAt:\n{''.join(lines)}" if lines else text, advice)
+
+
+def as_text(name: str, value: str | bytes) -> str:
+    """An argument that is text; as in Triton, an element of a string tensor will do.
+
+    Raises:
+        TypeError: it is neither text nor bytes of UTF-8.
+    """
+    if isinstance(value, str):
+        return value
+    try:
+        return bytes(memoryview(value)).decode()
+    except (TypeError, UnicodeDecodeError):
+        raise TypeError(f"{name} must be str, found {value!r}") from None

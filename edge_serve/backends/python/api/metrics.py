@@ -1,0 +1,253 @@
+"""`MetricFamily` and `Metric`: a model's own metrics. Values live here; every change is told to the host.
+
+Contract and texts: triton-inference-server/python_backend src/metric.cc and src/metric_family.cc, and core's.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import os
+import re
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import ClassVar
+
+from edge_serve.backends import host
+from edge_serve.backends.python.api.errors import MODULE, TritonModelException
+
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+# Reentrant: the garbage collector may call __del__ while a method holds it.
+_lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """In a child that a model forked: another thread may have held the lock, and is not there to release it."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+class MetricKind(IntEnum):
+    """Kinds of metric families."""
+
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+
+class _Series:
+    """One line of a family; all `Metric` objects with the same labels share it."""
+
+    __slots__ = ("counts", "holders", "value")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.value = 0.0
+        self.counts = [0] * (len(bounds) + 1)
+        self.holders = 0
+
+
+class _Family:
+    """What all `MetricFamily` objects of one name share."""
+
+    __slots__ = ("description", "holders", "kind", "name", "series")
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        self.name, self.description, self.kind = name, description, kind
+        self.holders = 0
+        self.series: dict[tuple[tuple[str, str], ...], _Series] = {}
+
+    def forget_if_unused(self) -> None:
+        """Free the name once nobody holds the family or a series of it."""
+        if not self.holders and not self.series:
+            _families.pop(self.name, None)
+
+
+_families: dict[str, _Family] = {}
+
+
+class Metric:
+    """One series; made by `MetricFamily.Metric`. It is of no use after the `MetricFamily` that made it."""
+
+    __slots__ = ("_bounds", "_family", "_labels", "_maker", "_series")
+
+    def __init__(self, maker: MetricFamily, labels: Mapping[str, str], bounds: tuple[float, ...]) -> None:
+        family = maker._family
+        self._family, self._labels, self._bounds = family, dict(labels), bounds
+        self._maker = weakref.ref(maker)
+        with _lock:
+            key = tuple(sorted(labels.items()))
+            series = family.series.get(key)
+            self._series = family.series[key] = _Series(bounds) if series is None else series
+            self._series.holders += 1
+            if series is None:
+                self._tell("create", 0.0)
+
+    def increment(self, value: float) -> None:
+        """Add to a counter (not less than 0) or a gauge.
+
+        Raises:
+            TritonModelException: a negative number for a counter; a histogram.
+        """
+        value = _number("increment", value)
+        self._check_maker()
+        if self._family.kind is MetricKind.HISTOGRAM:
+            raise self._unsupported("increment metric value", "Increment")
+        if self._family.kind is MetricKind.COUNTER and value < 0:
+            raise self._failed(
+                "increment metric value",
+                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values.",
+            )
+        with _lock:
+            self._series.value += value
+            self._tell("increment", value)
+
+    def set(self, value: float) -> None:
+        """Set a gauge.
+
+        Raises:
+            TritonModelException: not a gauge.
+        """
+        value = _number("set", value)
+        self._check_maker()
+        if self._family.kind is not MetricKind.GAUGE:
+            raise self._unsupported("set metric value", "Set")
+        with _lock:
+            self._series.value = value
+            self._tell("set", value)
+
+    def observe(self, value: float) -> None:
+        """Count a value into a histogram.
+
+        Raises:
+            TritonModelException: not a histogram.
+        """
+        value = _number("observe", value)
+        self._check_maker()
+        if self._family.kind is not MetricKind.HISTOGRAM:
+            raise self._unsupported("observe metric value", "Observe")
+        with _lock:
+            self._series.counts[bisect.bisect_left(self._bounds, value)] += 1
+            self._series.value += value
+            self._tell("observe", value)
+
+    def value(self) -> float:
+        """The value of a counter or gauge.
+
+        Raises:
+            TritonModelException: a histogram.
+        """
+        self._check_maker()
+        if self._family.kind is MetricKind.HISTOGRAM:
+            raise self._unsupported("get metric value", "Value")
+        return self._series.value
+
+    def _check_maker(self) -> None:
+        if self._maker() is None:
+            raise TritonModelException(
+                "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' "
+                "object should be deleted AFTER its corresponding 'Metric' objects have been deleted."
+            )
+
+    def _tell(self, operation: str, value: float) -> None:
+        family = self._family
+        host.metric(
+            host.MetricUpdate(
+                family.name, family.description, family.kind.name.lower(), self._labels, operation, value, self._bounds
+            )
+        )
+
+    def _failed(self, action: str, reason: str) -> TritonModelException:
+        return TritonModelException(f"Failed to {action}: {reason}")
+
+    def _unsupported(self, action: str, operation: str) -> TritonModelException:
+        return self._failed(action, f"TRITONSERVER_METRIC_KIND_{self._family.kind.name} does not support {operation}")
+
+    def __del__(self) -> None:
+        with _lock:
+            series = getattr(self, "_series", None)
+            if series is None:
+                return
+            series.holders -= 1
+            if series.holders == 0:
+                self._family.series.pop(tuple(sorted(self._labels.items())), None)
+                self._tell("remove", 0.0)
+                self._family.forget_if_unused()
+
+
+def _number(function: str, value: float) -> float:
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
+        raise TypeError(
+            f"{function}(): incompatible function arguments. The following argument types are supported:\n"
+            f"    1. (self: {MODULE}.Metric, arg0: float) -> None\n\nInvoked with: {value!r}"
+        )
+    return float(value)
+
+
+class MetricFamily:
+    """A metric by name; families of the same name are the same."""
+
+    __slots__ = ("__weakref__", "_family")
+
+    COUNTER: ClassVar[MetricKind] = MetricKind.COUNTER
+    GAUGE: ClassVar[MetricKind] = MetricKind.GAUGE
+    HISTOGRAM: ClassVar[MetricKind] = MetricKind.HISTOGRAM
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        """Raises TypeError for another kind, TritonModelException for a bad name or one of another kind."""
+        if not isinstance(kind, MetricKind):
+            raise TypeError("MetricFamily(kind=...) must be MetricFamily.COUNTER, GAUGE or HISTOGRAM")
+        if not _NAME.fullmatch(name):
+            raise TritonModelException("Error when creating MetricFamily: Invalid metric name")
+        with _lock:
+            family = _families.setdefault(name, _Family(name, description, kind))
+            if family.kind is not kind:
+                raise TritonModelException(
+                    "Error when creating MetricFamily: Family name already exists with different type"
+                )
+            family.holders += 1
+            self._family = family
+
+    def Metric(  # noqa: N802 - the name that models call
+        self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
+    ) -> Metric:
+        """A series of this family; `buckets` are the upper bounds of a histogram, and given only for one.
+
+        Raises:
+            TritonModelException: labels or buckets are not what the kind needs.
+        """
+        if labels is not None and not isinstance(labels, dict):
+            raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
+        labels = {} if labels is None else labels
+        if not all(isinstance(text, str) for pair in labels.items() for text in pair):
+            raise TritonModelException(
+                "Error when creating Metric: labels must be strings: attempt to access JSON non-string as string"
+            )
+        return Metric(self, labels, self._bounds(buckets))
+
+    def _bounds(self, buckets: Sequence[float] | None) -> tuple[float, ...]:
+        if self._family.kind is not MetricKind.HISTOGRAM:
+            if buckets is not None:
+                raise TritonModelException("Failed to create metric. Unexpected buckets found.")
+            return ()
+        if buckets is None:
+            raise TritonModelException("Failed to create metric. Missing required buckets.")
+        bounds = tuple(float(bound) for bound in buckets)
+        if any(low >= high for low, high in itertools.pairwise(bounds)):
+            raise TritonModelException("Error when creating Metric: Bucket Boundaries must be strictly sorted")
+        return bounds
+
+    def __del__(self) -> None:
+        with _lock:
+            family = getattr(self, "_family", None)
+            if family is None:
+                return
+            family.holders -= 1
+            family.forget_if_unused()
+
+
+Metric.__module__ = MetricKind.__module__ = MetricFamily.__module__ = MODULE

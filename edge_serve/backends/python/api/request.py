@@ -1,0 +1,287 @@
+"""`InferenceRequest`: a request that came in, or one that a model makes to call another model.
+
+Contract and texts: triton-inference-server/python_backend src/infer_request.cc and src/pb_stub.cc.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any
+
+from edge_serve.backends import host
+from edge_serve.backends.base import BackendRequest
+from edge_serve.backends.python.api.calls import ResponseIterator, ask, ask_async
+from edge_serve.backends.python.api.errors import MODULE, TritonModelException, as_text
+from edge_serve.backends.python.api.response import InferenceResponse, InferenceResponseSender, check_parameters
+from edge_serve.backends.python.api.tensor import Tensor
+from edge_serve.messages.infer import Parameter
+
+REQUEST_RELEASE_ALL = 1
+REQUEST_RELEASE_RESCHEDULE = 2
+
+
+class MemoryType(IntEnum):
+    """Where a model would like the outputs of a call."""
+
+    TRITONSERVER_MEMORY_GPU = 0
+    TRITONSERVER_MEMORY_CPU = 1
+
+
+class PreferredMemory:
+    """A wish for the memory of a call's outputs; this server always answers in CPU memory."""
+
+    __slots__ = ("_device_id", "_memory_type")
+
+    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        """Raises TypeError unless the type is TRITONSERVER_MEMORY_CPU or _GPU."""
+        if not isinstance(preferred_memory_type, MemoryType):
+            raise TypeError("PreferredMemory(preferred_memory_type): pb_utils.TRITONSERVER_MEMORY_CPU or _GPU")
+        self._memory_type = preferred_memory_type
+        self._device_id = preferred_device_id
+
+
+class InferenceTrace:
+    """The trace that a request belongs to; `number` is `BackendRequest.number`."""
+
+    __slots__ = ("_context", "_number")
+
+    def __init__(self, context: str = "", number: int = -1) -> None:
+        self._context = context
+        self._number = number
+
+    def get_context(self) -> str | None:
+        """The OpenTelemetry context, or None."""
+        return self._context or None
+
+
+_NO_TRACE = InferenceTrace()
+
+
+def _number_of(trace: InferenceTrace) -> int:
+    return trace._number if isinstance(trace, InferenceTrace) else -1
+
+
+def _never() -> bool:
+    return False
+
+
+def _check_types(inputs: Sequence[Tensor], version: int) -> None:
+    if not all(isinstance(tensor, Tensor) for tensor in inputs):
+        raise TypeError("InferenceRequest(inputs=...) must be a list of pb_utils.Tensor")
+    if not isinstance(version, int):
+        raise TypeError(f"InferenceRequest(model_version=...) must be int, found {type(version).__name__}")
+
+
+def _check_range(name: str, value: int, bits: int) -> None:
+    if not isinstance(value, int) or not 0 <= value < 1 << bits:
+        raise TypeError(f"InferenceRequest({name}=...) must be a whole number from 0 to 2**{bits} - 1, found {value!r}")
+
+
+def _unanswerable(request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
+    """For a request that the model made itself: nobody waits for an answer."""
+    return InferenceResponseSender(None, (), _never, several=False)
+
+
+class InferenceRequest:
+    """A request."""
+
+    __slots__ = (
+        "_answer", "_inputs", "_make_sender", "_model_name", "_model_version", "_preferred_memory", "_release_flags",
+        "_sender", "_trace", "_wire",
+    )  # fmt: skip
+
+    _wire: BackendRequest
+    #: None until the model asks for them
+    _inputs: list[Tensor] | None
+    #: None until the model asks for it; requests of ordinary models rarely need one
+    _sender: InferenceResponseSender | None
+    _make_sender: Callable[[InferenceRequest, BackendRequest], InferenceResponseSender]
+    #: what the instance keeps for a request with a sender
+    _answer: object
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] | None = None,
+        requested_output_names: Sequence[str] | None = None,
+        model_name: str | None = None,
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: PreferredMemory | None = None,
+        trace: InferenceTrace = _NO_TRACE,
+        parameters: dict[str, Parameter] | None = None,
+    ) -> None:
+        """A request to another model, for `exec` and `async_exec`.
+
+        Raises:
+            TypeError: no inputs, output names or model name; a number that does not fit.
+            TritonModelException: an empty input, output name, or a value of the wrong type.
+        """
+        if inputs is None or requested_output_names is None or model_name is None:
+            raise TypeError("InferenceRequest() needs inputs, requested_output_names and model_name")
+        model_name, request_id = as_text("model_name", model_name), as_text("request_id", request_id)
+        names = [as_text("requested_output_names", name) for name in requested_output_names]
+        about = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
+        if any(tensor is None for tensor in inputs):
+            raise TritonModelException(f"Input tensor {about}")
+        _check_types(inputs, model_version)
+        if not all(names):
+            raise TritonModelException(f"Requested output name {about}")
+        if correlation_id is None:
+            raise TypeError("correlation_id must be an integer or a string, found None")
+        if not isinstance(correlation_id, (int, str)):
+            raise TritonModelException("Correlation ID must be integer or string")
+        _check_range("correlation_id", correlation_id if isinstance(correlation_id, int) else 0, 64)
+        _check_range("flags", flags, 32)
+        _check_range("timeout", timeout, 64)
+        parameters = {} if parameters is None else check_parameters(parameters)
+        self._wire = BackendRequest(request_id, [], names, parameters, correlation_id, flags, 0, timeout, _never)
+        self._inputs = list(inputs)
+        self._model_name = model_name
+        self._model_version = model_version
+        self._preferred_memory = preferred_memory
+        self._trace = trace
+        self._make_sender = _unanswerable
+        self._sender = self._answer = None
+        self._release_flags = REQUEST_RELEASE_ALL
+
+    @classmethod
+    def received(
+        cls,
+        wire: BackendRequest,
+        model_name: str,
+        model_version: int,
+        make_sender: Callable[[InferenceRequest, BackendRequest], InferenceResponseSender],
+    ) -> InferenceRequest:
+        """A request that came in; tensors and sender are made when the model asks for them."""
+        self = cls.__new__(cls)
+        self._wire = wire
+        self._inputs = self._sender = self._answer = self._preferred_memory = None
+        self._model_name = model_name
+        self._model_version = model_version
+        self._trace = _NO_TRACE
+        self._make_sender = make_sender
+        self._release_flags = REQUEST_RELEASE_ALL
+        return self
+
+    def inputs(self) -> list[Tensor]:
+        """The inputs, in the order of the configuration."""
+        if self._inputs is None:
+            self._inputs = [Tensor.received(tensor) for tensor in self._wire.inputs]
+        return self._inputs
+
+    def request_id(self) -> str:
+        """The client's id for the request."""
+        return self._wire.id
+
+    def correlation_id(self) -> int | str:
+        """The sequence it belongs to; 0 for none."""
+        self._wire.personal = True
+        return self._wire.correlation_id
+
+    def requested_output_names(self) -> set[str]:
+        """The outputs that the client wants."""
+        return set(self._wire.requested_outputs)
+
+    def model_name(self) -> str:
+        """The model asked."""
+        return self._model_name
+
+    def model_version(self) -> int:
+        """Its version; -1 for the highest."""
+        return self._model_version
+
+    def flags(self) -> int:
+        """Sequence flags."""
+        self._wire.personal = True
+        return self._wire.flags
+
+    def set_flags(self, flags: int) -> None:
+        """Set the sequence flags. Raises TypeError when they do not fit."""
+        _check_range("flags", flags, 32)
+        self._wire.flags = flags
+
+    def timeout(self) -> int:
+        """The request's timeout in microseconds; 0 for none."""
+        return self._wire.timeout_us
+
+    def preferred_memory(self) -> PreferredMemory:
+        """Where the outputs of this call should lie."""
+        return self._preferred_memory or PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU)
+
+    def parameters(self) -> str:
+        """The parameters as a JSON object."""
+        self._wire.personal = True
+        return json.dumps(self._wire.parameters, separators=(",", ":"), ensure_ascii=False)
+
+    def trace(self) -> InferenceTrace:
+        """The trace it belongs to."""
+        return InferenceTrace("", self._wire.number) if self._trace is _NO_TRACE else self._trace
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone or cancelled."""
+        return self._wire.is_cancelled()
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        """The way back, always the same object."""
+        if self._sender is None:
+            self._sender = self._make_sender(self, self._wire)
+        return self._sender
+
+    def set_release_flags(self, flags: int) -> None:
+        """TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: put the request back into the queue."""
+        self._release_flags = flags
+
+    def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
+        """Call the model and wait. An error of the called model, or of the call, comes as a response.
+
+        Args:
+            decoupled: give an iterator over any number of responses, once the first is there.
+
+        Raises:
+            TritonModelException: not during `execute`, or no server runs in this process.
+        """
+        call = self._call(decoupled)
+        # `execute` runs in the main thread: nothing else does until it returns
+        call.blocking = not decoupled and threading.current_thread() is threading.main_thread()
+        return ask(call)
+
+    def async_exec(self, decoupled: bool = False) -> asyncio.Future[InferenceResponse | ResponseIterator]:
+        """`exec`, to be awaited; cancelling it cancels the call."""
+        return ask_async(self._call(decoupled))
+
+    def _call(self, decoupled: bool) -> host.Call:
+        if type(host.current()) is host.Alone:
+            raise TritonModelException(f"model '{self._model_name}' cannot be called: {host.NO_SERVER}")
+        if not _executing.allowed:
+            raise TritonModelException("BLS is only supported during the 'execute' function.")
+        return host.Call(
+            self._model_name, self._model_version, [tensor.as_wire() for tensor in self.inputs()],
+            self._wire.requested_outputs, self._wire.id, self._wire.correlation_id, self._wire.flags,
+            self._wire.timeout_us, self._wire.parameters, decoupled, trace=_number_of(self._trace),
+        )  # fmt: skip
+
+
+class _Executing:
+    """Calls to other models are for `execute` only: before and after, the caller may hold up its own load."""
+
+    allowed = False
+
+
+_executing = _Executing()
+
+
+def allow_calls(allowed: bool) -> None:
+    """Set by the instance: after `initialize`, until `finalize`."""
+    _executing.allowed = allowed
+
+
+_PUBLIC: tuple[type[Any], ...] = (InferenceRequest, InferenceTrace, MemoryType, PreferredMemory)
+for _class in _PUBLIC:
+    _class.__module__ = MODULE

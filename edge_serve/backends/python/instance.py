@@ -1,0 +1,314 @@
+"""One instance of a Python model: calls its methods, checks what they return, and tells failures in Triton's words.
+
+Contract and texts: triton-inference-server/python_backend src/pb_stub.cc, ProcessRequests and ProcessReturnedResponses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+from weakref import WeakValueDictionary
+
+from edge_serve.backends import host
+from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply, Timing
+from edge_serve.backends.python.api.errors import Refusal, TritonModelException, describe
+from edge_serve.backends.python.api.request import REQUEST_RELEASE_RESCHEDULE, InferenceRequest, allow_calls
+from edge_serve.backends.python.api.response import InferenceResponse, InferenceResponseSender
+from edge_serve.backends.python.events import EventLoop
+from edge_serve.errors import Internal, InvalidArgument
+from edge_serve.messages.infer import SEQUENCE_START
+
+#: limit for a model's own is_ready()
+READY_SECONDS = 5.0
+
+_NO_ANSWER = (
+    "the model returned None for a request and sent no response for it. A model that is not decoupled must answer "
+    "every request, with a response in the list that execute returns or through the request's response sender."
+)
+#: Triton's words (core src/infer_request.cc)
+_NOT_ITERATIVE = (
+    "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
+    "such a flag."
+)
+
+
+class _Answer:
+    """What came for one request through its response sender, perhaps after `execute` has returned."""
+
+    __slots__ = ("_settled", "reply")
+
+    def __init__(self) -> None:
+        self.reply: Reply | None = None
+        self._settled = threading.Event()
+
+    def deliver(self, reply: Reply | None, final: bool) -> None:
+        """A response, or the end of the sender."""
+        if reply is not None:
+            self.reply = reply
+        self._settled.set()
+
+    def wait(self) -> Reply | None:
+        """The response; None once the sender has been dropped without one."""
+        self._settled.wait()
+        return self.reply
+
+
+class PythonInstance:
+    """One executor of a Python model.
+
+    Attributes:
+        model: the object of the model's class.
+    """
+
+    def __init__(self, model_class: type[Any], spec: ModelSpec, instance: InstanceSpec) -> None:
+        """Make the model and call its `initialize`.
+
+        Raises:
+            Internal: it raised.
+        """
+        self._name = instance.name
+        self._model_name, self._model_version = spec.name, spec.version
+        self._decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled", False))
+        self._loop = EventLoop(instance.name)
+        self._asking: threading.Thread | None = None
+        self._iterative = bool((spec.config.get("sequence_batching") or {}).get("iterative_sequence", False))
+        #: by correlation id: senders that a model kept of requests which are to run again
+        self._suspended: WeakValueDictionary[int | str, InferenceResponseSender] = WeakValueDictionary()
+        try:
+            self.model = model_class()
+            if hasattr(self.model, "initialize"):
+                self.model.initialize(_initialize_args(spec, instance))
+        except BaseException as error:
+            raise Internal(describe(error, sys._getframe())) from error
+        allow_calls(True)
+
+    # -- executing
+
+    def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
+        """One reply per request; a decoupled model's are empty, its responses go through `BackendRequest.send`."""
+        if self._decoupled:
+            return self._execute_decoupled(batch)
+        answers, replies = self._execute_ordinary(batch, timing)
+        if answers is not None:
+            # The requests are out of reach here: a sender that nobody holds any more has told its _Answer so.
+            for index, reply in enumerate(replies):
+                if reply is None:
+                    answer = answers[index]
+                    sent = answer.wait() if answer is not None else None
+                    replies[index] = sent if sent is not None else self._failed(_NO_ANSWER)
+        return replies  # type: ignore[return-value]  # no None is left
+
+    def _execute_ordinary(
+        self, batch: Sequence[BackendRequest], timing: Timing
+    ) -> tuple[list[_Answer | None] | None, list[Reply | None]]:
+        """The replies, and for those that are None the answers to wait for."""
+        name, version = self._model_name, self._model_version
+        requests = [InferenceRequest.received(request, name, version, self._make_sender) for request in batch]
+        timing.input_end_ns = time.monotonic_ns()
+        try:
+            result = self.model.execute(requests)
+            if type(result) is not list and inspect.iscoroutine(result):
+                result = self._loop.run(result, alone=True)
+            timing.output_start_ns = time.monotonic_ns()
+            replies, complete = self._check(batch, requests, result)
+        except BaseException as error:
+            failure = self._failed(describe(error, sys._getframe()))
+            return None, [self._sent(request) or failure for request in requests]
+        if complete:
+            return None, replies
+        return [request._answer for request in requests], replies  # type: ignore[misc]  # made by _make_sender
+
+    def _check(
+        self, batch: Sequence[BackendRequest], requests: Sequence[InferenceRequest], result: object
+    ) -> tuple[list[Reply | None], bool]:
+        """A reply or None for each request, and whether there is no None."""
+        if result is None:
+            result = [None] * len(requests)
+        if not isinstance(result, list):
+            raise Refusal(f"Expected a list in the execute return, found type '{type(result)}'.")
+        if len(result) != len(requests):
+            raise Refusal(
+                "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+                f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(result)}\n"
+            )
+        replies: list[Reply | None] = []
+        complete = True
+        for wire, request, response in zip(batch, requests, result, strict=True):
+            if request._release_flags == REQUEST_RELEASE_RESCHEDULE:
+                replies.append(self._reschedule(request, response))
+            elif response is None:
+                replies.append(None)
+                complete = False
+            elif not isinstance(response, InferenceResponse):
+                raise Refusal(
+                    "Expected an 'InferenceResponse' object in the execute function return list, found type "
+                    f"'{type(response)}'."
+                )
+            elif request._sender is None:
+                replies.append(response.as_reply(wire.requested_outputs))
+            else:
+                replies.append(_take(request._sender, response))
+        return replies, complete
+
+    def _reschedule(self, request: InferenceRequest, response: object) -> Reply:
+        if response is not None:
+            raise Refusal(
+                "Expected a None object in the execute function return list for reschduled request, found type "
+                f"'{type(response)}'."
+            )
+        if not self._iterative:
+            return Reply([], InvalidArgument(_NOT_ITERATIVE))
+        return self._sent(request) or Reply(rescheduled=True)
+
+    def _sent(self, request: InferenceRequest) -> Reply | None:
+        """What a request of a failed batch has been answered already; nothing more can be."""
+        if request._sender is not None:
+            request._sender.close()
+        answer = request._answer
+        return answer.reply if isinstance(answer, _Answer) else None
+
+    def _failed(self, text: str) -> Reply:
+        message = f"Failed to process the request(s) for model '{self._name}', message: {text}"
+        host.log("ERROR", message)
+        return Reply([], Internal(message))
+
+    def _make_sender(self, request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
+        if self._decoupled:
+            deliver: Callable[[Reply | None, bool], None] = _stream(wire)
+        else:
+            answer = _Answer()
+            request._answer = answer
+            deliver = answer.deliver
+        return InferenceResponseSender(deliver, wire.requested_outputs, wire.is_cancelled, self._decoupled)
+
+    # -- decoupled
+
+    def _execute_decoupled(self, batch: Sequence[BackendRequest]) -> list[Reply]:
+        """Run the batch; what it failed with, and which requests are to run again."""
+        name, version = self._model_name, self._model_version
+        requests = [InferenceRequest.received(request, name, version, self._make_sender) for request in batch]
+        # Made now: a model that drops a request without asking for its sender ends it too.
+        senders = [request.get_response_sender() for request in requests]
+        if self._suspended:
+            senders = [self._resumed(request, wire) for request, wire in zip(requests, batch, strict=True)]
+        try:
+            result = self.model.execute(requests)
+            if asyncio.iscoroutine(result):
+                self._loop.start(self._watch(result, senders))
+            elif result is not None:
+                raise Refusal(
+                    f"Python model '{self._name}' is using the decoupled mode and the execute function must "
+                    "return None."
+                )
+        except BaseException as error:
+            failure = self._fail_streams(error, senders, sys._getframe())
+            return [failure for _ in batch]
+        return [
+            Reply() if request._release_flags != REQUEST_RELEASE_RESCHEDULE else self._reschedule_stream(request)
+            for request in requests
+        ]
+
+    def _reschedule_stream(self, request: InferenceRequest) -> Reply:
+        sender = request.get_response_sender()
+        if not self._iterative:
+            failure = Reply([], InvalidArgument(_NOT_ITERATIVE))
+            sender.fail(failure)
+            return failure
+        sender.suspend()
+        self._suspended[request.correlation_id()] = sender
+        return Reply(rescheduled=True)
+
+    def _resumed(self, request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
+        """The sender that the model has kept from the last run of this request, else the new one."""
+        made = request.get_response_sender()
+        kept = self._suspended.pop(wire.correlation_id, None)
+        if kept is None or wire.flags & SEQUENCE_START:
+            return made
+        made.suspend()
+        kept.resume(_stream(wire), wire.is_cancelled)
+        request._sender = kept
+        return kept
+
+    async def _watch(self, coroutine: Any, senders: list[InferenceResponseSender]) -> None:
+        try:
+            await coroutine
+        except Exception as error:
+            self._fail_streams(error, senders, None)
+
+    def _fail_streams(
+        self, error: BaseException, senders: Sequence[InferenceResponseSender], caller: FrameType | None
+    ) -> Reply:
+        failure = self._failed(describe(error, caller))
+        for sender in senders:
+            sender.fail(failure)
+        return failure
+
+    # -- the rest of its life
+
+    def is_ready(self) -> bool:
+        """What the model's own `is_ready` says within READY_SECONDS; True when it has none."""
+        if not hasattr(self.model, "is_ready"):
+            return True
+        if self._asking is not None and self._asking.is_alive():
+            host.log("ERROR", f"Model '{self._name}': Timed out waiting for in-flight is_ready() response")
+            return False
+        answer: list[bool] = []
+        self._asking = threading.Thread(target=self._ask, args=(answer,), name=f"{self._name} is_ready", daemon=True)
+        self._asking.start()
+        self._asking.join(READY_SECONDS)
+        if self._asking.is_alive():
+            host.log("ERROR", f"Model '{self._name}': Timed out waiting for user-defined is_ready() response")
+        return answer == [True]
+
+    def _ask(self, answer: list[bool]) -> None:
+        try:
+            result = self.model.is_ready()
+            if asyncio.iscoroutine(result):
+                result = self._loop.run(result)
+            if not isinstance(result, bool):
+                raise Refusal("is_ready() must return a boolean value")
+            answer.append(result)
+        except BaseException as error:
+            host.log("ERROR", f"Model '{self._name}': is_ready() failed: {describe(error, sys._getframe())}")
+
+    def close(self) -> None:
+        """Call the model's `finalize`; what it raises is logged."""
+        self._loop.close()
+        allow_calls(False)
+        try:
+            if hasattr(self.model, "finalize"):
+                self.model.finalize()
+        except BaseException as error:
+            host.log("ERROR", f"Model '{self._name}': finalize() failed: {describe(error, sys._getframe())}")
+        del self.model
+
+
+def _initialize_args(spec: ModelSpec, instance: InstanceSpec) -> dict[str, str]:
+    return {
+        "model_config": json.dumps(spec.config, separators=(",", ":"), ensure_ascii=False),
+        "model_instance_kind": instance.kind,
+        "model_instance_name": instance.name,
+        "model_instance_device_id": str(instance.device_id),
+        "model_repository": str(spec.model_directory),
+        "model_version": str(spec.version),
+        "model_name": spec.name,
+    }
+
+
+def _take(sender: InferenceResponseSender, response: InferenceResponse) -> Reply:
+    try:
+        return sender.take(response)
+    except TritonModelException as error:
+        raise Refusal(str(error)) from error
+
+
+def _stream(request: BackendRequest) -> Callable[[Reply | None, bool], None]:
+    assert request.send is not None, "the worker reads the same configuration"
+    return request.send

@@ -1,0 +1,107 @@
+"""The file of a Python model: where it is, and how it is imported.
+
+As Triton's stub (python_backend src/pb_stub.cc, ModelContext): the file is the submodule `<version>.model` of a package
+made of its directory, so relative imports and models of several files work; its directory and the one above are
+appended to `sys.path`.
+
+`triton_python_backend_utils` is always this package's own in a worker, also where the model's environment has another
+edge-serve installed, or the model's directory has a stand-in for tests.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from edge_serve.backends.base import ModelSpec
+from edge_serve.backends.python.api.advice import set_model_dir
+from edge_serve.backends.python.api.errors import describe
+from edge_serve.config.model.layout import advice_on_file
+from edge_serve.errors import Internal, with_advice
+
+#: holds triton_python_backend_utils.py
+UTILS_DIRECTORY = Path(__file__).parents[1] / "python_path"
+
+
+def find(spec: ModelSpec) -> Path:
+    """The model's file.
+
+    Raises:
+        Internal: it is missing, or is not named *.py.
+    """
+    path = spec.version_directory / (spec.config.get("default_model_filename") or "model.py")
+    if not path.is_file():
+        text = f"Python model file not found in '{path}'"
+        raise Internal(with_advice(text, advice_on_file(path.parent, path.name, spec.name)))
+    if path.suffix != ".py":
+        raise Internal(f"Model name must end with '.py'. Model name is \"{path.name}\".")
+    return path
+
+
+def _provide_utils() -> None:
+    """Register the modules that models import; UTILS_DIRECTORY on `sys.path` is for processes that a model spawns."""
+    from edge_serve.backends.python_path import c_python_backend_utils, triton_python_backend_utils
+
+    for module in (c_python_backend_utils, triton_python_backend_utils):
+        sys.modules[module.__name__.rpartition(".")[2]] = module
+
+
+class PythonModel:
+    """An imported model file, until `forget`.
+
+    Attributes:
+        model_class: its `TritonPythonModel`.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        """Import it.
+
+        Raises:
+            Internal: no such file, its code fails, or it has no class `TritonPythonModel` with a method `execute`.
+        """
+        path = find(spec)
+        self._package = str(spec.version)
+        self._paths = [str(path.parent), str(path.parent.parent), str(UTILS_DIRECTORY)]
+        set_model_dir(str(path.parent))
+        sys.path.extend(self._paths)
+        _provide_utils()
+        self._remove_modules()  # a test may have another model open
+        package = ModuleType(self._package)
+        package.__path__ = [str(path.parent)]
+        sys.modules[self._package] = package
+        try:
+            self.model_class = self._import(path)
+        except BaseException:
+            self.forget()
+            raise
+
+    def _import(self, path: Path) -> type[Any]:
+        name = f"{self._package}.{path.stem}"
+        try:
+            __import__(name)
+        # A model may leave by sys.exit() too: that is a failed load, not the end of the worker.
+        except BaseException as error:
+            raise Internal(describe(error, sys._getframe())) from error
+        module = sys.modules[name]
+        model_class = getattr(module, "TritonPythonModel", None)
+        if not isinstance(model_class, type):
+            own = [word for word, value in vars(module).items() if getattr(value, "__module__", "") == name]
+            found = ", ".join(own[:5]) or "nothing"
+            text = f"AttributeError: module '{name}' has no attribute 'TritonPythonModel'"
+            raise Internal(with_advice(text, f"{path.name} defines {found}, expected class TritonPythonModel"))
+        if not callable(getattr(model_class, "execute", None)):
+            raise Internal(f"Python model {path} does not implement `execute` method.")
+        return model_class
+
+    def forget(self) -> None:
+        """Take its modules and directories out of the interpreter again."""
+        self._remove_modules()
+        for path in self._paths:
+            if path in sys.path:
+                sys.path.remove(path)
+
+    def _remove_modules(self) -> None:
+        for name in [n for n in sys.modules if n == self._package or n.startswith(self._package + ".")]:
+            del sys.modules[name]

@@ -1,0 +1,90 @@
+"""Checks of `instance_group`, after normalise.normalise_instance_groups (ValidateInstanceGroup)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edge_serve.config.checks.io import TENSORRT
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.errors import Internal, InvalidArgument, with_advice
+
+_KIND = pb.ModelInstanceGroup.Kind
+_NO_GPU = (
+    "write kind: KIND_AUTO in its instance_group, which is the CPU in this version and a GPU once the server "
+    "supports them, or kind: KIND_CPU"
+)
+#: of one model. A slip of the finger must not fill the machine with processes, or the server with their descriptions
+MOST_INSTANCES = 1024
+
+
+def check_instance_groups(
+    config: pb.ModelConfig, gpus: Sequence[int] | None = None, min_compute_capability: float = 0.0
+) -> None:
+    """Every group can have its instances on this machine, under a name of its own.
+
+    Args:
+        gpus: ids of the usable GPUs; None = this server has no GPU support at all.
+
+    Raises:
+        InvalidArgument: with Triton's text. Group names used twice pass in Triton; metrics and logs then mix them up.
+            So do any number of instances, and none that would ever run a request.
+        Internal: a group's kind was never settled.
+    """
+    if config.HasField("ensemble_scheduling"):
+        return
+    if not config.instance_group:
+        raise InvalidArgument(f"must specify one or more 'instance group's for {config.name}")
+    seen: set[str] = set()
+    for group in config.instance_group:
+        where = f"instance group {group.name} of model {config.name}"
+        _check_kind(group, where, gpus, min_compute_capability)
+        _check_profiles(group, where, config.platform)
+        if group.name in seen:
+            raise InvalidArgument(f"{where} has the name of another group of the model")
+        seen.add(group.name)
+    if all(group.passive for group in config.instance_group):
+        raise InvalidArgument(f"all instances of model {config.name} are passive, so that none would run a request")
+    count = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
+    if count > MOST_INSTANCES:
+        raise InvalidArgument(f"model {config.name} asks for {count} instances, at most {MOST_INSTANCES} are possible")
+
+
+def _check_kind(group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | None, capability: float) -> None:
+    match group.kind:
+        case pb.ModelInstanceGroup.KIND_GPU:
+            _check_gpus(group, where, gpus, capability)
+        case pb.ModelInstanceGroup.KIND_CPU | pb.ModelInstanceGroup.KIND_MODEL:
+            if group.gpus:
+                text = f"{where} has kind {_KIND.Name(group.kind)} but specifies one or more GPUs"
+                raise InvalidArgument(with_advice(text, "remove the line gpus: [...] from its instance_group"))
+        case _:
+            kind = _KIND.Name(group.kind) if group.kind in _KIND.values() else str(group.kind)
+            raise Internal(f"{where} has unexpected kind {kind}")
+
+
+def _check_gpus(group: pb.ModelInstanceGroup, where: str, gpus: Sequence[int] | None, capability: float) -> None:
+    if gpus is None:
+        text = f"{where} has kind KIND_GPU but server does not support GPUs"
+        raise InvalidArgument(with_advice(text, f"{_NO_GPU}, and remove gpus: [...]" if group.gpus else _NO_GPU))
+    if not group.gpus:
+        lack = "specifies no GPUs" if gpus else "no GPUs are available"
+        raise InvalidArgument(with_advice(f"{where} has kind KIND_GPU but {lack}", "" if gpus else _NO_GPU))
+    for gpu in group.gpus:
+        if gpu not in gpus:
+            raise InvalidArgument(
+                f"{where} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required CUDA "
+                f"compute compatibility of {capability:f} are: {', '.join(map(str, gpus))}"
+            )
+
+
+def _check_profiles(group: pb.ModelInstanceGroup, where: str, platform: str) -> None:
+    if group.profile and platform != TENSORRT:
+        raise InvalidArgument(
+            f"{where} and platform {platform} specifies profile field which is only supported for TensorRT models"
+        )
+    for profile in group.profile:
+        if not profile.isascii() or not profile.isdigit():
+            raise InvalidArgument(
+                f"{where} and platform {platform} specifies invalid profile {profile}. The field should contain the "
+                "string representation of a non-negative integer."
+            )

@@ -1,0 +1,137 @@
+"""The defaults that Triton fills into a model configuration (core src/model_config_utils.cc).
+
+Each function returns a completed copy. `normalise` runs when the file has been read and again when the model has
+filled in its part; `normalise_instance_groups` when the machine's GPUs are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.errors import InvalidArgument
+
+
+class UnknownBackend(InvalidArgument):
+    """No backend is named, and none can be told from the files."""
+
+
+DEFAULT_SEQUENCE_IDLE_MICROSECONDS = 1_000_000
+
+#: instances on the CPU when the group gives no count; 1 for every other backend
+_CPU_COUNT = {"onnxruntime": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A backend that is found by its platform or by the name of the model's file, in this order of preference."""
+
+    backend: str
+    platforms: tuple[str, ...]
+    filename: str
+    may_be_directory: bool
+
+
+_KNOWN = (
+    _Known("tensorrt", ("tensorrt_plan",), "model.plan", False),
+    _Known("onnxruntime", ("onnxruntime_onnx",), "model.onnx", True),
+    _Known("openvino", (), "model.xml", True),
+    _Known("pytorch", ("pytorch_libtorch",), "model.pt", False),
+    _Known("pytorch", ("torch_aoti",), "model.pt2", False),
+    _Known("python", (), "model.py", True),
+)
+
+
+def normalise(config: pb.ModelConfig, model_name: str, files: Collection[str] = ()) -> pb.ModelConfig:
+    """`config` with name, backend, platform, file name, version policy, batch sizes and memory settings filled in.
+
+    Args:
+        files: entries of the first version's directory, directories with a `/` at the end.
+
+    Raises:
+        UnknownBackend: no backend is named and none can be told from the files.
+    """
+    result = pb.ModelConfig()
+    result.CopyFrom(config)
+    result.name = result.name or model_name
+    _find_backend(result, files)
+    if not result.HasField("version_policy"):
+        result.version_policy.latest.num_versions = 1
+    if result.max_batch_size > 0:
+        _prefer_full_batches(result)
+    if result.HasField("sequence_batching") and not result.sequence_batching.max_sequence_idle_microseconds:
+        result.sequence_batching.max_sequence_idle_microseconds = DEFAULT_SEQUENCE_IDLE_MICROSECONDS
+    if not result.HasField("ensemble_scheduling"):
+        for side in ("input_pinned_memory", "output_pinned_memory"):
+            if not result.optimization.HasField(side):
+                getattr(result.optimization, side).enable = True
+    return result
+
+
+def _prefer_full_batches(config: pb.ModelConfig) -> None:
+    if config.HasField("dynamic_batching") and not config.dynamic_batching.preferred_batch_size:
+        config.dynamic_batching.preferred_batch_size.append(config.max_batch_size)
+    if config.sequence_batching.HasField("oldest") and not config.sequence_batching.oldest.preferred_batch_size:
+        config.sequence_batching.oldest.preferred_batch_size.append(config.max_batch_size)
+
+
+def _find_backend(config: pb.ModelConfig, files: Collection[str]) -> None:
+    """Fill in `backend`, `platform` and `default_model_filename` from whichever of them, or the files, are there."""
+    for known in _KNOWN:
+        if _is(known, config, files):
+            config.backend = known.backend
+            if not config.platform and known.platforms:
+                config.platform = known.platforms[0]
+            config.default_model_filename = config.default_model_filename or known.filename
+            return
+    if not (config.backend or config.platform or config.default_model_filename):
+        _name_backend_after_model(config)
+
+
+def _is(known: _Known, config: pb.ModelConfig, files: Collection[str]) -> bool:
+    if config.platform and known.platforms and config.platform not in known.platforms:
+        return False
+    if config.backend:
+        return config.backend == known.backend
+    if config.platform in known.platforms or config.default_model_filename == known.filename:
+        return True
+    if config.platform or config.default_model_filename:
+        return False
+    return known.filename in files or (known.may_be_directory and f"{known.filename}/" in files)
+
+
+def _name_backend_after_model(config: pb.ModelConfig) -> None:
+    _, dot, backend = config.name.partition(".")
+    if not dot:
+        raise UnknownBackend(
+            f"Invalid model name: Could not determine backend for model '{config.name}' with no backend in model "
+            "configuration. Expected model name of the form 'model.<backend_name>'."
+        )
+    config.backend = backend
+    config.default_model_filename = f"model.{backend}"
+
+
+def normalise_instance_groups(config: pb.ModelConfig, gpus: Sequence[int] = ()) -> pb.ModelConfig:
+    """`config` with the name, kind, count and GPUs of each instance group filled in; ensembles have none.
+
+    Args:
+        gpus: ids of the usable GPUs.
+    """
+    result = pb.ModelConfig()
+    result.CopyFrom(config)
+    if result.HasField("ensemble_scheduling"):
+        return result
+    if not result.instance_group:
+        result.instance_group.add(name=result.name)
+    for index, group in enumerate(result.instance_group):
+        group.name = group.name or f"{result.name}_{index}"
+        if group.kind == pb.ModelInstanceGroup.KIND_AUTO:
+            fits = bool(gpus) and all(gpu in gpus for gpu in group.gpus)
+            group.kind = pb.ModelInstanceGroup.KIND_GPU if fits else pb.ModelInstanceGroup.KIND_CPU
+        on_cpu = group.kind == pb.ModelInstanceGroup.KIND_CPU
+        if group.count < 1:
+            group.count = _CPU_COUNT.get(result.backend, 1) if on_cpu else 1
+        if group.kind == pb.ModelInstanceGroup.KIND_GPU and not group.gpus:
+            group.gpus.extend(gpus)
+    return result

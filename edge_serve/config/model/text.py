@@ -1,0 +1,182 @@
+"""config.pbtxt -> ModelConfig: protobuf's text format, with errors that a person can act on."""
+
+from __future__ import annotations
+
+import codecs
+import difflib
+import re
+import warnings
+
+from google.protobuf import text_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.errors import InvalidArgument, with_advice
+
+#: what the text format's reader raises besides its own error on odd escapes, huge numbers and hostile nesting
+_READER_ERRORS = (text_format.ParseError, UnicodeError, ValueError, OverflowError, RecursionError)
+
+#: backslashes in a row; protobuf's unescaping needs time by the square of their number, and stops all threads meanwhile
+MOST_BACKSLASHES = 256
+
+#: characters of a complaint; it may quote all that a client sent, and goes into the log
+LONGEST = 600
+
+#: types by the names that they have elsewhere
+_TYPES = {
+    "FLOAT": "FP32", "FLOAT32": "FP32", "DOUBLE": "FP64", "FLOAT64": "FP64", "HALF": "FP16", "FLOAT16": "FP16",
+    "BFLOAT16": "BF16", "BYTES": "STRING", "STR": "STRING", "OBJECT": "STRING", "INT": "INT32", "LONG": "INT64",
+    "BYTE": "UINT8", "BOOLEAN": "BOOL",
+}  # fmt: skip
+#: start of a complaint, what stands at its place, and how to write that
+_SYNTAX = (
+    ('Expected "{"', "]", "remove the comma before the ]"),
+    ('Expected "{"', '"', 'a group is written in braces, as in value { string_value: "text" }'),
+    ('Expected "{"', "", "a group is written in braces, as in dynamic_batching { }"),
+    ('Expected ","', "", "put a comma between the elements of a list, and a ] behind the last one"),
+    ('Expected ":"', "", "a value follows a colon, as in max_batch_size: 8"),
+    ("Couldn't parse integer", "", "write a whole number without quotes, as in max_batch_size: 8 or dims: [ -1, 4 ]"),
+    ("Expected identifier or number", "<<<", "git left a conflict here: choose one side, remove the marks"),
+    ("Expected identifier or number", "/", "a comment begins with #"),
+    ("Expected identifier or number", "}", "there is one } too many here or above"),
+    ('Expected "}"', "", "a } is missing: each { needs one"),
+)
+
+_POSITION = re.compile(r"^(\d+)(?::(\d+))? : ")
+_QUOTED_LINE = re.compile(r"^'.*': (?=[A-Z])", re.DOTALL)
+_UNKNOWN_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "([^"]*)"')
+_UNKNOWN_VALUE = re.compile(r'Enum type "([\w.]+)" has no value (?:named|with number) (\S+?)\.?$')
+_REPEATED = re.compile(r'Message type "([\w.]+)" should not have multiple "([^"]*)" fields')
+
+
+def parse_model_config(text: bytes | str, source: str = "config.pbtxt") -> pb.ModelConfig:
+    """The configuration that `text` says; nothing is filled in or checked.
+
+    Args:
+        source: the file's name, for messages.
+
+    Raises:
+        InvalidArgument: not protobuf text format, or fields and values that ModelConfig does not have.
+    """
+    if isinstance(text, bytes):
+        text = _decode(text, source)
+    run = "\\" * (MOST_BACKSLASHES + 1)
+    if run in text:
+        line = text.count("\n", 0, text.index(run)) + 1
+        raise InvalidArgument(
+            f"{source}:{line}: found more than {MOST_BACKSLASHES} backslashes in a row, expected fewer"
+        )
+    try:
+        with warnings.catch_warnings():
+            # protobuf's unescaping warns of odd octal escapes, and then refuses them anyway
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return text_format.Parse(text, pb.ModelConfig())
+    except _READER_ERRORS as error:
+        raise InvalidArgument(_explain(str(error), text, source)) from error
+
+
+def _decode(raw: bytes, source: str) -> str:
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        name = source.rpartition("/")[2]
+        fix = f"iconv -f UTF-16 -t UTF-8 {name} > new && mv new {name}"
+        raise InvalidArgument(f"{source}: found UTF-16 text (as Windows writes it), expected UTF-8: {fix}")
+    try:
+        return raw.removeprefix(codecs.BOM_UTF8).decode()
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        found = f"found byte 0x{raw[error.start]:02x}, expected UTF-8 text"
+        raise InvalidArgument(f"{source}:{line}: {found}") from error
+
+
+def _explain(message: str, text: str, source: str) -> str:
+    """The reader's complaint as `file:line:column: what was found, what was expected`."""
+    position = _POSITION.match(message)
+    if position is None:
+        return f"{source}: {message}"
+    line, column = int(position[1]), position[2] or "1"
+    complaint = _QUOTED_LINE.sub("", message[position.end() :].strip())
+    told = with_advice(reword(complaint), _advice_on_syntax(complaint, _rest(text, line, int(column))))
+    return f"{source}:{line}:{column}: {told}; the line reads: {_line(text, line)}"
+
+
+def reword(complaint: str) -> str:
+    """Protobuf's complaint in the words of a person who edits the file (also used for JSON), cut to LONGEST."""
+    said = _reword(complaint)
+    return said if len(said) <= LONGEST else f"{said[: LONGEST // 2]}...{said[-LONGEST // 2 :]}"
+
+
+def _reword(complaint: str) -> str:
+    if match := _UNKNOWN_FIELD.search(complaint):
+        message, field = match.groups()
+        if message.endswith("Entry"):
+            return f"found '{field}' in a map, expected key and value, as in {{ key: \"{field}\" value ... }}"
+        owners = [f.name for f in _message(message).fields if _has_field(f, field)]
+        if owners:
+            return f"field '{field}' is not one of {_short(message)}: write it inside of {' or '.join(owners)} {{ }}"
+        hint = _did_you_mean(field, [f.name for f in _message(message).fields])
+        return (
+            f"unknown field '{field}' in {_short(message)}{hint}; if the name is right, the configuration is newer "
+            "than this server: remove the field"
+        )
+    if match := _UNKNOWN_VALUE.search(complaint):
+        enum, value = match.groups()
+        names = [v.name for v in pb.DESCRIPTOR.pool.FindEnumTypeByName(enum).values]
+        plain = value.strip("\"'")
+        if plain != value and plain in names:
+            return f"found {value}, expected {plain} without quotes"
+        return f"unknown value '{value}'{_did_you_mean(value, names)}; expected one of {', '.join(names)}"
+    if match := _REPEATED.search(complaint):
+        return f"field '{match[2]}' of {_short(match[1])} may be given only once"
+    return complaint.rstrip(".")
+
+
+def _advice_on_syntax(complaint: str, rest: str) -> str:
+    """Return how to write the text that the reader has met in place of something else.
+
+    Args:
+        rest: of the line, from where the reader complains.
+    """
+    if re.search("[\u2018-\u201f\u00ab\u00bb]", complaint):
+        return 'write straight quotes (") in place of curly ones'
+    if match := re.match(r"Expected string but found: '(\w+)'", complaint):
+        return f'write it in quotes: "{match[1]}"'
+    for start, found, advice in _SYNTAX:
+        if complaint.startswith(start) and rest.startswith(found):
+            return advice
+    if re.match(r"Expected identifier or number, got [{\[]", complaint):
+        return "this is protobuf text, not JSON: write neither braces around the whole nor quotes around names"
+    return ""
+
+
+def _has_field(field: FieldDescriptor, name: str) -> bool:
+    return field.message_type is not None and name in field.message_type.fields_by_name
+
+
+def _did_you_mean(word: str, known: list[str]) -> str:
+    plain = word.strip("\"'").upper().removeprefix("TYPE_").removeprefix("KIND_")
+    plain = _TYPES.get(plain, plain)
+    for name in known:
+        if name in (f"TYPE_{plain}", f"KIND_{plain}"):
+            return f", did you mean '{name}'?"
+    close = difflib.get_close_matches(word, known, n=1)
+    return f", did you mean '{close[0]}'?" if close else ""
+
+
+def _message(full_name: str) -> Descriptor:
+    return pb.DESCRIPTOR.pool.FindMessageTypeByName(full_name)
+
+
+def _short(full_name: str) -> str:
+    return full_name.removeprefix("inference.")
+
+
+def _rest(text: str, number: int, column: int) -> str:
+    lines = text.splitlines()
+    return lines[number - 1][column - 1 :] if 0 < number <= len(lines) else ""
+
+
+def _line(text: str, number: int) -> str:
+    """Line `number` of `text`, at most 80 characters of it."""
+    lines = text.splitlines()
+    line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+    return repr(line if len(line) <= 80 else line[:77] + "...")

@@ -1,0 +1,286 @@
+"""The structured values of the server's settings, and how each is written on the command line.
+
+The forms are Triton's (server src/command_line_parser.cc). Parsers raise ValueError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from edge_serve.config.settings.kinds import Kind, shown
+
+#: what `--http-restricted-api` and `--grpc-restricted-protocol` may name
+RESTRICTABLE = (
+    "health",
+    "metadata",
+    "inference",
+    "shared-memory",
+    "model-config",
+    "model-repository",
+    "statistics",
+    "trace",
+    "logging",
+)
+GRPC_HEADER_PREFIX = "triton-grpc-protocol-"
+OPENTELEMETRY = "opentelemetry"
+_METRICS_SETTINGS = ("counter_latencies", "summary_latencies", "summary_quantiles", "histogram_latencies")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSetting:
+    """`--backend-config=<backend>,<key>=<value>`; `backend` is "" when the setting is for all of them."""
+
+    backend: str
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """Operations that need a header with a certain value; header names are compared in any case."""
+
+    apis: tuple[str, ...]
+    header: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimitResource:
+    """`--rate-limit-resource=<name>:<count>[:<device>]`; `device` None = on each device."""
+
+    name: str
+    count: int
+    device: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The response cache; `size` in bytes."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuShare:
+    """`--model-load-gpu-limit=<device>:<fraction>`."""
+
+    device: int
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class TraceConfig:
+    """What is traced at start; the trace settings endpoint changes it later.
+
+    Attributes:
+        level: OFF, or any of TIMESTAMPS and TENSORS.
+        rate: one request in this many.
+        count: traces still to make; -1 = no end.
+        log_frequency: traces a file; 0 = all in one, written at the end.
+    """
+
+    level: tuple[str, ...] = ("OFF",)
+    rate: int = 1000
+    count: int = -1
+    log_frequency: int = 0
+    file: str = ""
+    mode: str = "triton"
+
+    def without_export(self) -> TraceConfig:
+        """Return what is done of mode opentelemetry: nothing is traced, and the mode in force is triton."""
+        return replace(self, mode="triton", level=("OFF",))
+
+
+NO_TRACE = TraceConfig()
+
+
+def _parse_backend_setting(text: str) -> BackendSetting:
+    scope, key, value = _scoped(text, "[<backend>,]<setting>=<value>")
+    return BackendSetting(scope, key, value)
+
+
+#: settings of `--backend-config` that our backends read; those of other backends are not known here
+_READ = {
+    "onnxruntime": frozenset(
+        ("default-max-batch-size", "enable-global-threadpool", "intra_op_thread_count", "inter_op_thread_count")
+    ),
+    "python": frozenset[str](),
+}
+#: Triton's backends that edge-serve does not have, whose settings start scripts often carry
+_ABSENT = frozenset(("dali", "fil", "openvino", "pytorch", "tensorflow", "tensorrt", "tensorrtllm", "tflite", "vllm"))
+
+
+def unread_backend_settings(settings: Sequence[BackendSetting]) -> list[str]:
+    """Return a line for the log about each setting of a backend that nothing reads."""
+    notes = []
+    for setting in settings:
+        name, known = setting.backend, _READ.get(setting.backend)
+        if name in _ABSENT:
+            reason = f"edge-serve has no backend '{name}'"
+        elif known is not None and setting.key not in known:
+            reason = f"backend '{name}' reads {', '.join(sorted(known)) or 'no settings'}"
+        else:
+            continue
+        notes.append(f"--backend-config={name},{shown(setting.key)} is accepted and ignored: {reason}")
+    return notes
+
+
+def _scoped(text: str, form: str) -> tuple[str, str, str]:
+    """`[scope,]key=value` in its three parts; the value may hold anything."""
+    left, equals, value = text.partition("=")
+    scope, comma, key = left.rpartition(",")
+    if not (equals and key and value) or (comma and not scope):
+        raise ValueError(f"found '{shown(text)}', expected {form}")
+    return scope, key, value
+
+
+def _parse_metrics_setting(text: str) -> str:
+    scope, key, _ = _scoped(text, "<setting>=<value>")
+    if scope or key not in _METRICS_SETTINGS:
+        raise ValueError(
+            f"found '{shown(text)}', expected <setting>=<value> with one of {', '.join(_METRICS_SETTINGS)}"
+        )
+    return text
+
+
+def _parse_rate_limit_resource(text: str) -> RateLimitResource:
+    name, *numbers = text.split(":")
+    try:
+        count, *device = map(int, numbers)
+    except ValueError:
+        count, device = -1, []
+    if not name or count < 0 or len(device) > 1:
+        raise ValueError(f"found '{shown(text)}', expected <resource_name>:<count> or <resource_name>:<count>:<device>")
+    return RateLimitResource(name, count, device[0] if device else None)
+
+
+def _parse_gpu_share(text: str) -> GpuShare:
+    device, _, fraction = text.partition(":")
+    try:
+        share = GpuShare(int(device), float(fraction))
+    except ValueError:
+        share = GpuShare(-1, 0.0)
+    if share.device < 0 or not 0.0 < share.fraction <= 1.0:
+        raise ValueError(f"found '{shown(text)}', expected <device_id>:<fraction>, the fraction above 0 and at most 1")
+    return share
+
+
+def _restriction(header_prefix: str) -> Kind:
+    def parse(text: str) -> Restriction:
+        apis, colon, pair = text.partition(":")
+        key, equals, value = pair.partition("=")
+        if not (apis and colon and key and equals and value):
+            raise ValueError(f"found '{shown(text)}', expected <apis>:<header>=<value>")
+        for api in apis.split(","):
+            if api not in RESTRICTABLE:
+                raise ValueError(f"unknown restricted api '{shown(api)}', expected one of {', '.join(RESTRICTABLE)}")
+        return Restriction(tuple(apis.split(",")), header_prefix + key, value)
+
+    return Kind("apis:header=value", parse)
+
+
+def combine_restrictions(parts: Sequence[Restriction]) -> tuple[Restriction, ...]:
+    """All of them; an operation can be in one only."""
+    seen: set[str] = set()
+    for api in [api for part in parts for api in part.apis]:
+        if api in seen:
+            raise ValueError(f"restricted api '{api}' can not be specified in multiple config groups")
+        seen.add(api)
+    return tuple(parts)
+
+
+def _parse_cache_setting(text: str) -> tuple[str, str, str]:
+    name, key, value = _scoped(text, "<cache name>,<setting>=<value>")
+    if not name:
+        raise ValueError(f"No cache specified: found '{shown(text)}', expected <cache name>,<setting>=<value>")
+    if name != "local":
+        raise ValueError(f"unknown cache '{shown(name)}', expected local")
+    if key != "size":
+        raise ValueError(f"unknown setting '{shown(key)}' of cache '{name}', expected size")
+    return name, key, value
+
+
+def combine_cache(parts: Sequence[tuple[str, str, str]]) -> CacheConfig | None:
+    """The cache that the settings describe together; the last size counts."""
+    if not parts:
+        return None
+    name, _, size = parts[-1]
+    if not size.isascii() or not size.isdigit() or not int(size):
+        raise ValueError(f"cache size: found '{shown(size)}', expected a positive number of bytes")
+    return CacheConfig(name, int(size))
+
+
+def _parse_trace_setting(text: str) -> tuple[str, str, str]:
+    mode, key, value = _scoped(text, "[<mode>,]<setting>=<value>")
+    known = {"": ("rate", "level", "count", "mode"), "triton": ("file", "log-frequency")}
+    if mode.lower() == OPENTELEMETRY:
+        return OPENTELEMETRY, key, value
+    if mode.lower() not in known:
+        raise ValueError(f"unknown trace mode '{shown(mode)}', expected triton or opentelemetry")
+    if key not in known[mode.lower()]:
+        raise ValueError(f"unknown trace setting '{shown(key)}', expected one of {', '.join(known[mode.lower()])}")
+    return mode.lower(), key, value
+
+
+def combine_trace(parts: Sequence[tuple[str, str, str]]) -> TraceConfig:
+    """The settings one after the other; levels add up, and OFF wins over all of them."""
+    trace, levels = NO_TRACE, []
+    for mode, key, value in parts:
+        if mode == OPENTELEMETRY:
+            continue
+        if key == "level":
+            levels.append(_trace_level(value))
+        elif key == "mode":
+            trace = replace(trace, mode=_trace_mode(value))
+        elif key == "file":
+            trace = replace(trace, file=value)
+        else:
+            trace = _with_number(trace, key.replace("-", "_"), value)
+    if levels and "OFF" not in levels:
+        trace = replace(trace, level=tuple(dict.fromkeys(levels)))
+    return trace
+
+
+def _with_number(trace: TraceConfig, key: str, value: str) -> TraceConfig:
+    least = {"rate": 0, "count": -1, "log_frequency": 0}[key]
+    try:
+        found = int(value)
+    except ValueError:
+        found = least - 1
+    if found < least:
+        raise ValueError(f"trace {key}: found '{shown(value)}', expected an integer of at least {least}")
+    match key:
+        case "rate":
+            return replace(trace, rate=found)
+        case "count":
+            return replace(trace, count=found)
+    return replace(trace, log_frequency=found)
+
+
+def _trace_level(word: str) -> str:
+    match word.lower():
+        case "false" | "off":
+            return "OFF"
+        case "true" | "on" | "min" | "max" | "timestamps":
+            return "TIMESTAMPS"
+        case "tensors":
+            return "TENSORS"
+    raise ValueError(f"trace level: found '{shown(word)}', expected OFF, TIMESTAMPS or TENSORS")
+
+
+def _trace_mode(word: str) -> str:
+    if word.lower() not in ("triton", OPENTELEMETRY):
+        raise ValueError(f"trace mode: found '{shown(word)}', expected triton or opentelemetry")
+    return word.lower()
+
+
+BACKEND_SETTING = Kind("[backend,]setting=value", _parse_backend_setting)
+METRICS_SETTING = Kind("setting=value", _parse_metrics_setting)
+RATE_LIMIT_RESOURCE = Kind("name:count[:device]", _parse_rate_limit_resource)
+GPU_SHARE = Kind("device_id:fraction", _parse_gpu_share)
+HTTP_RESTRICTION = _restriction("")
+GRPC_RESTRICTION = _restriction(GRPC_HEADER_PREFIX)
+CACHE_SETTING = Kind("cache,setting=value", _parse_cache_setting)
+TRACE_SETTING = Kind("[mode,]setting=value", _parse_trace_setting)

@@ -1,0 +1,280 @@
+"""The plan of an ensemble: which steps a request needs, and which of them may run now.
+
+Rules: triton-inference-server/core src/ensemble_scheduler/ensemble_scheduler.cc. A step runs once all ensemble tensors
+that it reads are settled: given by the client, written by another step, or known to be absent (an optional input that
+was not given, an output that its model left out). Unlike Triton, a request for some of the outputs is not a deadlock:
+just the steps that lead to them run.
+
+Values flow elsewhere (models/ensemble/ensemble.py); here are only names and numbers of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from edge_serve.config.checks.ensemble import member_key
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.errors import EdgeServeError
+
+#: routes remembered for each ensemble; clients choose the outputs, so there is a limit
+_MAX_ROUTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model of the ensemble.
+
+    Attributes:
+        model: with its namespace, where models have one.
+        version: "" = the highest one that is ready.
+        inputs: of the model -> ensemble tensor; outputs: likewise.
+    """
+
+    model: str
+    version: str
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The part of a plan that leads to certain outputs.
+
+    Attributes:
+        outputs: ensemble tensors of the answer.
+        needs: step -> how many other steps it waits for.
+        sources: step -> the steps whose outputs it reads; readers: the reverse.
+        kept: steps whose outputs are in the answer.
+        required: inputs without which the answer cannot be made.
+        ends: False when steps wait for each other, or for a tensor that nobody writes.
+    """
+
+    outputs: tuple[str, ...]
+    needs: Mapping[int, int]
+    sources: Mapping[int, tuple[int, ...]]
+    readers: Mapping[int, tuple[int, ...]]
+    kept: frozenset[int]
+    required: frozenset[str]
+    ends: bool
+
+
+@dataclass(slots=True)
+class Call:
+    """Run these steps now (none: wait for the ones that run).
+
+    Attributes:
+        spent: steps whose outputs nobody needs any more.
+    """
+
+    steps: Sequence[int]
+    spent: Sequence[int] = ()
+
+
+@dataclass(slots=True)
+class Finished:
+    """All outputs are settled and no step runs."""
+
+
+@dataclass(slots=True)
+class Failed:
+    """A step failed, the first one with `error`, and no step runs any more."""
+
+    error: EdgeServeError
+
+
+@dataclass(slots=True)
+class Deadlock:
+    """The outputs cannot be made from what was given. Nothing was run."""
+
+
+Next = Call | Finished | Failed | Deadlock
+
+#: the answers that are the same for all
+_WAIT = Call(())
+_FINISHED = Finished()
+
+
+class EnsemblePlan:
+    """The steps of an ensemble.
+
+    Args:
+        inputs: of the ensemble -> whether it is optional.
+        outputs: of the ensemble, all of which are answered unless a request lists some.
+    """
+
+    def __init__(self, steps: Sequence[Step], inputs: Mapping[str, bool], outputs: Sequence[str]) -> None:
+        self.steps = tuple(steps)
+        self._inputs = dict(inputs)
+        self._outputs = tuple(outputs)
+        #: ensemble tensor -> the step that writes it; an input comes from the client even if a step writes it too
+        self.writers = {
+            tensor: index
+            for index, step in enumerate(self.steps)
+            for tensor in step.outputs.values()
+            if tensor not in self._inputs
+        }
+        self._all = self._route(self._outputs)
+        self._routes: dict[tuple[str, ...], Route] = {}
+
+    def run(self, given: Collection[str], wanted: Iterable[str] = ()) -> EnsembleRun:
+        """The run of one request.
+
+        Args:
+            given: the inputs that it brings.
+            wanted: the outputs that it lists; none = all.
+        """
+        return EnsembleRun(self.route(wanted), given)
+
+    def route(self, wanted: Iterable[str] = ()) -> Route:
+        """What is needed for some outputs; for all when none are listed."""
+        key = tuple(wanted)
+        if not key:
+            return self._all
+        route = self._routes.get(key)
+        if route is None:
+            if len(self._routes) >= _MAX_ROUTES:
+                self._routes.clear()
+            route = self._routes[key] = self._route(key)
+        return route
+
+    def _route(self, wanted: Sequence[str]) -> Route:
+        writers = self.writers
+        kept = {writers[tensor] for tensor in wanted if tensor in writers}
+        sources = self._sources(kept)
+        readers: dict[int, list[int]] = {step: [] for step in sources}
+        for step, others in sources.items():
+            for other in others:
+                readers[other].append(step)
+        read = {tensor for step in sources for tensor in self.steps[step].inputs.values()}
+        read.update(wanted)
+        return Route(
+            outputs=tuple(dict.fromkeys(wanted)),
+            needs={step: len(others) for step, others in sources.items()},
+            sources=sources,
+            readers={step: tuple(others) for step, others in readers.items()},
+            kept=frozenset(kept),
+            required=frozenset(tensor for tensor in read if not self._inputs.get(tensor, True)),
+            ends=_ends(sources) and all(tensor in writers or tensor in self._inputs for tensor in read),
+        )
+
+    def _sources(self, last: Collection[int]) -> dict[int, tuple[int, ...]]:
+        """Every step that leads to the `last` ones, in the order of the configuration, and what each waits for."""
+        writers = self.writers
+        found: dict[int, tuple[int, ...]] = {}
+        left = list(last)
+        while left:
+            step = left.pop()
+            if step in found:
+                continue
+            others = dict.fromkeys(writers[tensor] for tensor in self.steps[step].inputs.values() if tensor in writers)
+            found[step] = tuple(others)
+            left += others
+        return dict(sorted(found.items()))
+
+
+def _ends(sources: Mapping[int, tuple[int, ...]]) -> bool:
+    """Whether all steps run when each waits for its sources."""
+    done: set[int] = set()
+    while more := {step for step, others in sources.items() if step not in done and done.issuperset(others)}:
+        done |= more
+    return len(done) == len(sources)
+
+
+class EnsembleRun:
+    """One request on its way through the plan.
+
+    The caller asks `start` once, then tells `done` or `fail` for each step it was told to run, and does what the
+    answer says; after Finished, Failed or Deadlock nothing more comes.
+    """
+
+    __slots__ = ("_error", "_given", "_left", "_needs", "_users", "route", "running")
+
+    def __init__(self, route: Route, given: Collection[str]) -> None:
+        self.route = route
+        #: steps that were handed out and have not come back
+        self.running = 0
+        self._given = given
+        self._error: EdgeServeError | None = None
+        self._left = len(route.needs)
+        self._needs = dict(route.needs)
+        #: step -> how many still need its outputs: the steps that read them, and the answer
+        self._users = {step: len(others) + (step in route.kept) for step, others in route.readers.items()}
+
+    def start(self) -> Next:
+        """What to do first."""
+        route = self.route
+        if not route.ends or not route.required.issubset(self._given):
+            return Deadlock()
+        if not self._left:
+            return _FINISHED
+        first = [step for step, count in self._needs.items() if not count]
+        self.running = len(first)
+        return Call(first)
+
+    def done(self, step: int) -> Next:
+        """The step answered; outputs that it left out count as absent."""
+        self.running -= 1
+        self._left -= 1
+        if self._error is not None:
+            return self._failing()
+        if not self._left:
+            return _FINISHED
+        ready = []
+        for reader in self.route.readers[step]:
+            self._needs[reader] -= 1
+            if not self._needs[reader]:
+                ready.append(reader)
+        self.running += len(ready)
+        spent = self._spent(step)
+        return Call(ready, spent) if ready or spent else _WAIT
+
+    def fail(self, error: EdgeServeError) -> Next:
+        """A step failed, or was not run after all. The first error counts; no more steps follow it."""
+        self.running -= 1
+        return self.stop(error)
+
+    def stop(self, error: EdgeServeError) -> Next:
+        """Run nothing more; `error` is the answer unless there was one before."""
+        if self._error is None:
+            self._error = error
+        return self._failing()
+
+    @property
+    def failing(self) -> bool:
+        """An error is on record; what still runs is only waited for."""
+        return self._error is not None
+
+    def _failing(self) -> Next:
+        assert self._error is not None, "asked only after an error"
+        return _WAIT if self.running else Failed(self._error)
+
+    def _spent(self, step: int) -> list[int]:
+        """The steps whose last reader was `step`."""
+        users, spent = self._users, []
+        for source in self.route.sources[step]:
+            users[source] -= 1
+            if not users[source]:
+                spent.append(source)
+        return spent
+
+    def _check(self) -> None:
+        route = self.route
+        assert 0 <= self.running <= self._left <= len(route.needs)
+        assert all(0 <= count <= route.needs[step] for step, count in self._needs.items())
+        assert all(self._users[step] >= (step in route.kept) for step in route.needs)
+
+
+def ensemble_plan(config: pb.ModelConfig) -> EnsemblePlan:
+    """The plan of an ensemble's checked configuration."""
+    steps = [
+        Step(
+            member_key(step),
+            str(step.model_version) if step.model_version > 0 else "",
+            dict(sorted(step.input_map.items())),
+            dict(sorted(step.output_map.items())),
+        )
+        for step in config.ensemble_scheduling.step
+    ]
+    inputs = {tensor.name: tensor.optional for tensor in config.input}
+    return EnsemblePlan(steps, inputs, [tensor.name for tensor in config.output])

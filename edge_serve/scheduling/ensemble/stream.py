@@ -1,0 +1,72 @@
+"""What runs next in an ensemble with decoupled members: one chain of steps for each response.
+
+Rules: triton-inference-server/core src/ensemble_scheduler/ensemble_scheduler.cc. Each response of a decoupled step is
+an iteration of all that follow it; an ordinary step hands its iteration on. A step reads the tensors of one iteration,
+and an answer is made of those of one iteration. Unlike Triton, an iteration that overtakes another keeps its number,
+and answers leave in the order of their iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from edge_serve.scheduling.ensemble.plan import Route
+
+#: a step, and which iteration of its inputs or outputs
+Cell = tuple[int, int]
+
+
+class StreamRun:
+    """One request on its way through the plan.
+
+    Args:
+        decoupled: the steps whose models are.
+    """
+
+    def __init__(self, route: Route, given: Collection[str], decoupled: Collection[int]) -> None:
+        self.route = route
+        self.possible = route.ends and route.required.issubset(given)
+        #: calls that have not come to their end
+        self.running = 0
+        self._decoupled = frozenset(decoupled)
+        self._iterations = dict.fromkeys(self._decoupled, 0)
+        self._missing: dict[Cell, int] = {}
+        #: iteration -> how many of the steps in the answer have written theirs
+        self._written: dict[int, int] = {}
+        self._next_answer = 0
+
+    def start(self) -> Sequence[Cell]:
+        """The calls to make first."""
+        first = [(step, 0) for step, count in self.route.needs.items() if not count]
+        self.running = len(first)
+        return first
+
+    def wrote(self, cell: Cell) -> tuple[Cell, Sequence[Cell]]:
+        """A call had a response: where its outputs belong, and the calls to make now."""
+        step, iteration = cell
+        if step in self._decoupled:
+            iteration = self._iterations[step]
+            self._iterations[step] += 1
+        ready = []
+        for reader in self.route.readers[step]:
+            following = (reader, iteration)
+            missing = self._missing.pop(following, self.route.needs[reader]) - 1
+            if missing:
+                self._missing[following] = missing
+            else:
+                ready.append(following)
+        if step in self.route.kept:
+            self._written[iteration] = self._written.get(iteration, 0) + 1
+        self.running += len(ready)
+        return (step, iteration), ready
+
+    def ended(self) -> None:
+        """A call had its last response, or was not made after all."""
+        self.running -= 1
+
+    def answers(self) -> Iterator[int]:
+        """The iterations that are complete now, in order; each is told once."""
+        while self._written.get(self._next_answer) == len(self.route.kept):
+            del self._written[self._next_answer]
+            self._next_answer += 1
+            yield self._next_answer - 1

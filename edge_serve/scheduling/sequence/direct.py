@@ -1,0 +1,83 @@
+"""The strategy `direct`: a sequence's seat is its row in every batch of its instance.
+
+Rows below the last one that has something to run are filled with null requests, so that the model finds each sequence
+where it was. A batch goes out when enough seats have something (`minimum_slot_utilization`), or once the oldest has
+waited `max_queue_delay_microseconds`. Requests of another shape wait for the next batch; unlike in Triton the oldest
+request, not the lowest row, says which shape that is, so that none waits for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from edge_serve.scheduling.core import Run, SequenceBatching
+from edge_serve.scheduling.sequence.sequence import Sequence
+from edge_serve.scheduling.sequence.sequences import SequenceScheduler
+
+
+class DirectSequences(SequenceScheduler):
+    """`sequence_batching { direct {} }`, and `sequence_batching` without a strategy."""
+
+    def __init__(self, batching: SequenceBatching, instances: int, passive: Collection[int] = ()) -> None:
+        rows = max(1, batching.max_batch_size)
+        super().__init__(batching, rows, instances, passive)
+        self._enough = batching.minimum_slot_utilization * rows
+        self._delay_ns = batching.max_queue_delay_us * 1000 if batching.minimum_slot_utilization else 0
+        #: of each instance: sequences with something to run, by seat
+        self._waiting: dict[int, dict[int, Sequence]] = {n: {} for n in range(instances)}
+
+    def _changed(self, sequence: Sequence) -> None:
+        waiting = self._waiting[sequence.instance]
+        if sequence.queue and sequence.running is None:
+            waiting[sequence.seat] = sequence
+        else:
+            waiting.pop(sequence.seat, None)
+
+    def _left(self, sequence: Sequence) -> None:
+        self._waiting[sequence.instance].pop(sequence.seat, None)
+
+    def _added(self, instance: int) -> None:
+        self._waiting[instance] = {}
+
+    def _removed(self, instance: int) -> None:
+        del self._waiting[instance]
+
+    def _decide(self, now_ns: int) -> Run | int:
+        until_ns = 0
+        for instance in reversed(self._instances.idle):
+            waiting = self._waiting[instance]
+            if not waiting:
+                continue
+            due_ns = self._due_ns(waiting)
+            if due_ns <= now_ns:
+                return self._batch(instance)
+            until_ns = min(until_ns or due_ns, due_ns)
+        return until_ns
+
+    def _due_ns(self, waiting: dict[int, Sequence]) -> int:
+        if not self._delay_ns or len(waiting) >= self._enough:
+            return 0
+        return min(sequence.queue[0].arrival_ns for sequence in waiting.values()) + self._delay_ns
+
+    def _batch(self, instance: int) -> Run:
+        self._instances.use(instance)
+        waiting = self._waiting[instance]
+        if len(waiting) == 1:
+            ((_, sequence),) = waiting.items()
+            waiting.clear()
+            return self._run(instance, [sequence], True)
+        oldest = min(waiting.values(), key=_arrival)
+        key = oldest.queue[0].shape_key
+        seats = sorted(seat for seat, sequence in waiting.items() if sequence.queue[0].shape_key == key)
+        return self._run(instance, [waiting.pop(seat) for seat in seats], True)
+
+    def _check(self) -> None:
+        super()._check()
+        for instance, seat, sequence in self._seats:
+            ready = bool(sequence.queue) and sequence.running is None
+            assert (self._waiting[instance].get(seat) is sequence) == ready
+        assert sum(map(len, self._waiting.values())) <= len(self._queued)
+
+
+def _arrival(sequence: Sequence) -> int:
+    return sequence.queue[0].arrival_ns

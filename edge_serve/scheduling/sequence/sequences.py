@@ -1,0 +1,446 @@
+"""What both sequence batchers do: which sequences there are, who has a seat, who waits for one, and when that ends.
+
+Rules: triton-inference-server/core src/sequence_batch_scheduler (SequenceBatchScheduler). A sequence gets a seat in an
+instance with its first request and keeps it to its end; without a free seat it waits in the backlog, first come first
+served. `sequence_direct` and `sequence_oldest` decide what runs of those that sit.
+
+Unlike Triton, an id that is used again before its last sequence has run queues behind that one and never overtakes
+it; after a cancellation or a timeout the rest of that sequence is refused with the same error until the next START;
+and an instance's worker that died takes its sequences with it: what follows needs a START.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections import OrderedDict, deque
+from collections.abc import Collection
+
+from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
+from edge_serve.messages.infer import SEQUENCE_START, InferRequest
+from edge_serve.scheduling.core import NOTHING, Decision, Entry, Refuse, Run, SequenceBatching, Wait, label
+from edge_serve.scheduling.instances import Instances
+from edge_serve.scheduling.sequence.clocks import Clocks, earlier
+from edge_serve.scheduling.sequence.sequence import Sequence, ends, no_start, sequence_expired, starts, worker_lost
+from edge_serve.scheduling.sequence.slots import Seats
+
+log = logging.getLogger(__name__)
+
+
+class SequenceScheduler(ABC):
+    """`core.Scheduler` for stateful models, but for what runs next.
+
+    Args:
+        seats: sequences that may sit in one instance.
+    """
+
+    def __init__(self, batching: SequenceBatching, seats: int, instances: int, passive: Collection[int] = ()) -> None:
+        self._batching = batching
+        self._idle_ns = max(1, batching.max_sequence_idle_us) * 1000
+        self._instances = Instances(instances, passive)
+        self._seats: Seats[Sequence] = Seats([n for n in range(instances) if n not in passive], seats)
+        #: by correlation id, the one not heard of for longest first
+        self._known: OrderedDict[int | str, Sequence] = OrderedDict()
+        self._backlog: OrderedDict[Sequence, None] = OrderedDict()
+        #: what waits, in the order of arrival
+        self._queued: dict[Entry, Sequence] = {}
+        self._running: dict[int, list[Sequence]] = {n: [] for n in range(instances)}
+        #: instances that are removed when their last sequence has ended
+        self._retiring: set[int] = set()
+        #: ran since the last look at the clock
+        self._finished: list[Sequence] = []
+        self._refusals: deque[Refuse] = deque()
+        self._clocks = Clocks()
+        self._idle_from_ns = 0  # no sequence has been idle for too long before this
+        self._generated_id = 0
+        self._stopping = False
+
+    @abstractmethod
+    def _changed(self, sequence: Sequence) -> None:
+        """The queue of a sequence that has a seat is not what it was, or it stopped running."""
+
+    @abstractmethod
+    def _left(self, sequence: Sequence) -> None:
+        """A sequence is about to give up its seat."""
+
+    @abstractmethod
+    def _added(self, instance: int) -> None:
+        """There is one more instance."""
+
+    @abstractmethod
+    def _removed(self, instance: int) -> None:
+        """An instance without sequences is gone."""
+
+    @abstractmethod
+    def _decide(self, now_ns: int) -> Run | int:
+        """What an idle instance should run, else until when to wait (0 = no such time)."""
+
+    # ---- core.Scheduler -------------------------------------------------------------------------------------------
+
+    def add(self, entry: Entry, now_ns: int) -> None:
+        """See `core.Scheduler`. Refuses what is in no sequence; after `stop` only the start of new ones."""
+        self._look_at_clock(now_ns)
+        request = entry.request
+        if entry.rows > 1:
+            raise InvalidArgument(
+                f"inference request to model '{request.model_name}' must specify batch-size 1 due to requirements of "
+                "sequence batcher"
+            )
+        if not request.correlation_id:
+            self._name(request)
+        sequence = self._sequence_of(request)
+        sequence.ended = ends(entry)
+        sequence.queue.append(entry)
+        self._queued[entry] = sequence
+        self._touch(sequence, now_ns)
+        if sequence.seat >= 0:
+            self._changed(sequence)
+        else:
+            self._wait_for_seat(sequence, request, now_ns)
+        if request.deadline_ns:
+            self._clocks.set(sequence, request.deadline_ns, len(self._known))
+
+    def next(self, now_ns: int) -> Decision:
+        """See `core.Scheduler`."""
+        self._look_at_clock(now_ns)
+        if self._refusals:
+            return self._refusals.popleft()
+        if not self._queued:
+            return Wait(self._idle_from_ns) if (self._stopping or self._retiring) and self._known else NOTHING
+        decision = self._decide(now_ns)
+        if isinstance(decision, Run):
+            return decision
+        until_ns = earlier(decision, self._clocks.first_ns())
+        if self._backlog or self._retiring:
+            until_ns = earlier(until_ns, self._idle_from_ns)
+        return Wait(until_ns) if until_ns else NOTHING
+
+    def done(self, instance: int) -> None:
+        """See `core.Scheduler`."""
+        self._instances.done(instance)
+        self._finished += self._running[instance]
+        self._running[instance] = []
+
+    def add_instance(self, instance: int, *, passive: bool = False) -> None:
+        """See `core.Scheduler`."""
+        self._instances.add(instance, passive=passive)
+        self._running[instance] = []
+        self._added(instance)
+        if not passive:
+            self._seats.add(instance)
+            self._fill_seats()
+
+    def retire_instance(self, instance: int) -> None:
+        """See `core.Scheduler`."""
+        self._settle_finished(0)
+        self._seats.close(instance)
+        self._retiring.add(instance)
+        self._remove_if_empty(instance)
+
+    def has_instance(self, instance: int) -> bool:
+        """See `core.Scheduler`."""
+        return self._instances.has(instance)
+
+    def _remove_if_empty(self, instance: int) -> None:
+        if instance in self._retiring and not self._seats.at(instance):
+            self._retiring.remove(instance)
+            self._instances.retire(instance)
+            self._seats.discard(instance)
+            self._removed(instance)
+            del self._running[instance]
+
+    def lost(self, instance: int) -> None:
+        """See `core.Scheduler`. Its sequences are forgotten: what waits of them is refused up to the next START."""
+        self._instances.lost(instance)
+        self._settle_finished(0)
+        if instance not in self._running:  # it was retiring, and what has just finished was its last
+            return
+        self._running[instance] = []
+        homeless = self._seats.remove(instance)
+        for sequence in homeless:
+            self._left(sequence)
+            sequence.instance = sequence.seat = -1
+            sequence.running = None
+            for entry in sequence.cut_to_start():
+                self._refuse(entry, worker_lost() if self._batching.iterative else no_start(entry.request))
+            if not sequence.queue:
+                self._forget(sequence)
+        for sequence in reversed(homeless):
+            if sequence.queue:
+                self._backlog[sequence] = None
+                self._backlog.move_to_end(sequence, last=False)
+        self._remove_if_empty(instance)
+        self._fill_seats()
+
+    def back(self, instance: int) -> None:
+        """See `core.Scheduler`."""
+        self._instances.back(instance)
+        self._seats.restore(instance)
+        self._fill_seats()
+
+    def cancel(self, entry: Entry) -> bool:
+        """See `core.Scheduler`. The rest of its sequence is refused."""
+        if (sequence := self._queued.get(entry)) is not None:
+            self._break(sequence, entry, Cancelled(""))
+        return sequence is not None
+
+    def reschedule(self, entry: Entry, now_ns: int) -> None:
+        """An entry that runs is to run once more, before all else of its sequence; call it before `done`."""
+        (sequence,) = (each for running in self._running.values() for each in running if each.running is entry)
+        entry.request.flags = 0
+        entry.arrival_ns = now_ns
+        sequence.queue.appendleft(entry)
+        self._queued[entry] = sequence
+        if entry.request.deadline_ns:
+            self._clocks.set(sequence, entry.request.deadline_ns, len(self._known))
+
+    def stop(self) -> None:
+        """Refuse new sequences; those that have begun go on."""
+        self._stopping = True
+
+    def has(self, correlation_id: int | str) -> bool:
+        """A sequence of this id is under way: requests without START belong to it."""
+        return (sequence := self._known.get(correlation_id)) is not None and not sequence.ended
+
+    def open(self) -> int:
+        """How many sequences may still go on."""
+        return sum(not sequence.ended and sequence.closed is None for sequence in self._known.values())
+
+    def end(self, correlation_id: int | str) -> None:
+        """Its sequence goes on elsewhere, from a new start: what follows here needs a START."""
+        sequence = self._known.get(correlation_id)
+        if sequence is None or sequence.ended or sequence.closed is not None:
+            return
+        if sequence.busy:
+            sequence.closed = no_start((sequence.running or sequence.queue[-1]).request)
+        else:
+            self._dismiss(sequence)
+
+    def drain(self) -> list[Entry]:
+        """See `core.Scheduler`."""
+        self._settle_finished(0)
+        taken = [refusal.entry for refusal in self._refusals] + list(self._queued)
+        self._refusals.clear()
+        self._queued.clear()
+        self._backlog.clear()
+        for sequence in list(self._known.values()):
+            sequence.queue.clear()
+            if sequence.seat >= 0:
+                self._changed(sequence)
+            elif not sequence.running:
+                self._forget(sequence)
+        return taken
+
+    def free(self) -> bool:
+        """An instance is idle."""
+        return bool(self._instances.idle)
+
+    def pending(self) -> int:
+        """See `core.Scheduler`."""
+        return len(self._queued) + len(self._refusals)
+
+    # ---- coming ---------------------------------------------------------------------------------------------------
+
+    def _name(self, request: InferRequest) -> None:
+        """An iterative model's requests without an id get one of their own."""
+        if not self._batching.iterative:
+            raise InvalidArgument(
+                f"inference request to model '{request.model_name}' must specify a non-zero or non-empty correlation ID"
+            )
+        self._generated_id += 1
+        while self._generated_id in self._known:
+            self._generated_id += 1
+        request.correlation_id = self._generated_id
+        request.flags = SEQUENCE_START
+
+    def _sequence_of(self, request: InferRequest) -> Sequence:
+        """The sequence that a request starts or goes on with."""
+        sequence = self._known.get(request.correlation_id)
+        if not request.flags & SEQUENCE_START:
+            if sequence is None or sequence.ended:
+                raise no_start(request)
+            if sequence.closed is not None:
+                raise type(sequence.closed)(sequence.closed.message)
+            return sequence
+        if self._stopping:
+            raise Unavailable(
+                f"{label(request)}Server is stopping, scheduler for model has stopped accepting new inference requests"
+            )
+        if sequence is None:
+            sequence = self._known[request.correlation_id] = Sequence(request.correlation_id)
+        elif sequence.closed is None and not sequence.ended:
+            text = "sequence %s of model '%s' starts again before it ended: it goes on from the new start"
+            log.warning(text, request.correlation_id, request.model_name)
+        sequence.closed = None
+        return sequence
+
+    def _wait_for_seat(self, sequence: Sequence, request: InferRequest, now_ns: int) -> None:
+        if sequence not in self._backlog:
+            self._backlog[sequence] = None
+            self._fill_seats()
+        if request.timeout_us and sequence.seat < 0:
+            expires_ns = now_ns + request.timeout_us * 1000
+            sequence.expires_ns = min(sequence.expires_ns or expires_ns, expires_ns)
+            self._clocks.set(sequence, sequence.expires_ns, len(self._known))
+
+    def _fill_seats(self) -> None:
+        while self._backlog:
+            sequence = next(iter(self._backlog))
+            place = self._seats.take(sequence)
+            if place is None:
+                return
+            del self._backlog[sequence]
+            sequence.instance, sequence.seat = place
+            sequence.expires_ns = 0
+            self._changed(sequence)
+
+    # ---- running --------------------------------------------------------------------------------------------------
+
+    def _run(self, instance: int, sequences: list[Sequence], in_place: bool) -> Run:
+        """The heads of these sequences' queues as one batch."""
+        self._running[instance] = sequences
+        entries = []
+        for sequence in sequences:
+            entry = sequence.running = sequence.queue.popleft()
+            sequence.offered = None
+            del self._queued[entry]
+            entries.append(entry)
+        return Run(instance, entries, [sequence.seat for sequence in sequences], in_place)
+
+    def _settle_finished(self, now_ns: int) -> None:
+        """Sequences whose request ran go on, or leave."""
+        finished, self._finished = self._finished, []
+        for sequence in finished:
+            entry, sequence.running = sequence.running, None
+            if sequence.seat < 0 or entry is None:
+                continue
+            if now_ns:
+                self._touch(sequence, now_ns)
+            again = bool(sequence.queue) and sequence.queue[0] is entry
+            over = not again and (ends(entry) or self._batching.iterative)
+            if sequence.queue and not (over and (self._backlog or sequence.instance in self._retiring)):
+                self._changed(sequence)
+            elif sequence.queue:  # the next sequence of this id waits for its turn as others do
+                self._unseat(sequence)
+                self._backlog[sequence] = None
+            elif over or sequence.closed is not None:
+                self._unseat(sequence)
+                if sequence.closed is None:
+                    self._forget(sequence)
+            else:
+                self._changed(sequence)
+        if finished:
+            self._fill_seats()
+
+    # ---- leaving --------------------------------------------------------------------------------------------------
+
+    def _unseat(self, sequence: Sequence) -> None:
+        self._left(sequence)
+        instance = sequence.instance
+        self._seats.give_back(instance, sequence.seat)
+        sequence.instance = sequence.seat = -1
+        if self._retiring:
+            self._remove_if_empty(instance)
+
+    def _forget(self, sequence: Sequence) -> None:
+        if self._known.get(sequence.id) is sequence:
+            del self._known[sequence.id]
+
+    def _dismiss(self, sequence: Sequence) -> None:
+        """A sequence of which nothing waits or runs leaves."""
+        if sequence.seat >= 0:
+            self._unseat(sequence)
+        self._forget(sequence)
+        self._fill_seats()
+
+    def _refuse(self, entry: Entry, error: EdgeServeError) -> None:
+        del self._queued[entry]
+        self._refusals.append(Refuse(entry, error))
+
+    def _break(self, sequence: Sequence, entry: Entry, error: EdgeServeError) -> None:
+        """Take out a waiting entry, and refuse all that belongs to the same start, also what is still to come."""
+        last = sequence.queue[-1]
+        taken = sequence.cut(entry)
+        if taken[-1] is last and not sequence.ended:
+            sequence.closed = error
+        del self._queued[entry]
+        for other in taken:
+            if other is not entry:
+                self._refuse(other, error)
+        self._after_cut(sequence)
+
+    def _after_cut(self, sequence: Sequence) -> None:
+        if sequence.seat >= 0:
+            self._changed(sequence)
+            if sequence.busy:
+                return
+            self._unseat(sequence)
+        elif not sequence.queue:
+            del self._backlog[sequence]
+            sequence.expires_ns = 0
+        if not sequence.busy and sequence.closed is None:
+            self._forget(sequence)
+        self._fill_seats()
+
+    # ---- clocks ---------------------------------------------------------------------------------------------------
+
+    def _look_at_clock(self, now_ns: int) -> None:
+        if self._finished:
+            self._settle_finished(now_ns)
+        while (ringing := self._clocks.ring(now_ns)) is not None:
+            self._expire(ringing, now_ns)
+        while now_ns >= self._idle_from_ns:
+            first = next(iter(self._known.values()), None)
+            self._idle_from_ns = (now_ns if first is None else first.used_ns) + self._idle_ns
+            if first is None or now_ns < self._idle_from_ns:
+                return
+            if first.busy:
+                self._touch(first, now_ns)
+            else:
+                self._dismiss(first)
+
+    def _touch(self, sequence: Sequence, now_ns: int) -> None:
+        sequence.used_ns = now_ns
+        self._known.move_to_end(sequence.id)
+
+    def _expire(self, sequence: Sequence, now_ns: int) -> None:
+        if sequence.seat < 0 and 0 < sequence.expires_ns <= now_ns:
+            for entry in list(sequence.queue):
+                self._refuse(entry, sequence_expired())
+            sequence.queue.clear()
+            self._after_cut(sequence)
+        while late := next((e for e in sequence.queue if 0 < e.request.deadline_ns <= now_ns), None):
+            error = Unavailable(f"{label(late.request)}Request deadline expired: not started within its 'timeout-ms'")
+            self._break(sequence, late, sequence_expired())
+            self._refusals.append(Refuse(late, error))
+        following_ns = sequence.next_deadline_ns()
+        if following_ns:
+            self._clocks.set(sequence, following_ns, len(self._known))
+
+    # ---- invariants -----------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        self._instances._check()
+        self._seats._check()
+        assert all(self._seats.at(instance) for instance in self._retiring), "an empty instance is kept"
+        seated = {sequence: (instance, seat) for instance, seat, sequence in self._seats}
+        sequences = set(self._known.values())
+        assert seated.keys() | self._backlog.keys() <= sequences, "a seat is held by nobody"
+        assert not seated.keys() & self._backlog.keys()
+        waiting = {entry: sequence for sequence in sequences for entry in sequence.queue}
+        assert waiting == self._queued
+        finishing = set(self._finished)
+        for sequence in sequences:
+            assert self._known[sequence.id] is sequence
+            assert (sequence.instance, sequence.seat) == seated.get(sequence, (-1, -1))
+            assert (sequence in self._backlog) == (sequence.seat < 0 and bool(sequence.queue))
+            assert sequence.seat >= 0 or sequence.busy or sequence.closed is not None
+            if sequence.running is not None and sequence not in finishing:
+                assert sequence in self._running[sequence.instance]
+            if sequence.seat < 0 and sequence.queue:
+                assert starts(sequence.queue[0]), "a sequence would begin in its middle"
+            if sequence.closed is not None:
+                assert not sequence.ended
+            deadline_ns = sequence.next_deadline_ns()
+            assert not deadline_ns or 0 < sequence.clock_ns <= deadline_ns
+            assert sequence.used_ns + self._idle_ns >= self._idle_from_ns

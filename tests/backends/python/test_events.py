@@ -1,0 +1,113 @@
+"""When the event loop of a model is at rest: only then is the host told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from edge_serve.backends.python.events import EventLoop
+from tests.backends.hosting import RecordingHost, installed
+
+
+class Host(RecordingHost):
+    """Counts how often it was told; it did not take notice the first `deaf` times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = threading.Event()
+        self.times = 0
+        self.deaf = 0
+
+    def rests(self, still: Callable[[], bool]) -> bool:
+        if still():
+            self.times += 1
+            if self.times <= self.deaf:
+                return False
+            self.told.set()
+        return True
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with installed(made := Host()):
+        yield made
+
+
+@pytest.fixture
+def events() -> Iterator[EventLoop]:
+    made = EventLoop("m_0_0")
+    yield made
+    made.close()
+
+
+async def woken_once_told(host: Host) -> str:
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    threading.Thread(target=lambda: (host.told.wait(), loop.call_soon_threadsafe(woken.set))).start()
+    await woken.wait()
+    return "woken"
+
+
+def test_a_loop_that_only_another_thread_can_wake_is_at_rest(host: Host, events: EventLoop) -> None:
+    assert events.run(woken_once_told(host), alone=True) == "woken"
+    assert host.times == 1
+
+
+def test_a_host_that_could_not_know_it_is_told_again(host: Host, events: EventLoop) -> None:
+    """A thread that ends a moment later, such as that of a load, might have woken the loop."""
+    host.deaf = 2
+    assert events.run(woken_once_told(host), alone=True) == "woken"
+    assert host.times == 3
+
+
+def test_a_timer_is_no_rest(host: Host, events: EventLoop) -> None:
+    events.run(asyncio.sleep(0.1), alone=True)
+    assert host.times == 0
+
+
+def test_nor_is_a_socket(host: Host, events: EventLoop) -> None:
+    async def wait() -> bytes:
+        near, far = socket.socketpair()
+        with near, far:
+            near.setblocking(False)
+            threading.Timer(0.1, far.send, (b"x",)).start()
+            return await asyncio.get_running_loop().sock_recv(near, 1)
+
+    assert events.run(wait(), alone=True) == b"x"
+    assert host.times == 0
+
+
+def test_nor_is_a_loop_that_nobody_waits_for(host: Host, events: EventLoop) -> None:
+    async def wait() -> None:
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        threading.Timer(0.1, loop.call_soon_threadsafe, (woken.set,)).start()
+        await woken.wait()
+
+    events.run(wait())
+    assert host.times == 0
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Of another kind."""
+
+
+class _Policy(asyncio.DefaultEventLoopPolicy):
+    """As a model may install one."""
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return _Loop()
+
+
+def test_a_model_may_choose_another_kind_of_loop(events: EventLoop) -> None:
+    async def kind() -> type[object]:
+        return type(asyncio.get_running_loop())
+
+    before = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(_Policy())
+    try:
+        assert events.run(kind(), alone=True) is _Loop
+    finally:
+        asyncio.set_event_loop_policy(before)

@@ -1,0 +1,323 @@
+"""The module that models import: its helpers, logger, metrics, and the repository functions. Texts as Triton 2.51's."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_serve.backends import host
+from edge_serve.backends.python.api.errors import TritonError, TritonModelException
+from edge_serve.backends.python.api.metrics import MetricFamily, MetricKind
+from edge_serve.backends.python.api.response import InferenceResponse
+from edge_serve.backends.python.model import UTILS_DIRECTORY
+from edge_serve.errors import Internal
+from tests.backends.hosting import RecordingHost, installed
+
+#: dir() of the module in Triton 2.51 and 2.73, without names that start with an underscore
+TRITONS_NAMES = """
+    InferenceRequest InferenceResponse Logger MetricFamily ModelConfig PreferredMemory TRITONSERVER_MEMORY_CPU
+    TRITONSERVER_MEMORY_GPU TRITONSERVER_REQUEST_FLAG_SEQUENCE_END TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
+    TRITONSERVER_REQUEST_RELEASE_ALL TRITONSERVER_REQUEST_RELEASE_RESCHEDULE TRITONSERVER_RESPONSE_COMPLETE_FINAL
+    TRITON_STRING_TO_NUMPY Tensor TritonError TritonModelException deserialize_bytes_tensor
+    get_input_config_by_name get_input_tensor_by_name get_model_dir get_output_config_by_name
+    get_output_tensor_by_name is_model_ready json load_model np numpy_to_triton_type serialize_byte_tensor struct
+    triton_string_to_numpy triton_to_numpy_type unload_model using_decoupled_model_transaction_policy
+"""
+
+
+@pytest.fixture
+def recorded() -> Iterator[RecordingHost]:
+    with installed(made := RecordingHost()):
+        yield made
+
+
+@pytest.fixture
+def pb_utils(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(UTILS_DIRECTORY))
+    return importlib.import_module("triton_python_backend_utils")
+
+
+def test_the_names_of_tritons_module_are_there(pb_utils: ModuleType) -> None:
+    assert set(TRITONS_NAMES.split()) - set(dir(pb_utils)) == set()
+    inner = importlib.import_module("c_python_backend_utils")
+    assert inner.Tensor is pb_utils.Tensor
+    for name in ("InferenceResponseSender", "InferenceTrace", "MetricKind", "MemoryType", "ResponseIterator", "Metric"):
+        assert getattr(inner, name).__module__ == "c_python_backend_utils"
+    sys.modules.pop("c_python_backend_utils")
+
+
+def test_type_maps(pb_utils: ModuleType) -> None:
+    assert pb_utils.triton_string_to_numpy("TYPE_FP16") is np.float16
+    assert pb_utils.triton_string_to_numpy("TYPE_STRING") is np.object_
+    assert pb_utils.triton_string_to_numpy("TYPE_BOOL") is bool
+    assert "TYPE_BF16" not in pb_utils.TRITON_STRING_TO_NUMPY
+    for kind in (np.bool_, np.uint8, np.uint64, np.int8, np.int32, np.float16, np.float64):
+        assert pb_utils.triton_to_numpy_type(pb_utils.numpy_to_triton_type(kind)) == kind
+    assert pb_utils.numpy_to_triton_type(np.object_) == pb_utils.numpy_to_triton_type(np.bytes_) == 13
+    assert pb_utils.numpy_to_triton_type(np.complex64) is None
+    assert pb_utils.triton_to_numpy_type(14) is None
+
+
+def test_serialized_strings(pb_utils: ModuleType) -> None:
+    data = pb_utils.serialize_byte_tensor(np.array([[b"ab", ""], [7, None]], object))
+    assert data == b"\x02\0\0\0ab" + b"\0\0\0\0" + b"\x01\0\0\x007" + b"\x04\0\0\0None"
+    assert pb_utils.deserialize_bytes_tensor(data).tolist() == [b"ab", b"", b"7", b"None"]
+    assert pb_utils.serialize_byte_tensor(np.array([], object)) == ()
+    assert pb_utils.serialize_byte_tensor(np.array([1])) is None
+    with pytest.raises(pb_utils.struct.error):
+        pb_utils.deserialize_bytes_tensor(b"\x01\0\0\0")
+
+
+def test_config_helpers(pb_utils: ModuleType) -> None:
+    config: dict[str, Any] = {"input": [{"name": "A"}, {"name": "B"}], "output": [{"name": "C"}]}
+    assert pb_utils.get_input_config_by_name(config, "B") == {"name": "B"}
+    assert pb_utils.get_output_config_by_name(config, "C") == {"name": "C"}
+    assert pb_utils.get_input_config_by_name(config, "C") is None
+    assert pb_utils.get_output_config_by_name({}, "C") is None
+    assert not pb_utils.using_decoupled_model_transaction_policy(config)
+    assert pb_utils.using_decoupled_model_transaction_policy({"model_transaction_policy": {"decoupled": True}})
+
+
+def test_tensor_helpers(pb_utils: ModuleType) -> None:
+    tensor = pb_utils.Tensor("A", np.zeros(1))
+    request = pb_utils.InferenceRequest(model_name="m", requested_output_names=["Y"], inputs=[tensor])
+    assert pb_utils.get_input_tensor_by_name(request, "A") is tensor
+    assert pb_utils.get_input_tensor_by_name(request, "B") is None
+    assert pb_utils.get_output_tensor_by_name(InferenceResponse([tensor]), "A") is tensor
+    assert pb_utils.get_output_tensor_by_name(InferenceResponse([tensor]), "B") is None
+
+
+def test_preferred_memory(pb_utils: ModuleType) -> None:
+    pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, 1)
+    with pytest.raises(TypeError):
+        pb_utils.PreferredMemory(5)
+
+
+# -- responses and errors
+
+
+@pytest.mark.parametrize(("tensors", "error"), [([None], TritonModelException), ([5], TypeError)])
+def test_what_is_no_response(tensors: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        InferenceResponse(tensors)
+
+
+def test_response_parameters_are_json() -> None:
+    assert InferenceResponse([], parameters={"a": 1, "b": True}).parameters() == '{"a": 1, "b": true}'
+    with pytest.raises(TritonModelException, match="found type <class 'list'>"):
+        InferenceResponse([], parameters={"a": [1]})  # type: ignore[dict-item]  # the point
+
+
+def test_triton_error() -> None:
+    error = TritonError("m", TritonError.NOT_FOUND)
+    assert (error.message(), error.code(), TritonError("m").code()) == ("m", 2, TritonError.INTERNAL)
+    for arguments in ((None,), ("m", 999)):
+        with pytest.raises(TypeError):
+            TritonError(*arguments)
+
+
+# -- logger
+
+
+def test_log_lines_reach_the_host(pb_utils: ModuleType, recorded: RecordingHost) -> None:
+    logger = pb_utils.Logger
+    logger.log("plain")
+    logger.log("warned", logger.WARNING)
+    logger.log("level", level=logger.LogLevel.ERROR)
+    logger.log_info("i")
+    logger.log_warn("w")
+    logger.log_error("e")
+    logger.log_verbose("v")
+    assert recorded.lines == [
+        ("INFO", "plain"), ("WARNING", "warned"), ("ERROR", "level"), ("INFO", "i"), ("WARNING", "w"), ("ERROR", "e"),
+        ("VERBOSE", "v"),
+    ]  # fmt: skip
+    with pytest.raises(TypeError):
+        logger.log_info(5)
+    with pytest.raises(TypeError):
+        logger.log("x", 5)
+
+
+# -- metrics
+
+
+def test_changes_of_metrics_reach_the_host(recorded: RecordingHost) -> None:
+    counter = MetricFamily(name="test_c", description="d", kind=MetricFamily.COUNTER)
+    one = counter.Metric(labels={"a": "b"})
+    one.increment(2.5)
+    again = MetricFamily("test_c", "other words", MetricKind.COUNTER)
+    same = again.Metric(labels={"a": "b"})
+    same.increment(1)
+    assert one.value() == same.value() == 3.5
+    gauge = MetricFamily("test_g", "d", MetricFamily.GAUGE)
+    level = gauge.Metric()
+    level.set(4)
+    level.increment(-1)
+    assert level.value() == 3
+    del one, same, level
+    assert [(u.name, u.kind, dict(u.labels), u.operation, u.value) for u in recorded.updates] == [
+        ("test_c", "counter", {"a": "b"}, "create", 0),
+        ("test_c", "counter", {"a": "b"}, "increment", 2.5),
+        ("test_c", "counter", {"a": "b"}, "increment", 1),
+        ("test_g", "gauge", {}, "create", 0),
+        ("test_g", "gauge", {}, "set", 4),
+        ("test_g", "gauge", {}, "increment", -1),
+        ("test_c", "counter", {"a": "b"}, "remove", 0),
+        ("test_g", "gauge", {}, "remove", 0),
+    ]
+
+
+def test_a_series_is_of_no_use_after_its_family(recorded: RecordingHost) -> None:
+    for kind, use in ((MetricKind.COUNTER, "increment"), (MetricKind.GAUGE, "set"), (MetricKind.GAUGE, "value")):
+        family = MetricFamily(f"gone_{kind.name}", "d", kind)
+        series = family.Metric()
+        del family
+        with pytest.raises(TritonModelException, match="the corresponding 'MetricFamily' has been deleted"):
+            getattr(series, use)(*([1.0] if use != "value" else []))
+
+
+def test_a_histogram_is_observed(recorded: RecordingHost) -> None:
+    family = MetricFamily("test_h", "d", MetricFamily.HISTOGRAM)
+    metric = family.Metric(labels={}, buckets=[1, 2.5])
+    metric.observe(2)
+    assert [(u.operation, u.value, u.bounds) for u in recorded.updates] == [
+        ("create", 0, (1.0, 2.5)),
+        ("observe", 2, (1.0, 2.5)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "value", "text"),
+    [
+        (
+            MetricKind.COUNTER,
+            "increment",
+            -1,
+            "Failed to increment metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically "
+            "by non-negative values.",
+        ),
+        (
+            MetricKind.COUNTER,
+            "set",
+            1,
+            "Failed to set metric value: TRITONSERVER_METRIC_KIND_COUNTER does not support Set",
+        ),
+        (
+            MetricKind.GAUGE,
+            "observe",
+            1,
+            "Failed to observe metric value: TRITONSERVER_METRIC_KIND_GAUGE does not support Observe",
+        ),
+        (
+            MetricKind.HISTOGRAM,
+            "increment",
+            1,
+            "Failed to increment metric value: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Increment",
+        ),
+    ],
+)
+def test_operations_that_a_kind_lacks(
+    recorded: RecordingHost, kind: MetricKind, method: str, value: float, text: str
+) -> None:
+    family = MetricFamily(f"test_{kind.name}_{method}", "d", kind)
+    metric = family.Metric(buckets=[1] if kind is MetricKind.HISTOGRAM else None)
+    with pytest.raises(TritonModelException) as caught:
+        getattr(metric, method)(value)
+    assert str(caught.value) == text
+    with pytest.raises(TypeError):
+        getattr(metric, method)("1")
+
+
+def test_a_histogram_has_no_value(recorded: RecordingHost) -> None:
+    family = MetricFamily("test_v", "d", MetricFamily.HISTOGRAM)
+    with pytest.raises(TritonModelException, match="does not support Value"):
+        family.Metric(buckets=[1]).value()
+
+
+def test_faulty_families_and_series(recorded: RecordingHost) -> None:
+    counter = MetricFamily("test_f", "d", MetricFamily.COUNTER)
+    histogram = MetricFamily("test_fh", "d", MetricFamily.HISTOGRAM)
+    faults: list[tuple[Callable[[], object], str]] = [
+        (lambda: MetricFamily("test_f", "d", MetricFamily.GAUGE), "Family name already exists with different type"),
+        (lambda: MetricFamily("test f", "d", MetricFamily.GAUGE), "Invalid metric name"),
+        (lambda: counter.Metric(labels={"a": 1}), "attempt to access JSON non-string as string"),  # type: ignore[dict-item]
+        (lambda: counter.Metric(labels=5), "Labels must be a dictionary."),  # type: ignore[arg-type]
+        (lambda: counter.Metric(buckets=[1]), "Unexpected buckets found."),
+        (lambda: histogram.Metric(), "Missing required buckets."),
+        (lambda: histogram.Metric(buckets=[2, 1]), "Bucket Boundaries must be strictly sorted"),
+    ]
+    for make, text in faults:
+        with pytest.raises(TritonModelException, match=text):
+            make()
+    with pytest.raises(TypeError):
+        MetricFamily("test_f", "d", 0)  # type: ignore[arg-type]  # the point
+
+
+# -- the repository
+
+
+class Repository(host.Alone):
+    """Remembers what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        self.asked.append((name, config, files))
+        if name == "bad":
+            raise Internal("failed to load 'bad', failed to poll from model repository")
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        self.asked.append((name, unload_dependents))
+
+    def is_model_ready(self, name: str, version: str) -> bool:
+        return (name, version) == ("m", "2")
+
+
+def test_models_are_loaded_and_unloaded(pb_utils: ModuleType) -> None:
+    with installed(repository := Repository()):
+        pb_utils.load_model("m", config="{}", files={"file:1/model.py": b""})
+        pb_utils.unload_model("m", unload_dependents=True)
+        assert pb_utils.is_model_ready("m", "2")
+        assert not pb_utils.is_model_ready("m")
+        with pytest.raises(TritonModelException) as caught:
+            pb_utils.load_model(model_name="bad")
+    assert repository.asked[:2] == [("m", "{}", {"file:1/model.py": b""}), ("m", True)]
+    assert str(caught.value) == ("Failed to load model: failed to load 'bad', failed to poll from model repository")
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "text"),
+    [
+        (
+            "load_model",
+            ("m", "", 5),
+            "failed to load model 'm', files should be a dictionary of file paths and file contents",
+        ),
+        (
+            "is_model_ready",
+            ("m", "x"),
+            "Failed to check model readiness: failed to get model version from specified version string 'x' "
+            "(details: stol), version should be an integral value > 0",
+        ),
+        ("load_model", ("m",), f"Failed to load model: model 'm' cannot be loaded: {host.NO_SERVER}"),
+        ("unload_model", ("m",), f"Failed to unload model: model 'm' cannot be unloaded: {host.NO_SERVER}"),
+    ],
+)
+def test_what_the_repository_functions_refuse(
+    pb_utils: ModuleType, function: str, arguments: tuple[Any, ...], text: str
+) -> None:
+    with pytest.raises(TritonModelException) as caught:
+        getattr(pb_utils, function)(*arguments)
+    assert str(caught.value) == text
+
+
+def test_without_a_worker_log_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    host.log("INFO", "hello")
+    assert capsys.readouterr().err == "INFO hello\n"

@@ -1,0 +1,168 @@
+"""ModelConfig <-> Triton's JSON."""
+
+from __future__ import annotations
+
+import json
+
+import orjson
+import pytest
+
+from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
+from edge_serve.config.model.model_config_pb2 import ModelConfig, ModelInstanceGroup, ModelQueuePolicy
+from edge_serve.config.model.text import parse_model_config
+from edge_serve.errors import InvalidArgument
+
+
+def test_prints_defaults_but_not_absent_messages() -> None:
+    document = model_config_to_json(parse_model_config('name: "m" input { name: "x" dims: [ 4 ] }'))
+
+    assert document["max_batch_size"] == 0
+    assert document["parameters"] == {}
+    assert document["input"][0]["format"] == "FORMAT_NONE"
+    assert "reshape" not in document["input"][0]
+    assert "dynamic_batching" not in document
+
+
+def test_fields_stand_in_the_order_of_the_proto() -> None:
+    text = """
+    name: "m" backend: "python"
+    input { name: "x" dims: [ 4 ] data_type: TYPE_FP32 optional: true }
+    dynamic_batching { default_queue_policy { max_queue_size: 10 timeout_action: REJECT } }
+    """
+    document = model_config_to_json(parse_model_config(text))
+
+    assert list(document)[:3] == ["name", "platform", "backend"]
+    assert list(document["input"][0])[:4] == ["name", "data_type", "format", "dims"]
+    assert list(document["dynamic_batching"]["default_queue_policy"]) == [
+        "timeout_action",
+        "default_timeout_microseconds",
+        "allow_timeout_override",
+        "max_queue_size",
+    ]
+
+
+def test_long_integers_are_numbers_except_where_triton_forgot_them() -> None:
+    text = """
+    input { dims: [ 9007199254740993 ] reshape { shape: [ 2 ] } }
+    version_policy { specific { versions: [ 1, 3 ] } }
+    instance_group { secondary_devices { device_id: 7 } }
+    optimization { cuda { graph_spec { input { key: "x" value { dim: [ 5 ] } } } } }
+    model_warmup { inputs { key: "x" value { dims: [ 6 ] } } }
+    dynamic_batching {
+      max_queue_delay_microseconds: 100
+      priority_queue_policy { key: 2 value { default_timeout_microseconds: 18446744073709551615 } }
+    }
+    """
+    document = model_config_to_json(parse_model_config(text))
+
+    assert document["input"][0]["dims"] == [9007199254740993]
+    assert document["input"][0]["reshape"]["shape"] == [2]
+    assert document["version_policy"] == {"specific": {"versions": [1, 3]}}
+    assert document["model_warmup"][0]["inputs"]["x"]["dims"] == [6]
+    assert document["dynamic_batching"]["max_queue_delay_microseconds"] == 100
+    assert document["dynamic_batching"]["priority_queue_policy"]["2"]["default_timeout_microseconds"] == 2**64 - 1
+    assert document["instance_group"][0]["secondary_devices"][0]["device_id"] == "7"
+    assert document["optimization"]["cuda"]["graph_spec"][0]["input"]["x"]["dim"] == ["5"]
+
+
+def test_states_keep_their_initial_dims_as_strings() -> None:
+    text = "sequence_batching { state { dims: [ 1 ] initial_state { dims: [ 1 ] zero_data: true } } }"
+    state = model_config_to_json(parse_model_config(text))["sequence_batching"]["state"][0]
+
+    assert state["dims"] == [1]
+    assert state["initial_state"][0]["dims"] == ["1"]
+
+
+def test_a_limit_on_ensemble_requests_is_printed_only_when_set() -> None:
+    without = model_config_to_json(parse_model_config("ensemble_scheduling { step { model_version: -1 } }"))
+    limited = model_config_to_json(parse_model_config("ensemble_scheduling { max_inflight_requests: 3 }"))
+
+    assert without["ensemble_scheduling"]["step"][0]["model_version"] == -1
+    assert "max_inflight_requests" not in without["ensemble_scheduling"]
+    assert limited["ensemble_scheduling"]["max_inflight_requests"] == 3
+
+
+def test_result_is_plain_json() -> None:
+    config = parse_model_config("model_metrics { metric_control { histogram_options { buckets: [ 1, 1.5, inf ] } } }")
+    document = model_config_to_json(config)
+
+    assert json.loads(orjson.dumps(document)) == document
+    assert model_config_from_json(orjson.dumps(document)) == config
+
+
+@pytest.mark.parametrize("kind", ["kind_cpu", "KIND_CPU", "Kind_Cpu", "kind-cpu", 2])
+def test_enums_in_any_case_and_by_number(kind: object) -> None:
+    config = model_config_from_json(json.dumps({"instance_group": [{"kind": kind}]}))
+
+    assert config == parse_model_config("instance_group { kind: KIND_CPU }")
+
+
+def test_enums_inside_maps_and_quoted_integers() -> None:
+    document = {
+        "max_batch_size": "4",
+        "input": [{"dims": ["1", 2]}],
+        "dynamic_batching": {"priority_queue_policy": {"1": {"timeout_action": "delay"}}},
+    }
+    config = model_config_from_json(document)
+
+    assert (config.max_batch_size, list(config.input[0].dims)) == (4, [1, 2])
+    assert config.dynamic_batching.priority_queue_policy[1].timeout_action == ModelQueuePolicy.DELAY
+
+
+def test_a_repeated_field_takes_its_only_value_without_a_list() -> None:
+    document = {"instance_group": {"count": 2, "kind": "kind_cpu"}, "input": {"name": "X", "dims": 3}}
+    config = model_config_from_json(document)
+
+    assert [(group.count, group.kind) for group in config.instance_group] == [(2, ModelInstanceGroup.KIND_CPU)]
+    assert [(tensor.name, list(tensor.dims)) for tensor in config.input] == [("X", [3])]
+
+
+def test_argument_is_left_alone() -> None:
+    document = {"instance_group": [{"kind": "kind_cpu"}]}
+    model_config_from_json(document)
+
+    assert document == {"instance_group": [{"kind": "kind_cpu"}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not JSON"),
+        ("[]", "found a JSON list, expected an object"),
+        ("null", "expected an object"),
+        ('{"no_such_field": 1}', "unknown field 'no_such_field' in ModelConfig"),
+        ('{"input": [{"nme": "x"}]}', "did you mean 'name'?"),
+        ('{"input": [{"data_type": "TYPE_INT33"}]}', "TYPE_INT33"),
+        ('{"input": "x"}', "input"),
+        ('{"parameters": [1]}', "parameters"),
+        ('{"name": 1}', "name"),
+        ('{"max_batch_size": 1.5}', "Couldn't parse integer: 1.5"),
+        ('{"max_batch_size": 99999999999}', "99999999999"),
+        ('{"dynamic_batching": {}, "sequence_batching": {}}', "oneof"),
+        ('{"input": ' + "[" * 100_000 + "]" * 100_000 + "}", ""),
+    ],
+)
+def test_refuses(text: str, said: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        model_config_from_json(text)
+
+    assert said in caught.value.message
+
+
+def test_empty_object_is_an_empty_configuration() -> None:
+    assert model_config_from_json(b"{}") == ModelConfig()
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"a" * 100_000: 1},
+        {"input": [{"data_type": "T" * 100_000}]},
+        {"input": [["x" * 100_000]]},
+    ],
+)
+def test_what_is_quoted_is_cut(document: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        model_config_from_json(document)
+    assert len(caught.value.message) < 700
+    assert "..." in caught.value.message
