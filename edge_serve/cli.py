@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from edge_serve import log
 from edge_serve.commands import help as texts
 from edge_serve.config.settings.programs import EDGE_SERVE, TRITONSERVER, Program, program_of
 from edge_serve.config.settings.server import ServerConfig, parse_argv, usage
 from edge_serve.config.settings.table import BadSetting
+from edge_serve.observe.log import log
 
 #: exit statuses of what Ctrl-C and a closed pipe have ended, as shells count
 INTERRUPTED, BROKEN_PIPE = 130, 141
@@ -93,7 +93,7 @@ def _configure_log(config: ServerConfig) -> log.LogControl:
     )
     journal = None
     if "JOURNAL_STREAM" in os.environ and not config.given & {"log_file", "log_format"}:
-        from edge_serve.journal.handler import find_journal
+        from edge_serve.observe.log.handler import find_journal
 
         journal = find_journal(os.environ)
     control = log.configure(config.log_format, levels, file=config.log_file, journal=journal)
@@ -113,7 +113,7 @@ def _check_config(arguments: Sequence[str]) -> int:
     if "--help" in arguments or "-h" in arguments:
         print(texts.CHECK_CONFIG, end="")
         return 0
-    from edge_serve import check_config
+    from edge_serve.check import config as check_config
 
     return check_config.run(arguments, os.environ)
 
@@ -126,13 +126,13 @@ def _init(arguments: Sequence[str]) -> int:
 
 
 def _status(arguments: Sequence[str]) -> int:
-    from edge_serve.status import command
+    from edge_serve.observe.status import command
 
     return command.status(arguments)
 
 
 def _top(arguments: Sequence[str]) -> int:
-    from edge_serve.status import command
+    from edge_serve.observe.status import command
 
     return command.top(arguments)
 
@@ -144,7 +144,7 @@ def _doctor(arguments: Sequence[str]) -> int:
 
 
 def _safe_mode(arguments: Sequence[str]) -> int:
-    from edge_serve.systemd.command import safe_mode
+    from edge_serve.supervision.command import safe_mode
 
     return safe_mode(arguments, os.environ)
 

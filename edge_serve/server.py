@@ -27,15 +27,12 @@ from edge_serve.aio.turns import gathered
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.model.layout import advice_on_repository
 from edge_serve.config.settings.server import ServerConfig
-from edge_serve.doors import Guards, quarter_of_memory, raise_file_limit
+from edge_serve.door_settings import Guards, quarter_of_memory, raise_file_limit
 from edge_serve.draining import DrainReport
-from edge_serve.entrance import WAIT_BEFORE_DOORS, Entrance, Source
 from edge_serve.errors import EdgeServeError
-from edge_serve.log import LogControl
-from edge_serve.messages.about import DISPLAY, about
+from edge_serve.frontends import WAIT_BEFORE_DOORS, Entrance, Source
+from edge_serve.messages.log_fields import DISPLAY, about
 from edge_serve.messages.settings import TRACE_LEVELS, TraceSettings
-from edge_serve.metrics.custom import CustomMetrics
-from edge_serve.metrics.options import parse_options
 from edge_serve.models.control.poller import Poller
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.extras.calls import Calls
@@ -46,16 +43,19 @@ from edge_serve.models.load.memory import Memory
 from edge_serve.models.repository.names import shown
 from edge_serve.models.repository.repository import Repository, plain_name
 from edge_serve.models.versions.busy_versions import listed
+from edge_serve.observe.log.log import LogControl
+from edge_serve.observe.metrics.custom import CustomMetrics
+from edge_serve.observe.metrics.options import parse_options
+from edge_serve.observe.status.collect import Collector, Rooms
+from edge_serve.observe.status.probe import Probe
+from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.scheduling.rate_limiter import RateLimiter
 from edge_serve.service import Service, ServiceOptions
-from edge_serve.status.collect import Collector, Rooms
-from edge_serve.status.probe import Probe
+from edge_serve.supervision.safe_mode import CrashWatch
 from edge_serve.supervision.self_inference import SelfInference
+from edge_serve.supervision.supervisor import Supervisor, Watched
 from edge_serve.systemd import notify
 from edge_serve.systemd.activation import inherit
-from edge_serve.systemd.safe_mode import CrashWatch
-from edge_serve.systemd.supervisor import Supervisor, Watched
-from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.door.listeners import advice_on_listening
 from edge_serve.workers.codec.codec import Codec
 from edge_serve.workers.front.free_cores import Neighbours

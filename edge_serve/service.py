@@ -37,8 +37,8 @@ from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
 from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.models.versions.served import Served
+from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.inference.validate import validate
-from edge_serve.tracing.tracing import Tracing
 from edge_serve.workers.memory.regions import Regions
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ TRITON_VERSION = "2.51.0"
 
 Done = Callable[["EdgeServeError | None"], None]
 OnIndex = Callable[["list[IndexEntry] | EdgeServeError"], None]
-#: called with the status document (status/collect.py)
+#: called with the status document (observe/status/collect.py)
 OnStatus = Callable[[dict[str, Any]], None]
 OnReload = Callable[["list[Reloaded] | EdgeServeError"], None]
 

@@ -18,19 +18,29 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = "edge_serve"
 
-#: room -> layer; a room is a package or a single file of edge_serve/
+#: room -> layer; a room is a package or a single file of edge_serve/, or a folder of observe/
 LAYERS = {
-    "errors": 0, "clock": 0, "tensors": 0, "ragged": 0, "protoc": 0, "messages": 0, "files": 0, "aio": 0,
-    "config": 1, "protocol": 1, "metrics": 1, "tracing": 1, "access": 1,
+    "errors": 0, "clock": 0, "protoc": 0, "messages": 0, "files": 0, "aio": 0,
+    "config": 1, "protocol": 1, "observe.metrics": 1, "observe.tracing": 1, "access": 1,
     "scheduling": 2, "backends": 2, "golden": 2,
     "workers": 3,
     "models": 4,
     "service": 5,
     "transport": 6,
-    "systemd": 7, "journal": 7, "status": 7, "log": 7, "log_file": 7, "doctor": 7, "check": 7, "server": 7, "doors": 7,
-    "check_config": 7, "check_files": 7, "entrance": 7, "in_process": 7, "testing": 7, "cli": 7, "__main__": 7,
-    "commands": 7, "init": 7, "check_infer": 7, "check_golden": 7, "check_record": 7, "draining": 7,
+    "systemd": 7, "supervision": 7, "observe.status": 7, "observe.log": 7, "observe": 7, "doctor": 7, "check": 7,
+    "server": 7, "frontends": 7, "door_settings": 7, "in_process": 7, "testing": 7, "cli": 7, "__main__": 7,
+    "commands": 7, "init": 7, "draining": 7,
 }  # fmt: skip
+#: room -> its sub-rooms, bottom first: each imports those before it only; "" is the room's own files, but for those
+#: named
+SUB_ROOMS = {
+    "config": ("model", "checks", "settings", ""),
+    "protocol": ("inference", "http1", "http2", "v2", "grpc"),
+    "scheduling": ("", "sequence", "ensemble", "policy"),
+    "backends": ("", "python.api", "python_path", "python", "onnxruntime"),
+    "models": ("repository", "run", "versions", "ensemble", "extras", "load", "control"),
+    "transport": ("sockets", "door", "http", "v2", "grpc", "grpc_service"),
+}
 #: layers whose rooms may import each other
 FREE = {0, 7}
 
@@ -80,8 +90,10 @@ def imports_of(module: str, source: str, sources: Sources) -> Iterator[str]:
 
 
 def room_of(module: str) -> str:
-    """`config` for edge_serve.config.model.text; "" for the package itself."""
-    return module.split(".")[1] if "." in module else ""
+    """Return `config` for edge_serve.config.model.text, `observe.log` for a file of it, "" for the package itself."""
+    parts = module.split(".")[1:]
+    folder = ".".join(parts[:2])
+    return folder if folder in LAYERS else "".join(parts[:1])
 
 
 def layer_breaches(sources: Sources) -> list[str]:
@@ -123,6 +135,33 @@ def mutual_imports(sources: Sources) -> list[tuple[str, str]]:
     return sorted((here, there) for here, there in known if "" < here < there and (there, here) in known)
 
 
+def sub_room_of(module: str, room: str) -> str:
+    """Return the longest name in SUB_ROOMS that a module of `room` lies in; "" for the room's own files."""
+    inside = module.removeprefix(f"{PACKAGE}.{room}").lstrip(".")
+    found = [one for one in SUB_ROOMS[room] if one and (inside == one or inside.startswith(f"{one}."))]
+    if not found and "." in inside:
+        return inside.rpartition(".")[0]
+    return max(found, key=len, default="")
+
+
+def sub_room_breaches(sources: Sources) -> list[str]:
+    """Return the imports that go up or sideways inside a room, and folders that SUB_ROOMS does not name."""
+    found = []
+    for module, source in sources.items():
+        room = room_of(module)
+        if room not in SUB_ROOMS or module == f"{PACKAGE}.{room}":
+            continue
+        here, order = sub_room_of(module, room), SUB_ROOMS[room]
+        if here not in order:
+            found.append(f"{module}: the folder '{here}' is not in SUB_ROOMS")
+            continue
+        for name in imports_of(module, source, sources):
+            there = sub_room_of(name, room) if name in sources and room_of(name) == room else here
+            if there not in order or order.index(there) > order.index(here):
+                found.append(f"{module} imports {name}, which lies above it")
+    return found
+
+
 def worker_breaches(sources: Sources) -> list[str]:
     """What worker-side code imports and may not; worker-side is all that a worker's start can reach."""
     waiting = [name for name in sources if name.startswith(WORKER_STARTS)]
@@ -149,10 +188,19 @@ def test_rooms_import_downwards_only() -> None:
 
 def test_no_two_rooms_import_each_other() -> None:
     assert mutual_imports(sources_of(ROOT, PACKAGE)) == []
-    planted = {"edge_serve.log": "import edge_serve.journal.handler", "edge_serve.journal.handler": ""}
+    planted = {"edge_serve.supervision.command": "import edge_serve.systemd.notify", "edge_serve.systemd.notify": ""}
     assert mutual_imports(planted) == []
-    planted["edge_serve.journal.fields"] = "def f():\n    from edge_serve.log import x"
-    assert mutual_imports(planted) == [("journal", "log")]
+    planted["edge_serve.systemd.unit"] = "def f():\n    from edge_serve.supervision.command import x"
+    assert mutual_imports(planted) == [("supervision", "systemd")]
+
+
+def test_sub_rooms_import_downwards_only() -> None:
+    assert sub_room_breaches(sources_of(ROOT, PACKAGE)) == []
+    up = {"edge_serve.models.run.x": "import edge_serve.models.load.y", "edge_serve.models.load.y": ""}
+    down = {"edge_serve.models.run.x": "", "edge_serve.models.load.y": "import edge_serve.models.run.x"}
+    assert len(sub_room_breaches(up)) == 1
+    assert sub_room_breaches(down) == []
+    assert len(sub_room_breaches({"edge_serve.models.attic.x": ""})) == 1
 
 
 def test_worker_side_imports_the_standard_library_and_numpy_only() -> None:
@@ -236,19 +284,22 @@ def test_a_planted_breach_of_the_layers_is_found(module: str, source: str, compl
         ("edge_serve.backends.mine", "import orjson"),
         ("edge_serve.backends.mine", "def f():\n    from google.protobuf import text_format"),
         ("edge_serve.backends.mine", "import onnxruntime"),
-        ("edge_serve.tensors", "import orjson"),
+        ("edge_serve.messages.tensors", "import orjson"),
         ("edge_serve.workers.child.main", "import psutil"),
     ],
 )
 def test_a_planted_library_on_the_workers_side_is_found(module: str, source: str) -> None:
-    sources = {"edge_serve.workers.child.main": "import edge_serve.tensors", "edge_serve.tensors": "import numpy"}
+    sources = {
+        "edge_serve.workers.child.main": "import edge_serve.messages.tensors",
+        "edge_serve.messages.tensors": "import numpy",
+    }
     assert worker_breaches(sources) == []
     (breach,) = worker_breaches({**sources, module: source})
     assert breach.startswith(module)
 
 
 def test_neighbours_of_the_free_layers_may_know_each_other() -> None:
-    assert layer_breaches({"edge_serve.tensors": "import edge_serve.errors", "edge_serve.errors": ""}) == []
+    assert layer_breaches({"edge_serve.messages.tensors": "import edge_serve.errors", "edge_serve.errors": ""}) == []
 
 
 def test_a_backend_may_import_its_own_library() -> None:

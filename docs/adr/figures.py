@@ -24,6 +24,7 @@ from edge_serve.clock import MonotonicClock
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.shared_memory import NamedRegions
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.messages.tensors import Buffer, DataType, Tensor
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest, ModelInferResponse
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
@@ -32,7 +33,6 @@ from edge_serve.protocol.http2 import frames as wire
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.heads import Head, encode
 from edge_serve.protocol.v2.routes import Group
-from edge_serve.tensors import Buffer, DataType, Tensor
 from edge_serve.transport.grpc.call import GrpcCall, Unary
 from edge_serve.transport.grpc.call_head import Asked, GrpcSettings, Understanding
 from edge_serve.transport.grpc_service.infer import GrpcInference

@@ -2,4 +2,9 @@
 
 Start at `policy.py`. `tokens.py` and `certificates.py` read the files (docs/security.md says what is in them). The
 doors ask through `transport/door/access.py`, which knows which operation needs which role.
+
+    certificates  the file of certificates' roles
+    policy        the decision
+    roles         what a client may do
+    tokens        the file of bearer tokens
 """

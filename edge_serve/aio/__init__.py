@@ -8,4 +8,7 @@
     tasks      starts background tasks, keeps references to them, and logs one that fails
 
 Imports the standard library only. Start reading in `offload`.
+
+    bulk_copy          work on many bytes, beside the event loop when it would hold that up
+    pausable_deadline  a time limit for work that may have to stand still through no fault of its own
 """

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edge_serve.aio.offload import Threads
-from edge_serve.tensors import Buffer
+from edge_serve.messages.tensors import Buffer
 
 #: bytes that the loop touches itself: about 0.3 ms
 MOST_AT_ONCE = 1 << 20

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Parameter
-from edge_serve.tensors import Tensor
+from edge_serve.messages.tensors import Tensor
 
 
 @dataclass(slots=True)

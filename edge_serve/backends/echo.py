@@ -22,7 +22,7 @@ import numpy as np
 from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply, Timing
 from edge_serve.errors import InvalidArgument, NotFound
-from edge_serve.tensors import Tensor
+from edge_serve.messages.tensors import Tensor
 
 Answer = Callable[[], Reply]
 

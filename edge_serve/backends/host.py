@@ -14,7 +14,7 @@ from typing import Protocol
 from edge_serve.backends.base import Reply
 from edge_serve.errors import Unsupported
 from edge_serve.messages.infer import Parameter
-from edge_serve.tensors import Tensor
+from edge_serve.messages.tensors import Tensor
 
 #: log levels, as Triton names them
 LEVELS = ("INFO", "WARNING", "ERROR", "VERBOSE")

@@ -14,7 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from edge_serve import __version__, check
+from edge_serve import __version__
+from edge_serve.check import command as check
 from edge_serve.commands.options import OptionParser, seconds
 from edge_serve.config.settings.kinds import REPOSITORY
 from edge_serve.errors import EdgeServeError

@@ -6,4 +6,10 @@ Model side, in the order of a load: `text` and `json_form` read and write a Mode
 Server side: `server` has the one table of settings (the annotated fields of ServerConfig), `settings` reads argv by it,
 `setting_kinds` and `server_values` know how values are written, `server_docs` prints the docs page.
 Imports only `errors`, `tensors` and `messages`.
+
+    checks/    Checks of a model configuration, in Triton's words
+    model/     The model configuration
+    settings/  The server's settings
+    signature  what a loaded model accepts and returns, and the class labels of its outputs
+    stages     from a model directory to a configuration that can be served
 """

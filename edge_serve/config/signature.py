@@ -10,7 +10,7 @@ from edge_serve.config.model.layout import advice_on_label_file
 from edge_serve.config.stages import MOST_LABEL_BYTES, read_file
 from edge_serve.errors import Internal, Unsupported, with_advice
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.tensors import BY_NUMBER, DataType, Shape
+from edge_serve.messages.tensors import BY_NUMBER, DataType, Shape
 
 
 def signature_of(

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edge_serve import check_config
+from edge_serve.check import config as check_config
 from edge_serve.config.settings.server import ServerConfig, parse_argv
 from edge_serve.config.settings.table import BadSetting
 from edge_serve.doctor.finding import Finding
 from edge_serve.errors import EdgeServeError
 from edge_serve.models.repository.repository import Repository
-from edge_serve.status.client import Target, Unreachable, fetch, find_target
-from edge_serve.status.probe import library_versions
-from edge_serve.systemd import safe_mode
-from edge_serve.systemd.command import DEFAULT_DIRECTORY
+from edge_serve.observe.status.client import Target, Unreachable, fetch, find_target
+from edge_serve.observe.status.probe import library_versions
+from edge_serve.supervision import safe_mode
+from edge_serve.supervision.command import DEFAULT_DIRECTORY
 from edge_serve.systemd.unit import NAME, Unit, environment_of, find_unit, systemctl
 
 SOCKETS = ("edge-serve.socket", "edge-serve-grpc.socket", "edge-serve-metrics.socket")

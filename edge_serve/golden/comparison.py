@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_serve.errors import InvalidArgument
-from edge_serve.tensors import Array, DataType, Shape, Tensor, element_count, split_bytes
+from edge_serve.messages.tensors import Array, DataType, Shape, Tensor, element_count, split_bytes
 
 #: values that are compared at once
 _PIECE = 1 << 18

@@ -20,8 +20,8 @@ from typing import Any, NoReturn, TypeVar
 
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.tensors import BY_NAME, Buffer, DataType, Shape, Tensor, count_bytes_elements, element_count
 from edge_serve.protocol.v2.infer_header import MAX_RANK, read_own
-from edge_serve.tensors import BY_NAME, Buffer, DataType, Shape, Tensor, count_bytes_elements, element_count
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from edge_serve.golden.reader import (
     GoldenBudget,
     GoldenSample,
 )
-from edge_serve.tensors import Buffer, Tensor
+from edge_serve.messages.tensors import Buffer, Tensor
 
 _NEW, _OLD = f".{DIRECTORY}.new", f".{DIRECTORY}.old"
 

@@ -10,7 +10,7 @@ import numpy as np
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.signature import TensorSpec
-from edge_serve.tensors import Array, DataType, Tensor, from_array, from_numpy_type
+from edge_serve.messages.tensors import Array, DataType, Tensor, from_array, from_numpy_type
 
 #: arrays, or what NumPy makes arrays of
 Inputs = Mapping[str, Any]

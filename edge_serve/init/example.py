@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from edge_serve.config.model import model_config_pb2 as pb
-from edge_serve.tensors import BY_NUMBER, DataType
+from edge_serve.messages.tensors import BY_NUMBER, DataType
 
 #: elements of a tensor that are written out
 _MOST_WRITTEN = 64

@@ -10,7 +10,7 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes
-from edge_serve.tensors import Buffer, Tensor
+from edge_serve.messages.tensors import Buffer, Tensor
 
 Parameter = str | int | bool | float
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edge_serve.tensors import Shape
+from edge_serve.messages.tensors import Shape
 
 
 @dataclass(frozen=True, slots=True)

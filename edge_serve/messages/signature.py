@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edge_serve.tensors import DataType, Shape
+from edge_serve.messages.tensors import DataType, Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""What the status document is made of: plain values that the rooms of the server hand over (status/document.py)."""
+"""What the status document is made of: plain values that the rooms of the server hand over
+(observe/status/document.py)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.statistics import ComputeTimes
-from edge_serve.tensors import DataType, Shape, Tensor, is_unseen, to_array
+from edge_serve.messages.tensors import DataType, Shape, Tensor, is_unseen, to_array
 
 #: name and time
 Timestamp = tuple[str, int]

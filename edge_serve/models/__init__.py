@@ -5,4 +5,12 @@
 `ensemble*` where it is a graph of models. `registry` decides what is loaded, swapped and unloaded;
 `regrouping` changes the instances of what serves.
 May import the layers below: words, config, protocol, metrics, scheduling, workers. Start in `registry`.
+
+    control/     Control of what is loaded
+    ensemble/    Ensembles
+    extras/      Extras that stand around a runner
+    load/        One load
+    repository/  The model repositories on disk
+    run/         Running a version
+    versions/    Versions
 """

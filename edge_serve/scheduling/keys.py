@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature
-from edge_serve.tensors import Tensor, is_unseen
+from edge_serve.messages.tensors import Tensor, is_unseen
 
 ShapeKey = Callable[[InferRequest], Hashable]
 

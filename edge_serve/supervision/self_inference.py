@@ -19,8 +19,8 @@ from edge_serve.aio.offload import offload
 from edge_serve.aio.turns import gathered
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
 from edge_serve.golden.reader import GoldenTest
-from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.log_fields import about
 from edge_serve.models.extras.cached_runner import CachedRunner
 from edge_serve.models.load.golden import converse, read_limited, request_of
 from edge_serve.models.load.warmup import make_requests, zeros

@@ -1,13 +1,10 @@
-"""The process and its service manager: what it is told, what it hands over, and when it should start us again.
+"""The protocols of systemd: readiness and watchdog messages, socket activation, unit and environment files.
 
-    supervisor  the shell: a task that looks at the server once a second and tells what it sees
-    notify      messages to the manager's socket (READY=1, STATUS=, WATCHDOG=1, ...) and how they get there
-    standing    in what words: the status line, and whether the service counts as started (pure)
-    watchdog    whether the watchdog is fed (pure), and how long nothing has moved (`stalls`, pure)
-    activation  listening sockets that the manager holds for us
-    crash_loop  which models are left out after the service has died again and again (pure), and the file it knows from
-    faults      what tests break on purpose
+    activation        listening sockets that systemd holds for the server
+    environment_file  the syntax of EnvironmentFile= (systemd.exec(5)), and the line that systemd would ignore
+    faults            faults that tests inject into a running server
+    notify            messages to systemd's socket (READY=1, STATUS=, WATCHDOG=1, ...), and how they are sent
+    unit              edge-serve.service as systemd knows it
 
-Nothing here is needed to serve: without a manager all of it is quiet. May import every lower layer. Start reading in
-`supervisor`; docs/supervision.md tells users what is watched.
+Nothing here is needed to serve: without systemd all of it is quiet. `supervision` decides what is sent.
 """

@@ -15,7 +15,7 @@ from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Re
 from edge_serve.backends.python import backend as python
 from edge_serve.backends.python.instance import PythonInstance
 from edge_serve.messages.infer import Parameter
-from edge_serve.tensors import Array, DataType, Tensor, from_array, from_numpy_type
+from edge_serve.messages.tensors import Array, DataType, Tensor, from_array, from_numpy_type
 
 
 def tensor(name: str, array: Array, datatype: DataType | None = None) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_serve.tensors import Array
+from edge_serve.messages.tensors import Array
 
 Dims = Sequence[int | str | None]
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]

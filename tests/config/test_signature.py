@@ -10,7 +10,7 @@ from edge_serve.config.model.text import parse_model_config
 from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.errors import EdgeServeError, Unsupported
 from edge_serve.messages.signature import TensorSpec
-from edge_serve.tensors import DataType
+from edge_serve.messages.tensors import DataType
 
 TEXT = """
 backend: "onnxruntime" platform: "onnxruntime_onnx" max_batch_size: 4

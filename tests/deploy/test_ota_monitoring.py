@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from edge_serve.metrics.catalogue import CATALOGUE
+from edge_serve.observe.metrics.catalogue import CATALOGUE
 from tests.server.running import running
 
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.systemd.crash_loop import Phase, Record, Suspects, as_text
-from edge_serve.systemd.safe_mode import FILE
+from edge_serve.supervision.crash_loop import Phase, Record, Suspects, as_text
+from edge_serve.supervision.safe_mode import FILE
 from tests.server.running import ADD_SUB, Running, python_model, running, start
 
 PAGE = Path(__file__).parents[2] / "docs/health.md"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.metrics.catalogue import CATALOGUE
+from edge_serve.observe.metrics.catalogue import CATALOGUE
 from tests.docs.pages import ROOT, steps
 
 PAGE = "docs/prometheus.md"

@@ -24,13 +24,13 @@ from edge_serve.doctor.service import (
     examine_versions,
     unit_states,
 )
-from edge_serve.status.probe import library_versions
-from edge_serve.systemd.crash_loop import Record, as_text
-from edge_serve.systemd.safe_mode import FILE, LOCK
+from edge_serve.observe.status.probe import library_versions
+from edge_serve.supervision.crash_loop import Record, as_text
+from edge_serve.supervision.safe_mode import FILE, LOCK
 from edge_serve.systemd.unit import Unit
+from tests.observe.status.documents import document
+from tests.observe.status.test_client import serving
 from tests.server.running import python_model
-from tests.status.documents import document
-from tests.status.test_client import serving
 
 RUNNING = """Id=edge-serve.service
 LoadState=loaded
@@ -116,7 +116,7 @@ def settings(environ: Mapping[str, str], unit: Unit | None = None) -> list[Findi
 
 
 def test_settings_are_checked_where_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_serve.check_config.find_unit", lambda: None)
+    monkeypatch.setattr("edge_serve.check.config.find_unit", lambda: None)
     repository = {"EDGE_SERVE_MODEL_REPOSITORY": str(tmp_path)}
 
     assert [finding.good for finding in settings({"HOME": "/"})] == [None]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_serve.tensors import from_array, from_numpy_type
+from edge_serve.messages.tensors import from_array, from_numpy_type
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

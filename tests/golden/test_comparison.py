@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from edge_serve.golden.comparison import _PIECE, OutputFigures, compare
-from edge_serve.tensors import DataType, Tensor, from_array
+from edge_serve.messages.tensors import DataType, Tensor, from_array
 
 INF, NAN = float("inf"), float("nan")
 

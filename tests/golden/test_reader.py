@@ -17,7 +17,7 @@ from edge_serve.errors import InvalidArgument
 from edge_serve.golden import reader
 from edge_serve.golden.reader import GoldenBudget, discard, read_golden
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
-from edge_serve.tensors import DataType
+from edge_serve.messages.tensors import DataType
 from tests.golden.golden_files import add_sub, document, sample
 
 

@@ -10,7 +10,7 @@ from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.in_process import responses
 from edge_serve.in_process.responses import Responses
 from edge_serve.messages.infer import InferResponse
-from edge_serve.tensors import DataType, Tensor, join_bytes
+from edge_serve.messages.tensors import DataType, Tensor, join_bytes
 
 
 def response(text: bytes = b"", final: bool = False, error: EdgeServeError | None = None) -> InferResponse:

@@ -21,7 +21,7 @@ from edge_serve import AsyncSession, Server, Session
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
 from edge_serve.in_process import responses
 from edge_serve.in_process.session import Options
-from edge_serve.tensors import Array
+from edge_serve.messages.tensors import Array
 from tests.processes import started_here
 from tests.server.running import PATIENCE, python_model
 

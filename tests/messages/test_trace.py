@@ -11,9 +11,9 @@ from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes
+from edge_serve.messages.tensors import DataType, Tensor, Unseen, from_array
 from edge_serve.messages.trace import Trace
-from edge_serve.tensors import DataType, Tensor, Unseen, from_array
-from tests.tracing.recorder import Collected
+from tests.observe.tracing.recorder import Collected
 
 
 @pytest.mark.parametrize(

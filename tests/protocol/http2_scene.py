@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http2 import frames as frames
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.frames import (
@@ -21,7 +22,6 @@ from edge_serve.protocol.http2.frames import (
 )
 from edge_serve.protocol.http2.heads import Head, encode, literal
 from edge_serve.protocol.http2.stream import Stream
-from edge_serve.tensors import Buffer
 
 #: a request head as a block without the dynamic table
 BLOCK = (

@@ -6,8 +6,8 @@ import pytest
 
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.messages.tensors import DataType, Tensor, Unseen
 from edge_serve.scheduling.keys import shape_key_for
-from edge_serve.tensors import DataType, Tensor, Unseen
 
 FIXED = TensorSpec("F", DataType.INT32, (16,))
 VARIABLE = TensorSpec("V", DataType.INT32, (-1,))

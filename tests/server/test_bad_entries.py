@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from edge_serve.models.repository.names import shown
-from edge_serve.systemd.crash_loop import Phase, Record, as_text
-from edge_serve.systemd.safe_mode import FILE
+from edge_serve.supervision.crash_loop import Phase, Record, as_text
+from edge_serve.supervision.safe_mode import FILE
 from tests.server.bad_entries import (
     WITHOUT_OVERRIDE,
     bad_kinds,

@@ -290,9 +290,8 @@ def test_a_gigabyte_of_output_is_counted_not_kept(server: Running) -> None:
     assert infer(server, "for _ in range(10_000): os.write(1, b'x' * 99_999 + b'\\n')") == (200, "[1]")
 
     assert front_end.memory_info().rss - before < 32 << 20
-    lines = 1000 + 200 * (
-        time.monotonic() - began
-    )  # as workers/front/output.py lets pass, on a slow machine more of them
+    # as workers/front/output.py lets pass: on a slow machine more of them
+    lines = 1000 + 200 * (time.monotonic() - began)
     assert len(server.log()) - size < lines * (LONGEST_LINE + 200)
     all_is_well(server)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.check import Options, check_repository, report
+from edge_serve.check.command import Options, check_repository, report
 from edge_serve.errors import InvalidArgument
 from tests.backends.onnx_models import FLOAT, identity, zip_map
 from tests.server.broken_models import FIRST, MODEL, MORE, PYTHON, Broken, tensor

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve import check_config
+from edge_serve.check import config as check_config
 from edge_serve.systemd.unit import Unit
 from tests.certificates import Authority
 from tests.forked import program

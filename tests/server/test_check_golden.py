@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_serve.check_golden import p95
+from edge_serve.check.golden import p95
 from tests.forked import program
 from tests.golden.golden_files import document, sample
 from tests.server.running import python_model

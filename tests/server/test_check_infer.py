@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from edge_serve.check_infer import differences
+from edge_serve.check.infer import differences
 from edge_serve.config.model.text import parse_model_config
 from edge_serve.config.signature import signature_of
-from edge_serve.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, Tensor
 from tests.forked import program
 from tests.server.running import python_model
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.config.settings.server import ServerConfig, parse_argv
-from edge_serve.doors import Guards, http_files, http_limits
+from edge_serve.door_settings import Guards, http_files, http_limits
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.peer import LOCAL, Peer
 from edge_serve.transport.http.metrics import MetricsApplication

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve import cli, log
+from edge_serve import cli
 from edge_serve.config.settings.server import parse_argv
 from edge_serve.messages.settings import LogSettings
+from edge_serve.observe.log import log
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.log_file import LineHandler, open_log
+from edge_serve.observe.log.file import LineHandler, open_log
 from tests.server.running import Running
 
 FULL = "/dev/full"

@@ -13,9 +13,9 @@ import pytest
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.tensors import BY_NAME, Tensor
 from edge_serve.models.load.memory import Memory
 from edge_serve.server import Server
-from edge_serve.tensors import BY_NAME, Tensor
 from tests.server.running import ADD_SUB, python_model
 
 GIB = 1 << 30

@@ -18,9 +18,9 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from edge_serve.status.report import report
+from edge_serve.observe.status.report import report
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running
-from tests.systemd.manager import mailbox, supervised
+from tests.supervision.manager import mailbox, supervised
 
 HANG = ADD_SUB.replace("        replies = []", "        import time\n        while True: time.sleep(0.1)")
 

@@ -25,7 +25,7 @@ from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import InvalidArgument
 from edge_serve.systemd.activation import Handed, door_of, inherit, numbers_and_names
 from tests.server.running import ADD_SUB, PATIENCE, python_model
-from tests.systemd.manager import Mailbox, mailbox, ready
+from tests.supervision.manager import Mailbox, mailbox, ready
 
 #: for a start or a stop beside everything else that a test machine does
 LONG = 3 * PATIENCE

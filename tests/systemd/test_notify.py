@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.systemd import notify
-from tests.systemd.manager import mailbox
+from tests.supervision.manager import mailbox
 
 
 def test_messages_say_what_systemd_reads() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.trace import Trace
-from edge_serve.tracing.tracing import Tracing
+from edge_serve.observe.tracing.tracing import Tracing
 from tests.transport.v2_scene import FakeService, FakeTicket
 
 

@@ -14,9 +14,9 @@ from edge_serve.messages.settings import LogSettings, TraceChanges, TraceSetting
 from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.messages.tensors import Buffer, DataType, Tensor
 from edge_serve.models.control.poller import Reloaded
 from edge_serve.protocol.http1.head import Head, HeadParser, MessageLimits
-from edge_serve.tensors import Buffer, DataType, Tensor
 from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
 from edge_serve.workers.memory.arena import Arena

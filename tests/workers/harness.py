@@ -13,7 +13,7 @@ import numpy as np
 from edge_serve.backends.base import InstanceSpec, ModelSpec, Reply
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, Lease, Parameter
-from edge_serve.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, Tensor
 from edge_serve.workers.front.pool import BatchReply, Hooks, Limits, OpenedModel, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 

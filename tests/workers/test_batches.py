@@ -12,7 +12,7 @@ import pytest
 from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, NotFound, Unavailable
 from edge_serve.messages.infer import NULL_SEAT, InferRequest, Parameter, RequestedOutput
-from edge_serve.tensors import DataType, Tensor, join_bytes
+from edge_serve.messages.tensors import DataType, Tensor, join_bytes
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.execute import Batch, decode_execute, encode_execute
 from edge_serve.workers.wire.frames import HEADER_SIZE, FrameError, parse_header

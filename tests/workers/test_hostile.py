@@ -15,9 +15,9 @@ import pytest
 
 from edge_serve.errors import EdgeServeError, NotFound
 from edge_serve.messages.infer import InferRequest
-from edge_serve.metrics.custom import CustomMetrics
 from edge_serve.models.extras.calls import Calls
 from edge_serve.models.versions.served import Served
+from edge_serve.observe.metrics.custom import CustomMetrics
 from edge_serve.workers.front.bls_broker import Caller, Desk
 from edge_serve.workers.front.pool import Hooks, Limits
 from edge_serve.workers.wire.calls import CALL_HEAD

@@ -12,7 +12,7 @@ import pytest
 from edge_serve.backends.base import InstanceSpec
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest
-from edge_serve.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, Tensor
 from edge_serve.workers.front.pool import Limits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 from tests.workers.harness import Recorder, run, spec, values

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from edge_serve import ragged
 from edge_serve.backends.base import BackendRequest, Reply, Timing
 from edge_serve.backends.onnxruntime import session as sessions
 from edge_serve.backends.onnxruntime.strings import text_array
 from edge_serve.config.model.complete import FoundTensor
 from edge_serve.errors import Internal, InvalidArgument
-from edge_serve.tensors import (
+from edge_serve.messages import ragged
+from edge_serve.messages.tensors import (
     BY_CONFIG_NAME,
     Array,
     DataType,

@@ -17,7 +17,7 @@ from edge_serve.backends.onnxruntime.settings import CUDA, OPENVINO, TENSORRT, P
 from edge_serve.backends.python.api import dlpack as python_dlpack
 from edge_serve.config.model.complete import FoundTensor
 from edge_serve.errors import EdgeServeError, Internal, Unavailable, with_advice
-from edge_serve.tensors import Array, DataType
+from edge_serve.messages.tensors import Array, DataType
 
 #: warnings about devices that are not there would fill the log of a small machine
 _ERRORS_ONLY = 3

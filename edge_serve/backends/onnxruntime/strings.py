@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edge_serve.tensors import Array
+from edge_serve.messages.tensors import Array
 
 
 def text_array(array: Array) -> Array:

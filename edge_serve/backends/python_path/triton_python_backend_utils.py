@@ -28,7 +28,7 @@ from edge_serve.backends.python.api.response import RESPONSE_COMPLETE_FINAL
 from edge_serve.backends.python.api.response import InferenceResponse as InferenceResponse
 from edge_serve.backends.python.api.tensor import Tensor as Tensor
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
-from edge_serve.tensors import BY_CONFIG_NAME, BY_NUMBER, DataType, join_bytes
+from edge_serve.messages.tensors import BY_CONFIG_NAME, BY_NUMBER, DataType, join_bytes
 
 TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
 TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU

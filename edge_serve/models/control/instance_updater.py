@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 
 from edge_serve.errors import EdgeServeError, Unavailable
-from edge_serve.messages.about import about
+from edge_serve.messages.log_fields import about
 from edge_serve.models.load.dependencies import LoadFailure
 from edge_serve.models.load.instance_update import Regrouping
 from edge_serve.models.load.loading import Loader, Plan

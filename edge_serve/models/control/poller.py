@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError, Unavailable
-from edge_serve.messages.about import about
+from edge_serve.messages.log_fields import about
 from edge_serve.models.control.polling import Changes, Watch
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.repository.repository import Repository, Snapshot

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_serve.messages.metadata import IndexEntry
-from edge_serve.metrics.source import Readiness
 from edge_serve.models.load.loading import Plan
 from edge_serve.models.repository.repository import Found, namespace_of, plain_name
 from edge_serve.models.versions.lifecycle import Event, State, after
 from edge_serve.models.versions.served import Served
+from edge_serve.observe.metrics.source import Readiness
 
 
 @dataclass(slots=True)

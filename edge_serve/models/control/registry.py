@@ -18,9 +18,8 @@ from operator import attrgetter
 from edge_serve.aio.offload import offload
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable, UnreadableEntry, with_advice
-from edge_serve.messages.about import about
+from edge_serve.messages.log_fields import about
 from edge_serve.messages.metadata import IndexEntry
-from edge_serve.metrics.source import ModelSeries, Readiness
 from edge_serve.models.control.failures import dismiss_gone
 from edge_serve.models.control.records import ModelRecord, Standing, readiness, repository_index
 from edge_serve.models.control.required import absent, lacking
@@ -47,6 +46,7 @@ from edge_serve.models.versions.busy_versions import Busy, busy_versions
 from edge_serve.models.versions.draining_versions import Elders
 from edge_serve.models.versions.lifecycle import State
 from edge_serve.models.versions.served import Served
+from edge_serve.observe.metrics.source import ModelSeries, Readiness
 
 log = logging.getLogger(__name__)
 

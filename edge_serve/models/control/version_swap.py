@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
-from edge_serve.messages.about import about
+from edge_serve.messages.log_fields import about
 from edge_serve.models.control.instance_updater import Regrouper
 from edge_serve.models.control.records import ModelRecord, VersionRecord
 from edge_serve.models.control.swap_queue import WaitingRoom

@@ -18,6 +18,7 @@ from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgume
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parameter, RequestedOutput
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes, ModelStatistics
+from edge_serve.messages.tensors import Handle, Shape, Tensor
 from edge_serve.models.ensemble.member import Member, fitted, mark_parameters, override
 from edge_serve.models.ensemble.shared_memory import share
 from edge_serve.models.run import statistics as record
@@ -25,7 +26,6 @@ from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble.plan import Call, Deadlock, EnsemblePlan, Failed, Finished, Next
-from edge_serve.tensors import Handle, Shape, Tensor
 
 log = logging.getLogger(__name__)
 

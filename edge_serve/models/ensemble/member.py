@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.tensors import Handle, Shape, Tensor
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.scheduling.ensemble.plan import Step
-from edge_serve.tensors import Handle, Shape, Tensor
 
 #: of each step; beyond that shapes change all the time, and memory is not free
 _REMEMBERED = 64

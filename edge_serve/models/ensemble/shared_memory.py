@@ -9,8 +9,8 @@ from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.tensors import Shared, Tensor, is_unseen
 from edge_serve.scheduling.ensemble.plan import EnsemblePlan, Step
-from edge_serve.tensors import Shared, Tensor, is_unseen
 
 
 def refusal(request: InferRequest, plan: EnsemblePlan, signature: Signature) -> InvalidArgument | None:

@@ -15,6 +15,7 @@ from edge_serve.aio.callbacks import notify
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ComputeTimes
+from edge_serve.messages.tensors import Handle, Tensor
 from edge_serve.models.ensemble.flight import DEADLOCK, Callee, Ensemble, Leases, known, record_answer, record_refusal
 from edge_serve.models.ensemble.member import fitted, mark_parameters, member_input, override
 from edge_serve.models.ensemble.shared_memory import share
@@ -23,7 +24,6 @@ from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.scheduling.core import label
 from edge_serve.scheduling.ensemble.stream import Cell, StreamRun
-from edge_serve.tensors import Handle, Tensor
 
 
 @dataclass(slots=True)

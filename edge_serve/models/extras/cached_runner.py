@@ -18,16 +18,16 @@ from struct import Struct
 
 from edge_serve.clock import Clock
 from edge_serve.errors import Cancelled, Unavailable
-from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.log_fields import about
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.messages.tensors import Tensor
 from edge_serve.models.extras.response_cache import Answer, Key, ResponseCache
 from edge_serve.models.run import statistics as record
 from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.models.versions.served import Runner
 from edge_serve.scheduling.ordering import ResponseOrder
-from edge_serve.tensors import Tensor
 
 log = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from edge_serve.aio.bulk_copy import copy, work
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, RequestedOutput
+from edge_serve.messages.tensors import Tensor
 from edge_serve.messages.trace import Trace
 from edge_serve.models.ensemble.flight import Flight, Lookup
 from edge_serve.models.ensemble.traced import TracedServed
@@ -30,7 +31,6 @@ from edge_serve.models.run.driver import Driver, Job
 from edge_serve.models.run.ticket import Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
-from edge_serve.tensors import Tensor
 from edge_serve.workers.front.bls_broker import Answer, Asked
 from edge_serve.workers.memory.arena import Slot
 from edge_serve.workers.wire.layout import INLINE, padded

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from edge_serve.messages.infer import Parameter
-from edge_serve.tensors import Tensor
+from edge_serve.messages.tensors import Tensor
 
 #: what an answer costs beside its tensors: key, digest, place in the table, the answer itself
 ANSWER_BYTES = 900

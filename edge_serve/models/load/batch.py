@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.messages.about import about
+from edge_serve.messages.log_fields import about
 from edge_serve.models.load.dependencies import circles, dependents, members_of
 from edge_serve.models.load.loading import Plan
 

@@ -18,13 +18,13 @@ from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
 from edge_serve.golden.comparison import OutputFigures, compare
 from edge_serve.golden.reader import DIRECTORY, DOCUMENT, GoldenSample, GoldenTensor, GoldenTest, discard, tensors_of
-from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.log_fields import about
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.tensors import Tensor
 from edge_serve.models.run.driver import Driver
 from edge_serve.models.versions.served import Runner, Served
 from edge_serve.protocol.inference.validate import validate
-from edge_serve.tensors import Tensor
 
 T = TypeVar("T")
 

@@ -24,8 +24,8 @@ from edge_serve.config.signature import read_labels, signature_of
 from edge_serve.config.stages import check_files, load_model_config, merge_completed, settle_instances
 from edge_serve.errors import EdgeServeError
 from edge_serve.golden.reader import GoldenTest, read_golden
-from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferResponse
+from edge_serve.messages.log_fields import about
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.ensemble.ensemble import EnsembleRunner, member_labels

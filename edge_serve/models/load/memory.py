@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from edge_serve.messages.about import about
+from edge_serve.messages.log_fields import about
 from edge_serve.models.load.admission import Figures, Way, decide
 
 log = logging.getLogger(__name__)

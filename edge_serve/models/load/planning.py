@@ -12,7 +12,7 @@ from functools import partial
 
 from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, UnreadableEntry
-from edge_serve.messages.about import about
+from edge_serve.messages.log_fields import about
 from edge_serve.models.load.batch import Results
 from edge_serve.models.load.dependencies import members_of
 from edge_serve.models.load.load_history import Incidents

@@ -18,10 +18,19 @@ from edge_serve.backends.base import Reply
 from edge_serve.config.model.model_config_pb2 import ModelConfig, ModelWarmup
 from edge_serve.config.stages import read_file
 from edge_serve.errors import EdgeServeError, InvalidArgument, with_advice
-from edge_serve.messages.about import DISPLAY, about
 from edge_serve.messages.infer import InferRequest, Lease
+from edge_serve.messages.log_fields import DISPLAY, about
+from edge_serve.messages.tensors import (
+    BY_NUMBER,
+    Buffer,
+    DataType,
+    Tensor,
+    element_count,
+    from_array,
+    join_bytes,
+    split_bytes,
+)
 from edge_serve.models.run.reshape import converted
-from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Tensor, element_count, from_array, join_bytes, split_bytes
 from edge_serve.workers.front.pool import BatchReply, OpenedModel
 
 log = logging.getLogger(__name__)

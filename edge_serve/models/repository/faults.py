@@ -7,7 +7,7 @@ import threading
 from collections.abc import Collection, Mapping
 from enum import Enum, auto
 
-from edge_serve.messages.about import about
+from edge_serve.messages.log_fields import about
 from edge_serve.models.repository.names import shown
 
 log = logging.getLogger(__name__)

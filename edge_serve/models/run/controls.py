@@ -12,8 +12,8 @@ import numpy as np
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.messages.infer import NULL_SEAT, SEQUENCE_END, SEQUENCE_START, InferRequest
+from edge_serve.messages.tensors import BY_NUMBER, Buffer, DataType, Tensor, element_count, from_array, join_bytes
 from edge_serve.scheduling.core import Run
-from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Tensor, element_count, from_array, join_bytes
 
 _Control = pb.ModelSequenceBatching.Control
 

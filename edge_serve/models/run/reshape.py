@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
-from edge_serve.tensors import Shape, element_count
+from edge_serve.messages.tensors import Shape, element_count
 
 
 def reshape_inputs(request: InferRequest, signature: Signature) -> None:

@@ -13,16 +13,16 @@ from typing import Protocol
 from edge_serve.aio.tasks import start_task
 from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.golden.reader import GoldenTest
-from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse, Room
+from edge_serve.messages.log_fields import about
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
-from edge_serve.metrics.source import ModelSeries
 from edge_serve.models.repository.repository import namespace_of
 from edge_serve.models.run.reshape import reshape_inputs, reshape_outputs
 from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.models.versions.instance_group import Placed
 from edge_serve.models.versions.lineage import Lineage
+from edge_serve.observe.metrics.source import ModelSeries
 from edge_serve.scheduling.keys import ShapeKey
 from edge_serve.workers.front.pool import OpenedModel
 from edge_serve.workers.memory.arena import Arena

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from edge_serve.messages.statistics import ModelStatistics
-from edge_serve.metrics.source import ModelSeries
 from edge_serve.models.versions.lineage import add_up
 from edge_serve.models.versions.served import Served
+from edge_serve.observe.metrics.source import ModelSeries
 
 
 class Departing:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from edge_serve.config.model import generate as config
 from edge_serve.protoc import protoc
 
 ROOM = Path(__file__).parent
@@ -23,7 +22,7 @@ def generate(target: Path) -> None:
     Raises:
         RuntimeError: protoc refused a .proto; it has printed why.
     """
-    rooms = (ROOM, config.ROOM)
+    rooms = (ROOM, ROOM.parents[1] / "config/model")
     descriptors, stub = protoc("edge_serve.protocol.grpc.generate", PROTOS, GENERATED, rooms)
     (target / GENERATED[0]).write_bytes(descriptors)
     stub = stub.replace(b"import model_config_pb2", b"from edge_serve.config.model import model_config_pb2")

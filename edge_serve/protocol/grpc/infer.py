@@ -16,10 +16,10 @@ from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.tensors import Buffer, DataType, Shape, Tensor, element_count
 from edge_serve.protocol.grpc import request as grpc_request
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest
 from edge_serve.protocol.inference.validate import check_strings, validate
-from edge_serve.tensors import Buffer, DataType, Shape, Tensor, element_count
 
 #: the tags of the fields, all length-delimited: the number times 8, plus 2
 _MODEL, _VERSION, _ID, _RAW = 1 << 3 | 2, 2 << 3 | 2, 3 << 3 | 2, 7 << 3 | 2

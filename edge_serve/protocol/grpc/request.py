@@ -14,10 +14,10 @@ import numpy as np
 from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Place, Regions
+from edge_serve.messages.tensors import BY_NAME, Buffer, DataType, Shared, Tensor, Unseen, join_bytes
 from edge_serve.protocol.grpc.grpc_service_pb2 import InferParameter, InferTensorContents, ModelInferRequest
 from edge_serve.protocol.inference.validate import prefix
 from edge_serve.protocol.v2.infer_header import MAX_RANK
-from edge_serve.tensors import BY_NAME, Buffer, DataType, Shared, Tensor, Unseen, join_bytes
 
 EMPTY_FINAL = "triton_enable_empty_final_response"
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.tensors import Buffer, Tensor, is_unseen
 from edge_serve.protocol.grpc.grpc_service_pb2 import InferParameter, ModelInferResponse, ModelStreamInferResponse
 from edge_serve.protocol.inference.classification import classify
-from edge_serve.tensors import Buffer, Tensor, is_unseen
 
 _Key = tuple[object, ...]
 #: names; the outputs without data; what goes before the bytes of each; how long all of it is, with the data

@@ -10,9 +10,9 @@ import struct
 import zlib
 
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unsupported
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, FRAME_HEAD, HEADERS
 from edge_serve.protocol.http2.heads import encode, literal
-from edge_serve.tensors import Buffer
 
 #: the number of each status (grpc doc/statuscodes.md)
 STATUS = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 
-from edge_serve.tensors import Buffer
+from edge_serve.messages.tensors import Buffer
 
 #: larger bodies have pages of their own
 SMALL = 1 << 20

@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable
 
 from edge_serve.messages.infer import Lease
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http1.body_buffer import SMALL as LARGE
 from edge_serve.protocol.http1.body_buffer import pages
 from edge_serve.protocol.http1.chunked import ChunkedDecoder
 from edge_serve.protocol.http1.errors import ContentTooLarge
 from edge_serve.protocol.http1.head import END_OF_HEAD, Head, HeadParser
-from edge_serve.tensors import Buffer
 
 #: Bodies shorter than this are never offered to the application's `place`: a copy costs less than a slot.
 PLACED_FROM = 32 * 1024

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http2.frames import DATA, FRAME_HEAD, HEAD_SIZE, MAX_WINDOW, Code, ConnectionFault, StreamFault
 from edge_serve.protocol.http2.stream import Chunk, Stream
-from edge_serve.tensors import Buffer
 
 #: the sizes before a client has said otherwise (RFC 9113 6.5.2, 6.9.2)
 _WINDOW, _FRAME = 65_535, 16_384

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from edge_serve.tensors import Buffer
+from edge_serve.messages.tensors import Buffer
 
 if TYPE_CHECKING:
     from edge_serve.protocol.http2.connection import Http2

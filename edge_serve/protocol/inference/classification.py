@@ -7,7 +7,7 @@ import numpy as np
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.signature import TensorSpec
-from edge_serve.tensors import Array, DataType, Shape, Tensor, element_count, join_bytes
+from edge_serve.messages.tensors import Array, DataType, Shape, Tensor, element_count, join_bytes
 
 _UNSUPPORTED = {DataType.BYTES, DataType.BOOL, DataType.FP16, DataType.BF16}
 _MAX_CLASSES = 1_000_000

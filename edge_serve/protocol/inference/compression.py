@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from edge_serve.errors import InvalidArgument, Unsupported
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.inference.cost import TooMuch
-from edge_serve.tensors import Buffer
 
 #: zlib looks at the data itself, so either name works for either format; 32 is added to the window bits
 _DETECT = zlib.MAX_WBITS | 32

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.signature import Signature
-from edge_serve.tensors import DataType, Tensor, element_count, is_unseen
+from edge_serve.messages.tensors import DataType, Tensor, element_count, is_unseen
 
 #: a JSON text, or a compressed body before or after inflating, of up to this many bytes is read in the loop
 SMALL_BYTES = 256 * 1024

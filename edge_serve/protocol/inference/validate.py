@@ -15,7 +15,7 @@ import numpy as np
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.tensors import Buffer, DataType, Shape, Tensor, element_count, is_unseen
+from edge_serve.messages.tensors import Buffer, DataType, Shape, Tensor, element_count, is_unseen
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "

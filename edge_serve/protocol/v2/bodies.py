@@ -14,9 +14,9 @@ from edge_serve.messages.infer import Parameter
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata, TensorMetadata
 from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.statistics import BatchStatistics, Duration, ModelStatistics, ResponseStatistics
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.v2 import json_text
 from edge_serve.protocol.v2.json_text import as_bool, as_string, as_unsigned, find
-from edge_serve.tensors import Buffer
 
 
 def server_metadata(metadata: ServerMetadata) -> bytes:

@@ -16,12 +16,12 @@ import orjson
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unparsable
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.messages.tensors import Buffer, DataType, Shape, Tensor, element_count
 from edge_serve.protocol.inference.cost import NO_LIMITS, WorkLimits, check_json
 from edge_serve.protocol.inference.validate import prefix, validate
 from edge_serve.protocol.v2 import infer_tensors, json_text
 from edge_serve.protocol.v2.infer import json_too_big
 from edge_serve.protocol.v2.json_text import INT64_MAX, INT64_MIN
-from edge_serve.tensors import Buffer, DataType, Shape, Tensor, element_count
 
 #: the member whose own members are taken like those of the whole
 _NESTED = "parameters"

@@ -17,11 +17,11 @@ from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.tensors import Buffer, DataType, Shape, Tensor, element_count
 from edge_serve.protocol.inference.cost import NO_LIMITS, TooMuch, WorkLimits, check_json
 from edge_serve.protocol.inference.validate import check_correlation_id, check_strings, prefix, validate
 from edge_serve.protocol.v2 import infer_header, json_text
 from edge_serve.protocol.v2.infer_split import Split, split
-from edge_serve.tensors import Buffer, DataType, Shape, Tensor, element_count
 
 #: Triton's default for --http-max-input-size
 MAX_INPUT_SIZE = 64 * 1024 * 1024

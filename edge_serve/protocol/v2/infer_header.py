@@ -11,6 +11,7 @@ from typing import Any
 from edge_serve.errors import InvalidArgument, NotFound, Unparsable, Unsupported
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Place, Regions
+from edge_serve.messages.tensors import BY_NAME, DataType, Shape, Shared, Tensor, Unseen, element_count
 from edge_serve.protocol.inference.validate import prefix, shape_text
 from edge_serve.protocol.v2 import infer_tensors
 from edge_serve.protocol.v2.json_text import (
@@ -24,7 +25,6 @@ from edge_serve.protocol.v2.json_text import (
     find,
     member,
 )
-from edge_serve.tensors import BY_NAME, DataType, Shape, Shared, Tensor, Unseen, element_count
 
 #: parameters that are Triton's own; no header may be forwarded under their names
 RESERVED = frozenset(

@@ -8,10 +8,10 @@ import orjson
 
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.tensors import Buffer, Tensor, is_unseen
 from edge_serve.protocol.inference.classification import classify
 from edge_serve.protocol.inference.cost import check_encoding
 from edge_serve.protocol.v2 import infer_tensors
-from edge_serve.tensors import Buffer, Tensor, is_unseen
 
 Body = tuple[list[Buffer], "int | None"]
 _Key = tuple[object, ...]

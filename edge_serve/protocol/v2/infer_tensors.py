@@ -15,8 +15,8 @@ import numpy as np
 import orjson
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unparsable
+from edge_serve.messages.tensors import Buffer, DataType, Shape, element_count, join_bytes, split_bytes
 from edge_serve.protocol.v2 import json_text
-from edge_serve.tensors import Buffer, DataType, Shape, element_count, join_bytes, split_bytes
 
 #: nested arrays that `data` may hold, itself included
 MAX_DEPTH = 100

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from edge_serve.errors import Unparsable, with_advice
-from edge_serve.tensors import Buffer
+from edge_serve.messages.tensors import Buffer
 
 INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1

@@ -11,9 +11,9 @@ import orjson
 
 from edge_serve.errors import InvalidArgument, Unavailable, Unsupported
 from edge_serve.messages.settings import LOG_FORMATS, TRACE_LEVELS, LogSettings, TraceChanges, TraceSettings
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.v2 import json_text
 from edge_serve.protocol.v2.json_text import NULL, as_array, as_bool, as_string, as_unsigned, find
-from edge_serve.tensors import Buffer
 
 _INT32_MAX = 2**31 - 1
 _UINT32_MAX = 2**32 - 1

@@ -9,9 +9,9 @@ from typing import Protocol
 from edge_serve.aio.bulk_copy import move, work
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Lease, Room
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http1.head import Head
 from edge_serve.protocol.http1.reader import NotYet
-from edge_serve.tensors import Buffer
 from edge_serve.transport.door.body_memory import BodyMemory, Claim, ClaimedLease
 from edge_serve.transport.door.exchange import Application
 

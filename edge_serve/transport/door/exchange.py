@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from edge_serve.messages.infer import Lease, Room
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http1.head import Head
-from edge_serve.tensors import Buffer
 
 
 class Exchange(Protocol):

@@ -15,11 +15,11 @@ from typing import Protocol
 from edge_serve.aio.offload import offload
 from edge_serve.aio.tasks import start_task
 from edge_serve.errors import EdgeServeError, Internal
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import PREFIX, MessageTooLarge
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.frames import Code
-from edge_serve.tensors import Buffer
 from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.grpc.call_head import Asked, DeadlineExceeded, HeadRefused
 from edge_serve.transport.grpc.deflater import SMALL, Deflater

@@ -14,11 +14,11 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.frames import Code, ConnectionFault
 from edge_serve.protocol.http2.heads import Head
 from edge_serve.protocol.v2.routes import Group
-from edge_serve.tensors import Buffer
 from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import Asked, Understanding

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edge_serve.aio.offload import offload
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import PREFIX
-from edge_serve.tensors import Buffer
 
 #: bytes of a message that is compressed in the loop
 SMALL = 64 * 1024

@@ -11,8 +11,8 @@ from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, Room
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.tensors import Shared, Tensor
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder
-from edge_serve.tensors import Shared, Tensor
 from edge_serve.transport.door.body_memory import ClaimedLease
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.workers.wire.layout import padded

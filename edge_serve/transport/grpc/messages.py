@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferRequest, Lease, Room
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import wire as grpc_wire
 from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http1.body_buffer import SMALL as LARGE
 from edge_serve.protocol.http1.body_buffer import pages
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW, Stream
-from edge_serve.tensors import Buffer
 from edge_serve.transport.door.body_memory import BodyMemory, Claim, ClaimedLease, ClaimOnly
 
 #: messages from here on are offered to `find_place`

@@ -13,12 +13,12 @@ from edge_serve.aio.turns import in_pieces
 from edge_serve.errors import EdgeServeError, NotFound, Unavailable, Unsupported
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import bodies as grpc_bodies
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc.infer import Unreadable
 from edge_serve.protocol.grpc.response import delimited
 from edge_serve.protocol.v2.routes import Group
-from edge_serve.tensors import Buffer
 from edge_serve.transport.v2.call_service import CallService, Done
 
 INFERENCE = "/inference.GRPCInferenceService/"

@@ -11,12 +11,12 @@ from typing import Protocol
 
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
-from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.log_fields import about
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder, names, peek
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
-from edge_serve.tensors import Buffer
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.call_head import Asked
 from edge_serve.transport.grpc.large import decode, prepare

@@ -14,9 +14,9 @@ from edge_serve.aio.tasks import start_task
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.peer import Peer
+from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.http2.frames import Code, goaway
 from edge_serve.protocol.v2.routes import Group
-from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.door.access import Access
 from edge_serve.transport.door.door import Door, DoorCounters, DoorLimits
 from edge_serve.transport.door.listeners import Listener

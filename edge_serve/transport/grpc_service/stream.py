@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Room
+from edge_serve.messages.log_fields import about
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import response as grpc_response
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder, Unreadable, cut, names
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
-from edge_serve.tensors import Buffer
 from edge_serve.transport.grpc.call_head import Asked
 from edge_serve.transport.grpc.large import decode
 from edge_serve.transport.grpc.messages import Message

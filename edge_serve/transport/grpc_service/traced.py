@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError
+from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Arrival
+from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
-from edge_serve.tensors import Buffer
-from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc_service.infer import GrpcInference, UnaryCall

@@ -17,11 +17,11 @@ from functools import partial
 from edge_serve.aio.bulk_copy import MOST_AT_ONCE, drop
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import Lease
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http1.errors import RequestTimeout
 from edge_serve.protocol.http1.head import NO_HEAD
 from edge_serve.protocol.http1.reader import RequestReader
 from edge_serve.protocol.http1.response import CONTINUE
-from edge_serve.tensors import Buffer
 from edge_serve.transport.door.body_admission import Intake
 from edge_serve.transport.door.exchange import Application
 from edge_serve.transport.door.handover import FRESH_GRACE, GRACE

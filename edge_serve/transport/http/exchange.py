@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from edge_serve.messages.infer import Lease
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http1.head import Head
 from edge_serve.protocol.http1.response import BODILESS, CLOSE, KEEP, LAST_CHUNK, chunk_head, response_head
-from edge_serve.tensors import Buffer
 from edge_serve.transport.door.body_memory import Claim
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from edge_serve.access.roles import Role
 from edge_serve.aio.tasks import start_task
 from edge_serve.messages.infer import Room
 from edge_serve.messages.peer import Peer
-from edge_serve.metrics.exposition import CONTENT_TYPE
+from edge_serve.observe.metrics.exposition import CONTENT_TYPE
 from edge_serve.protocol.http1.head import Head
 from edge_serve.transport.door.access import Access, Gate
 from edge_serve.transport.door.exchange import Exchange

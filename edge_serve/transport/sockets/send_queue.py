@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
-from edge_serve.tensors import Buffer
+from edge_serve.messages.tensors import Buffer
 from edge_serve.transport.sockets.stream_socket import Wire
 
 #: Below this many bytes one joined `send` is cheaper than `sendmsg` with several buffers.

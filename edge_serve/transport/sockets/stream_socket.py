@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from edge_serve.tensors import Buffer
+from edge_serve.messages.tensors import Buffer
 
 
 class Wire(Protocol):

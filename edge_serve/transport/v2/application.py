@@ -24,11 +24,11 @@ from edge_serve.messages.infer import Parameter, Room
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.peer import Peer
 from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.http1.head import Head
 from edge_serve.protocol.inference.cost import SMALL_BYTES
 from edge_serve.protocol.v2 import bodies
 from edge_serve.protocol.v2.routes import Operation, Route
-from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.door.access import Access, Gate
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
-from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferResponse
+from edge_serve.messages.log_fields import about
 from edge_serve.protocol.inference.cost import is_long
 from edge_serve.protocol.v2 import generate
 from edge_serve.transport.door.exchange import Exchange

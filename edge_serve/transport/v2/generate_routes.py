@@ -12,9 +12,9 @@ from typing import Protocol
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, TooMuch
 from edge_serve.protocol.v2 import generate
-from edge_serve.tensors import Buffer
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.codec_offload import Ticket, elsewhere

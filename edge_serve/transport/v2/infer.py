@@ -14,15 +14,15 @@ from typing import Any, Protocol
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unsupported
 from edge_serve.messages import shared_memory
-from edge_serve.messages.about import about
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Room
+from edge_serve.messages.log_fields import about
 from edge_serve.messages.signature import Signature
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.inference import compression
 from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, SMALL_BYTES, SMALL_DEFLATE_BYTES, TooMuch
 from edge_serve.protocol.v2.infer import InferDecoder, header_length, json_too_big
 from edge_serve.protocol.v2.infer_response import InferEncoder
 from edge_serve.protocol.v2.routes import Operation
-from edge_serve.tensors import Buffer
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.codec_offload import Outcome, Ticket, elsewhere

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 from edge_serve.clock import Clock
 from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Arrival
-from edge_serve.tensors import Buffer
-from edge_serve.tracing.tracing import Tracing
+from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.exchange import HttpExchange
 from edge_serve.transport.v2.generate import Answer, StreamTicket, Writer

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from edge_serve.backends.host import Call, Cancel, OnReply
-from edge_serve.tensors import Buffer, Tensor
+from edge_serve.messages.tensors import Buffer, Tensor
 from edge_serve.workers.child.own_threads import OwnThread
 from edge_serve.workers.wire.calls import decode_response, encode_call, encode_rest, room_of
 from edge_serve.workers.wire.frames import Frame, Kind, frame

@@ -16,7 +16,7 @@ from typing import Any
 
 from edge_serve.backends.base import ModelSpec, Reply
 from edge_serve.files import read_small
-from edge_serve.tensors import BY_CONFIG_NAME, DataType, Tensor
+from edge_serve.messages.tensors import BY_CONFIG_NAME, DataType, Tensor
 
 #: descriptions that are remembered; the shapes of some models change all the time
 _MOST_KNOWN = 512

@@ -12,7 +12,7 @@ from typing import Any
 from edge_serve.errors import Cancelled, EdgeServeError, Unavailable, Unparsable
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.messages.signature import Signature
-from edge_serve.tensors import Buffer
+from edge_serve.messages.tensors import Buffer
 from edge_serve.workers.codec.messages import question, read_request
 from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.wire.frames import FrameError, Kind, error_of

@@ -27,11 +27,11 @@ from typing import Any
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable, Unparsable, triton_code
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.shared_memory import NamedRegions
+from edge_serve.messages.tensors import Buffer, Shared
 from edge_serve.protocol.inference import compression
 from edge_serve.protocol.v2 import generate
 from edge_serve.protocol.v2.infer import InferDecoder, header_length
 from edge_serve.protocol.v2.infer_response import InferEncoder
-from edge_serve.tensors import Buffer, Shared
 from edge_serve.workers.child.process import Control, ForwardingHandler, beat, prepare_process
 from edge_serve.workers.child.remote import Remote
 from edge_serve.workers.codec.messages import (

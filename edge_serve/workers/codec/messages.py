@@ -20,7 +20,7 @@ from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.tensors import BY_NUMBER, Buffer, Shared, Tensor, Unseen, is_unseen
+from edge_serve.messages.tensors import BY_NUMBER, Buffer, Shared, Tensor, Unseen, is_unseen
 from edge_serve.workers.wire.frames import HEADER, LONGEST, VERSION, Frame, FrameError, parse_json
 
 _SIZES = struct.Struct("<II")

@@ -19,7 +19,7 @@ from edge_serve.aio.callbacks import notify
 from edge_serve.backends.host import Call
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, Unavailable, Unsupported
 from edge_serve.messages.infer import InferResponse, Lease
-from edge_serve.tensors import Tensor
+from edge_serve.messages.tensors import Tensor
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.link import ModelListener
 from edge_serve.workers.memory.arena import Arena, Slot

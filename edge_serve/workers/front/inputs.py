@@ -9,7 +9,7 @@ from functools import partial
 from edge_serve.aio.bulk_copy import copy, work
 from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import InferRequest
-from edge_serve.tensors import Buffer, Tensor
+from edge_serve.messages.tensors import Buffer, Tensor
 from edge_serve.workers.front.link import Pending
 from edge_serve.workers.memory.arena import Arena, Slot
 from edge_serve.workers.wire.layout import INLINE, padded

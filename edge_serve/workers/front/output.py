@@ -12,7 +12,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from edge_serve.messages.about import RECURS
+from edge_serve.messages.log_fields import RECURS
 from edge_serve.workers.wire.place import own_place
 
 LONGEST_LINE = 4096
@@ -57,7 +57,7 @@ class Output:
     """Reads one pipe on the event loop until it ends.
 
     Args:
-        about: which model prints, as fields of the log's lines (messages/about.py).
+        about: which model prints, as fields of the log's lines (messages/log_fields.py).
         recurs: the process was started in place of one that died: what it prints at first was printed before.
 
     Attributes:

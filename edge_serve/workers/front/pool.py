@@ -14,10 +14,9 @@ from edge_serve.aio.offload import offload
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.messages.about import about
+from edge_serve.messages.log_fields import about
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.front.bls_broker import Hooks
-from edge_serve.workers.front.hangs import HANG_PARAMETER
 from edge_serve.workers.front.link import Link, ModelListener, PartialListener
 from edge_serve.workers.front.opened import Home, OpenedModel
 from edge_serve.workers.front.placement import Part
@@ -27,6 +26,7 @@ from edge_serve.workers.launch.cgroups import MEMORY_PARAMETER, Group, Groups, p
 from edge_serve.workers.launch.environments import Environment, Environments, own_interpreter
 from edge_serve.workers.launch.sandbox import Sandbox
 from edge_serve.workers.memory.arena import Arena
+from edge_serve.workers.watch.hangs import HANG_PARAMETER
 from edge_serve.workers.wire.busy_poll import Awake
 from edge_serve.workers.wire.layout import Layout
 from edge_serve.workers.wire.reply import BatchReply

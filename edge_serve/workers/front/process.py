@@ -18,7 +18,7 @@ from typing import Any
 
 from edge_serve.errors import Unavailable
 from edge_serve.messages.line import shortened
-from edge_serve.tensors import Buffer
+from edge_serve.messages.tensors import Buffer
 from edge_serve.workers.front.output import Output
 from edge_serve.workers.front.sending import SendQueue
 from edge_serve.workers.launch.cgroups import Group

@@ -9,7 +9,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from edge_serve.tensors import Buffer
+from edge_serve.messages.tensors import Buffer
 
 #: of a socket whose other end is closed: the process is dying
 _HUNG_UP = frozenset((errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN))

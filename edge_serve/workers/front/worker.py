@@ -14,19 +14,19 @@ from edge_serve.aio.tasks import start_task
 from edge_serve.backends.base import ModelSpec
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.messages.about import OUTPUT, RECURS, about
+from edge_serve.messages.log_fields import OUTPUT, RECURS, about
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.child.mismatch import MOST_REPORTED
 from edge_serve.workers.child.remote import LOG_CHARACTERS
 from edge_serve.workers.front.bls_broker import Caller, Desk, Hooks
 from edge_serve.workers.front.channel import Channel
-from edge_serve.workers.front.hangs import HANG_PARAMETER, HangWatch
 from edge_serve.workers.front.output import Rate
 from edge_serve.workers.front.placement import Part, as_json, lost_text, socket_pairs
 from edge_serve.workers.front.process import Limits, Process, ProcessLost
-from edge_serve.workers.front.restart import RestartPolicy
 from edge_serve.workers.launch.cgroups import Group
 from edge_serve.workers.launch.environments import Environment
+from edge_serve.workers.watch.hangs import HANG_PARAMETER, HangWatch
+from edge_serve.workers.watch.restart import RestartPolicy
 from edge_serve.workers.wire.frames import Frame, FrameError, Kind
 
 log = logging.getLogger(__name__)

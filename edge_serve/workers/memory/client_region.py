@@ -15,7 +15,7 @@ import weakref
 import numpy as np
 
 from edge_serve.errors import Internal, InvalidArgument
-from edge_serve.tensors import Buffer
+from edge_serve.messages.tensors import Buffer
 
 #: up to this many bytes are read and written by system calls, which costs about 10 us
 COPIED_BYTES = 64 * 1024

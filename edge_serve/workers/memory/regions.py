@@ -16,7 +16,7 @@ from typing import Any
 from edge_serve.errors import AlreadyExists, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.shared_memory import Place, RegionStatus
-from edge_serve.tensors import Shared
+from edge_serve.messages.tensors import Shared
 
 #: each costs a descriptor here and in each worker that uses it
 MOST_REGIONS = 1024

@@ -20,7 +20,7 @@ from typing import Any
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import RequestedOutput
 from edge_serve.messages.shared_memory import Place
-from edge_serve.tensors import Handle, Shared, Tensor
+from edge_serve.messages.tensors import Handle, Shared, Tensor
 from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.memory.client_region import ClientRegion
 from edge_serve.workers.memory.regions import Region

@@ -13,8 +13,8 @@ from typing import Any
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.tensors import BY_NUMBER, Buffer, DataType, Shape, Tensor, Unseen, element_count, join_bytes
 from edge_serve.protocol.inference.validate import check_strings
-from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Shape, Tensor, Unseen, element_count, join_bytes
 from edge_serve.workers.memory.client_region import ClientRegion
 from edge_serve.workers.memory.shared_arenas import OFFSET_MASK, Borrowed
 from edge_serve.workers.wire.frames import FrameError

@@ -17,7 +17,7 @@ from edge_serve.backends.base import Reply
 from edge_serve.backends.host import Call
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, triton_code
 from edge_serve.messages.infer import InferResponse
-from edge_serve.tensors import BY_NUMBER, Tensor, element_count
+from edge_serve.messages.tensors import BY_NUMBER, Tensor, element_count
 from edge_serve.workers.wire.frames import Frame, FrameError, Kind, frame, parse_json
 from edge_serve.workers.wire.layout import IN_ARENA, IN_FRAME, PAD, TENSOR
 

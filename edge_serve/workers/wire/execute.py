@@ -12,7 +12,7 @@ from typing import Any
 from edge_serve.backends.base import BackendRequest, Reply
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import NULL_SEAT, InferRequest, Parameter
-from edge_serve.tensors import DataType, Shape, Tensor
+from edge_serve.messages.tensors import DataType, Shape, Tensor
 from edge_serve.workers.child.cancellations import cancel_key
 from edge_serve.workers.memory.shared_arenas import OFFSET_BITS, Borrowed
 from edge_serve.workers.memory.shared_request import SharedRequest, places_of, zeros

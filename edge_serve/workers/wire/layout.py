@@ -19,7 +19,7 @@ import struct
 from typing import Any
 
 from edge_serve.messages.infer import InferRequest
-from edge_serve.tensors import BY_CONFIG_NAME, BY_NUMBER, DataType, Shape, element_count
+from edge_serve.messages.tensors import BY_CONFIG_NAME, BY_NUMBER, DataType, Shape, element_count
 from edge_serve.workers.wire.frames import FrameError
 
 #: tensors of one request or reply that are larger together travel through the arena

@@ -12,7 +12,7 @@ from typing import Any
 from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE, Internal, triton_code
 from edge_serve.messages.infer import Lease
-from edge_serve.tensors import Tensor
+from edge_serve.messages.tensors import Tensor
 from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.memory.shared_request import insert_stored
 from edge_serve.workers.wire.frames import HEADER, VERSION, FrameError, Kind, parse_json

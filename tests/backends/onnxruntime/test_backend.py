@@ -17,7 +17,7 @@ from edge_serve.backends.onnxruntime.instance import OnnxInstance, SharedSession
 from edge_serve.backends.onnxruntime.session import make
 from edge_serve.backends.onnxruntime.settings import CPU, Provider, SessionSettings
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
-from edge_serve.tensors import Array, DataType, Tensor
+from edge_serve.messages.tensors import Array, DataType, Tensor
 from tests.backends import onnx_models as models
 from tests.backends.hosting import model_spec, request, tensor
 from tests.texts import without_advice

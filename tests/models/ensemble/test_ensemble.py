@@ -21,13 +21,13 @@ from edge_serve.messages.infer import (
 )
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.statistics import ComputeTimes
+from edge_serve.messages.tensors import DataType, Shape, Tensor
 from edge_serve.models.ensemble.ensemble import EnsembleRunner, member_labels
 from edge_serve.models.run.statistics import new_statistics
 from edge_serve.models.run.ticket import OnResponse
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.scheduling.ensemble.plan import ensemble_plan
-from edge_serve.tensors import DataType, Shape, Tensor
 from tests.leases import Slot
 
 

@@ -9,10 +9,10 @@ import pytest
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.messages.tensors import DataType, Shape, Tensor
 from edge_serve.models.ensemble import member as ensemble_member
 from edge_serve.models.ensemble.member import Member, fitted
 from edge_serve.scheduling.ensemble.plan import Step
-from edge_serve.tensors import DataType, Shape, Tensor
 
 STEP = Step("m", "", {"A": "x", "B": "t"}, {"C": "y"})
 WRITERS = {"t": 0, "y": 1}

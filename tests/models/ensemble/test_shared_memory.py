@@ -8,7 +8,7 @@ import pytest
 
 from edge_serve.messages.infer import InferRequest, RequestedOutput
 from edge_serve.messages.shared_memory import Place
-from edge_serve.tensors import DataType, Shared, Tensor, Unseen
+from edge_serve.messages.tensors import DataType, Shared, Tensor, Unseen
 from tests.models.ensemble.test_ensemble import CHAIN, DIAMOND, Job, Scene, int32, step
 from tests.models.ensemble.test_stream import BOTH, respond, streaming
 

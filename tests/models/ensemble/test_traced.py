@@ -12,7 +12,7 @@ from edge_serve.messages.trace import Trace
 from edge_serve.models.ensemble.flight import Ensemble
 from edge_serve.models.ensemble.traced import TracedServed, traced_ensemble
 from edge_serve.models.versions.served import Served
-from tests.tracing.recorder import Collected
+from tests.observe.tracing.recorder import Collected
 
 
 @dataclass

@@ -10,11 +10,11 @@ import pytest
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter, RequestedOutput
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.messages.tensors import DataType, Shape, Tensor, Unseen
 from edge_serve.models.extras.cached_runner import MOST_INPUT_BYTES, CachedRunner
 from edge_serve.models.extras.response_cache import ResponseCache
 from edge_serve.models.run.statistics import new_statistics
 from edge_serve.models.run.ticket import OnResponse
-from edge_serve.tensors import DataType, Shape, Tensor, Unseen
 from tests.leases import Slot
 
 SIGNATURE = Signature(

@@ -9,8 +9,8 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge_serve.messages.tensors import DataType, Tensor
 from edge_serve.models.extras.response_cache import ANSWER_BYTES, TENSOR_BYTES, Answer, Key, ResponseCache
-from edge_serve.tensors import DataType, Tensor
 
 FRAME = ANSWER_BYTES + TENSOR_BYTES
 

@@ -11,8 +11,8 @@ from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.text import parse_model_config
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.tensors import split_bytes
 from edge_serve.models.load.warmup import make_requests, reshape
-from edge_serve.tensors import split_bytes
 
 
 def sample(text: str, max_batch_size: int = 4) -> pb.ModelConfig:

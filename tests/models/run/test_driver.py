@@ -14,6 +14,7 @@ from edge_serve.backends.base import Reply
 from edge_serve.clock import MonotonicClock
 from edge_serve.errors import Cancelled, Internal, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.tensors import DataType, Tensor
 from edge_serve.models.run import outage as absence
 from edge_serve.models.run.driver import Driver, Job
 from edge_serve.models.run.statistics import new_statistics
@@ -21,7 +22,6 @@ from edge_serve.scheduling.core import DynamicBatching, QueuePolicy, Scheduler
 from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.dynamic import DynamicScheduler
 from edge_serve.scheduling.ordering import ResponseOrder
-from edge_serve.tensors import DataType, Tensor
 from edge_serve.workers.front.pool import BatchReply
 from tests.leases import Slot
 

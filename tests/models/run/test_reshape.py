@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_serve.messages.tensors import Shape, element_count
 from edge_serve.models.run.reshape import converted
-from edge_serve.tensors import Shape, element_count
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from edge_serve.messages.statistics import ModelStatistics
-from edge_serve.metrics.source import ModelSeries
 from edge_serve.models.versions.lineage import add_up
 from edge_serve.models.versions.served import Served
 from edge_serve.models.versions.unloading_versions import Departing
+from edge_serve.observe.metrics.source import ModelSeries
 
 
 @dataclass(eq=False)

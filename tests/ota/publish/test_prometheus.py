@@ -18,9 +18,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from edge_serve.metrics.options import MetricsOptions
-from edge_serve.metrics.page import Page
-from tests.metrics.conftest import FakeClock, FakeSource, rendered
+from edge_serve.observe.metrics.options import MetricsOptions
+from edge_serve.observe.metrics.page import Page
+from tests.observe.metrics.conftest import FakeClock, FakeSource, rendered
 from tests.ota.publish.fleet import BUNDLE, DEVICES, FLEET, Fleet, Simulated, share, unlucky
 
 STEP = ("rollout step", FLEET, BUNDLE, "prod=100", "--select", 'fleet="plant"')

@@ -7,9 +7,9 @@ import pytest
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.messages.tensors import DataType
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder, Parts, Unreadable, cut
-from edge_serve.tensors import DataType
 from edge_serve.workers.memory.regions import Regions
 
 NO_REGIONS = Regions()

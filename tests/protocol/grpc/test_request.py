@@ -9,9 +9,9 @@ import pytest
 
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unsupported
 from edge_serve.messages.shared_memory import NamedRegions, Place
+from edge_serve.messages.tensors import BY_NAME, DataType, Shared
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest
 from edge_serve.protocol.grpc.request import read
-from edge_serve.tensors import BY_NAME, DataType, Shared
 from edge_serve.workers.memory.regions import Regions
 
 NO_REGIONS = Regions()

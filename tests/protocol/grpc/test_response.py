@@ -7,10 +7,10 @@ import pytest
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.messages.tensors import DataType, Tensor
 from edge_serve.protocol.grpc import response as grpc_response
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferResponse, ModelStreamInferResponse
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
-from edge_serve.tensors import DataType, Tensor
 
 SIGNATURE = Signature("m", "1", "python", 8, {}, {"Y": TensorSpec("Y", DataType.FP32, (3,), labels=("a", "b", "c"))})
 REQUEST = InferRequest("m")

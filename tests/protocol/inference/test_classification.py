@@ -8,8 +8,8 @@ import pytest
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.signature import TensorSpec
+from edge_serve.messages.tensors import DataType, Shape, Tensor, split_bytes
 from edge_serve.protocol.inference.classification import classify
-from edge_serve.tensors import DataType, Shape, Tensor, split_bytes
 
 LABELS = TensorSpec("Y", DataType.FP32, (-1,), labels=("zero", "one", "two words"))
 

@@ -6,8 +6,8 @@ import zlib
 import pytest
 
 from edge_serve.errors import InvalidArgument
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.inference.compression import UnsupportedEncoding, choose, compress, decompress, is_compressed
-from edge_serve.tensors import Buffer
 
 TEXT = b'{"inputs":[]}' * 50
 

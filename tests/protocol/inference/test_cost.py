@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
+from edge_serve.messages.tensors import DataType, Tensor
 from edge_serve.protocol.inference.cost import SMALL_NS, TooMuch, check_encoding
-from edge_serve.tensors import DataType, Tensor
 
 
 def is_too_much(tensors: list[Tensor], output: RequestedOutput | None = None, *, binary: bool = False) -> bool:

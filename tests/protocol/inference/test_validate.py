@@ -5,8 +5,8 @@ import pytest
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, RequestedOutput
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.messages.tensors import DataType, Shape, Tensor, Unseen, join_bytes
 from edge_serve.protocol.inference.validate import check_strings, validate
-from edge_serve.tensors import DataType, Shape, Tensor, Unseen, join_bytes
 
 
 def signature(

@@ -12,8 +12,8 @@ import pytest
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unparsable
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.messages.tensors import DataType, Shape, Tensor, from_array, join_bytes, split_bytes
 from edge_serve.protocol.v2 import generate
-from edge_serve.tensors import DataType, Shape, Tensor, from_array, join_bytes, split_bytes
 
 LARGE = 1 << 20
 SPECS = (

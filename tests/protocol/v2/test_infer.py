@@ -13,8 +13,8 @@ import tritonclient.http as client
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.messages.tensors import DataType, Shape, join_bytes
 from edge_serve.protocol.v2.infer import InferDecoder, header_length
-from edge_serve.tensors import DataType, Shape, join_bytes
 
 
 def model(*inputs: TensorSpec, max_batch_size: int = 0) -> Signature:

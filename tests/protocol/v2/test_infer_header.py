@@ -7,8 +7,8 @@ import pytest
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unparsable
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, RequestedOutput
 from edge_serve.messages.shared_memory import NamedRegions, Place
+from edge_serve.messages.tensors import Shared
 from edge_serve.protocol.v2.infer_header import Tail, read
-from edge_serve.tensors import Shared
 
 UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 BOOLEAN = "attempt to access JSON non-boolean as boolean"

@@ -11,8 +11,8 @@ from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.messages.tensors import DataType, Tensor, Unseen, join_bytes
 from edge_serve.protocol.v2.infer_response import InferEncoder
-from edge_serve.tensors import DataType, Tensor, Unseen, join_bytes
 
 MODEL = Signature(
     "m", "3", "python", 0, {},

@@ -12,9 +12,9 @@ import pytest
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.messages.tensors import DataType
 from edge_serve.protocol.v2.infer import InferDecoder
 from edge_serve.protocol.v2.infer_split import split
-from edge_serve.tensors import DataType
 
 PLAIN = Signature(
     "m", "1", "python", 4,

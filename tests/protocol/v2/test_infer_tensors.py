@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
+from edge_serve.messages.tensors import DataType, join_bytes
 from edge_serve.protocol.v2.infer_tensors import MAX_DEPTH, flatten, read, write
-from edge_serve.tensors import DataType, join_bytes
 
 INTEGERS = [
     DataType.UINT8, DataType.UINT16, DataType.UINT32, DataType.UINT64,

@@ -10,8 +10,8 @@ import pytest
 
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable, Unsupported
 from edge_serve.messages.settings import TraceChanges
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
-from edge_serve.tensors import Buffer
 from edge_serve.transport.grpc_service.calls import HEALTH_CHECK, INFERENCE, Calls
 from tests.transport.grpc_scene import GrpcFakeService
 

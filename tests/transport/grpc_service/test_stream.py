@@ -10,10 +10,10 @@ import pytest
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.messages.tensors import Buffer, DataType, Tensor
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest, ModelStreamInferResponse
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
-from edge_serve.tensors import Buffer, DataType, Tensor
 from edge_serve.transport.grpc.call_head import Asked
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc_service.stream import PAUSE_REQUESTS, InferStream, StreamOverrun

@@ -10,13 +10,13 @@ import pytest
 
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.settings import TraceSettings
+from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Arrival, Trace
+from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
-from edge_serve.tensors import Buffer
-from edge_serve.tracing.tracing import Tracing
 from edge_serve.transport.grpc.call_head import Asked
 from edge_serve.transport.grpc_service.traced import TracedCall
-from tests.tracing.recorder import Collected, Steps
+from tests.observe.tracing.recorder import Collected, Steps
 from tests.transport.grpc_scene import Caller, GrpcFakeService, door, infer_request
 from tests.transport.http_scene import until
 from tests.transport.traced_service import TracedService

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from edge_serve.messages.infer import Lease
+from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http1.head import HeadParser, MessageLimits
-from edge_serve.tensors import Buffer
 from edge_serve.transport.door.exchange import Application, Exchange
 from edge_serve.transport.http.metrics import MetricsApplication
 from tests.transport.metrics_scene import answered, page_of

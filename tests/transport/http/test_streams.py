@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge_serve.messages.infer import InferResponse
-from edge_serve.tensors import DataType, Tensor, join_bytes
+from edge_serve.messages.tensors import DataType, Tensor, join_bytes
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.limits import HttpLimits
 from edge_serve.transport.v2.generate import Stream

@@ -21,13 +21,13 @@ from PIL import Image
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.status import WorkerFacts
-from edge_serve.metrics.updates import BundleStatus, Updates
 from edge_serve.models.run.statistics import record_success
-from edge_serve.status.document import build
+from edge_serve.observe.metrics.updates import BundleStatus, Updates
+from edge_serve.observe.status.document import build
 from edge_serve.transport.http.page import page_files
 from tests.browser import Browser, Page, chromium
+from tests.observe.status.documents import MS, document, facts, served, server
 from tests.server.running import python_model, running
-from tests.status.documents import MS, document, facts, served, server
 
 FILES = page_files()
 EVIL = "<img src=x onerror=alert(1)><script>document.title='mine'</script>"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edge_serve.tensors import Buffer
+from edge_serve.messages.tensors import Buffer
 from edge_serve.transport.sockets.send_queue import SendQueue
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from edge_serve.errors import InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferResponse
-from edge_serve.tensors import DataType, Tensor, join_bytes
+from edge_serve.messages.tensors import DataType, Tensor, join_bytes
 from edge_serve.transport.sockets import backlog
 from edge_serve.transport.v2.generate import EVENT_STREAM, Single, Stream, check_encoding
 from tests.transport.v2_scene import JSON, Door, FakeExchange, FakeLease, FakeTicket, head_of

@@ -10,8 +10,8 @@ import pytest
 
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferResponse
+from edge_serve.messages.tensors import DataType, Tensor
 from edge_serve.protocol.v2 import generate
-from edge_serve.tensors import DataType, Tensor
 from edge_serve.transport.v2.generate import Answer, Single, Stream
 from tests.transport.v2.test_generate import Wire, event, failure, response
 from tests.transport.v2_scene import FakeLease, FakeTicket

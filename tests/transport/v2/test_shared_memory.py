@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.tensors import Shared
+from edge_serve.messages.tensors import Shared
 from tests.transport.v2_scene import Door
 
 SYSTEM = "/v2/systemsharedmemory"

@@ -10,15 +10,15 @@ import pytest
 
 from edge_serve.messages.peer import Peer
 from edge_serve.messages.settings import TraceSettings
+from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Trace
-from edge_serve.tensors import Buffer
-from edge_serve.tracing.tracing import Tracing
+from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.exchange import HttpExchange
 from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
 from edge_serve.transport.v2.traced import TracedExchange
-from tests.tracing.recorder import Collected, Steps
+from tests.observe.tracing.recorder import Collected, Steps
 from tests.transport.http_scene import Recorder, play, scene, until
 from tests.transport.traced_service import TracedService
 from tests.transport.v2_scene import FakeExchange, FixedClock, head_of

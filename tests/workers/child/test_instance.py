@@ -12,7 +12,7 @@ import pytest
 
 from edge_serve.backends.base import BackendRequest, Reply, Timing
 from edge_serve.messages.infer import InferRequest
-from edge_serve.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, Tensor
 from edge_serve.workers.child.instance import Instance, Receiver
 from edge_serve.workers.memory import shared_arenas as lending
 from edge_serve.workers.memory.shared_arenas import OFFSET_BITS, Borrowed

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge_serve.backends.base import ModelSpec, Reply
-from edge_serve.tensors import Tensor, from_array, from_numpy_type
+from edge_serve.messages.tensors import Tensor, from_array, from_numpy_type
 from edge_serve.workers.child.mismatch import MOST_REPORTED, Mismatches
 
 CONFIG: dict[str, Any] = {

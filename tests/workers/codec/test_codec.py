@@ -19,10 +19,10 @@ import pytest
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.signature import Signature, TensorSpec
+from edge_serve.messages.tensors import Buffer, DataType, Tensor
 from edge_serve.protocol.v2 import generate
 from edge_serve.protocol.v2.infer import InferDecoder
 from edge_serve.protocol.v2.infer_response import InferEncoder
-from edge_serve.tensors import Buffer, DataType, Tensor
 from edge_serve.workers.codec.codec import Codec, Job
 from edge_serve.workers.codec.job import Body, Encoded, Refused
 from edge_serve.workers.memory import arena as arena_module

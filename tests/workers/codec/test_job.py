@@ -10,7 +10,7 @@ import pytest
 from edge_serve.errors import Cancelled, InvalidArgument, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, Tensor
 from edge_serve.workers.codec.job import Body, Both, DecodeJob, Encoded, EncodeJob, Refused
 from edge_serve.workers.codec.messages import request_value, response_value, tensor_value
 from edge_serve.workers.memory.arena import Arena, Budget, Slot

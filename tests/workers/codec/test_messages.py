@@ -12,7 +12,7 @@ from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import SEQUENCE_START, InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Shared, Tensor, Unseen, is_unseen
+from edge_serve.messages.tensors import BY_NUMBER, Buffer, DataType, Shared, Tensor, Unseen, is_unseen
 from edge_serve.workers.codec import messages as coding
 from edge_serve.workers.wire.frames import Frame, FrameError, Kind, Splitter
 

@@ -13,7 +13,7 @@ from edge_serve.backends.base import Reply
 from edge_serve.backends.host import Call
 from edge_serve.errors import Cancelled, Unsupported
 from edge_serve.messages.infer import InferResponse
-from edge_serve.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, Tensor
 from edge_serve.workers.front.bls_broker import Asked, Caller, Desk, Hooks
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.memory.arena import Arena, Budget

@@ -14,7 +14,7 @@ import numpy as np
 from edge_serve.backends.base import Reply
 from edge_serve.errors import Internal, Unavailable
 from edge_serve.messages.infer import InferRequest
-from edge_serve.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, Tensor
 from edge_serve.workers.child.instance import Receiver
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.link import Link

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.messages.about import RECURS
+from edge_serve.messages.log_fields import RECURS
 from edge_serve.workers.front import output
 from edge_serve.workers.front.output import LONGEST_LINE, Output, Rate
 from tests.workers.harness import run

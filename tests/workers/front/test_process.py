@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.messages.infer import InferRequest
-from edge_serve.tensors import DataType, Handle, Tensor
+from edge_serve.messages.tensors import DataType, Handle, Tensor
 from edge_serve.workers.front.pool import Hooks
 from edge_serve.workers.front.process import GRACE, Process
 from edge_serve.workers.memory.arena import Arena, Budget

@@ -16,7 +16,7 @@ import pytest
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
-from edge_serve.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, Tensor
 from edge_serve.workers.front.pool import OpenedModel, Workers
 from edge_serve.workers.launch.environments import Environments, default_cache, path_of
 from edge_serve.workers.memory.arena import Arena, Budget

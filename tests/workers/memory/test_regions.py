@@ -11,7 +11,7 @@ import pytest
 from edge_serve.errors import AlreadyExists, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest, RequestedOutput
 from edge_serve.messages.shared_memory import NamedRegions, RegionStatus
-from edge_serve.tensors import DataType, Shared, Unseen
+from edge_serve.messages.tensors import DataType, Shared, Unseen
 from edge_serve.workers.memory import regions as regions_module
 from edge_serve.workers.memory.regions import Region, Regions
 

@@ -12,7 +12,7 @@ import pytest
 
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest, RequestedOutput
-from edge_serve.tensors import DataType, Handle, Shared, Tensor, Unseen
+from edge_serve.messages.tensors import DataType, Handle, Shared, Tensor, Unseen
 from edge_serve.workers.front.pool import OpenedModel
 from edge_serve.workers.memory import shared_arenas as lending_module
 from edge_serve.workers.memory.arena import Arena, Budget, Slot

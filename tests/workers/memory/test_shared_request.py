@@ -13,7 +13,7 @@ import pytest
 from edge_serve.backends.base import Reply
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
-from edge_serve.tensors import BY_NUMBER, Buffer, DataType, Shared, Tensor, Unseen, is_unseen, join_bytes
+from edge_serve.messages.tensors import BY_NUMBER, Buffer, DataType, Shared, Tensor, Unseen, is_unseen, join_bytes
 from edge_serve.workers.front.process import exit_reason
 from edge_serve.workers.memory.client_region import ClientRegion
 from edge_serve.workers.memory.regions import Regions

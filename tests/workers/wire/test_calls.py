@@ -12,7 +12,7 @@ import pytest
 from edge_serve.backends.host import Call
 from edge_serve.errors import NotFound
 from edge_serve.messages.infer import InferResponse
-from edge_serve.tensors import DataType, Tensor, join_bytes
+from edge_serve.messages.tensors import DataType, Tensor, join_bytes
 from edge_serve.workers.wire.calls import (
     CALL_HEAD,
     Room,

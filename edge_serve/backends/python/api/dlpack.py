@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from edge_serve.backends.python.api.errors import TritonModelException
-from edge_serve.tensors import Array, DataType
+from edge_serve.messages.tensors import Array, DataType
 
 CPU = 1
 _CUDA = 2

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from edge_serve import tensors
 from edge_serve.backends.python.api import dlpack as python_dlpack
 from edge_serve.backends.python.api.errors import MODULE, TritonModelException
 from edge_serve.errors import InvalidArgument
-from edge_serve.tensors import Array, DataType, Shape
+from edge_serve.messages import tensors
+from edge_serve.messages.tensors import Array, DataType, Shape
 
 # Members of an enum cost 0.1 us to look up through the class.
 _BYTES, _BF16 = DataType.BYTES, DataType.BF16

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_serve import tensors
 from edge_serve.backends.python.api import dlpack as python_dlpack
 from edge_serve.backends.python.api.errors import TritonModelException
 from edge_serve.backends.python.api.tensor import Tensor
-from edge_serve.tensors import BY_NUMBER, Array, DataType
+from edge_serve.messages import tensors
+from edge_serve.messages.tensors import BY_NUMBER, Array, DataType
 from tests.backends.hosting import tensor
 
 PLAIN = [datatype for datatype in DataType if datatype not in (DataType.BYTES, DataType.BF16)]

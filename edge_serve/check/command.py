@@ -1,0 +1,367 @@
+"""`edge-serve check REPOSITORY`: is every model servable, and where it is not, which line to change.
+
+Each model is opened in a worker as a load would, never served. What the configuration declares stands beside what
+the model's own file tells. Models that have a golden test must pass it (`check_golden`). With `--infer` each model
+answers one request (`check_infer`). For both, all models are loaded together, because models call each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from edge_serve.backends.base import ModelSpec
+from edge_serve.check.golden import Trial, try_all
+from edge_serve.check.golden import report as report_trial
+from edge_serve.check.infer import Asked, ask_all
+from edge_serve.check.record import record
+from edge_serve.clock import MonotonicClock
+from edge_serve.config.model import model_config_pb2 as pb
+from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
+from edge_serve.config.model.layout import CONFIG_FILE, advice_on_config, advice_on_repository
+from edge_serve.config.model.notes import notes_on
+from edge_serve.config.settings.table import nearest
+from edge_serve.config.stages import load_model_config
+from edge_serve.errors import EdgeServeError, InvalidArgument
+from edge_serve.golden.reader import DIRECTORY, read_golden
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.extras.calls import Calls
+from edge_serve.models.load.loading import KILL_SECONDS, Loader, LoaderOptions
+from edge_serve.models.repository.repository import Found, Repository, versions
+from edge_serve.models.repository.version_policy import choose
+from edge_serve.service import Service
+from edge_serve.workers.front.pool import Hooks, Limits, Workers
+from edge_serve.workers.launch.environments import Environments
+from edge_serve.workers.launch.sandbox import Sandbox
+from edge_serve.workers.memory.arena import Budget
+
+#: tensor memory for warm-up requests
+CHECK_BYTES = 1 << 30
+CLOSE_SECONDS = 10.0
+#: between two looks for workers that hang
+WATCH_SECONDS = 1.0
+
+NAMELESS = "found a directory whose name is not UTF-8: no client could ask for such a model; rename it"
+
+
+@dataclass(slots=True)
+class Line:
+    """One tensor or setting: as declared, as found, and the line of config.pbtxt that declares it (0 = none)."""
+
+    what: str
+    declared: str
+    found: str
+    line: int = 0
+    agrees: bool = True
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The outcome for one model.
+
+    Attributes:
+        failed: the part of the check that failed: `read`, `load`, `infer`, `golden` or `budget`; "" = none did.
+        notes: what the model is served without, although its author may think otherwise.
+        golden: one for each version, where the model has a golden test.
+        recorded: what was recorded as its golden test; "" = nothing was asked to be.
+    """
+
+    name: str
+    error: str = ""
+    failed: str = ""
+    versions: list[int] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    golden: list[Trial] = field(default_factory=list)
+    recorded: str = ""
+
+    @property
+    def good(self) -> bool:
+        """It can be served, passed its golden test, and answered as its configuration says if it was asked."""
+        return not self.failed
+
+    def judge(self) -> None:
+        """Note the first part of the check that failed."""
+        trials = [trial for trial in self.golden if not trial.ok]
+        if self.failed:
+            return
+        if any(one.problems for one in self.asked):
+            self.failed = "infer"
+        elif trials:
+            self.failed = "budget" if all(trial.over_budget for trial in trials) else "golden"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to check.
+
+    Attributes:
+        names: the models to check; empty = all of the repositories.
+        infer_seconds: how long a model may take to answer a request; 0 = it is not asked.
+        load_seconds: how long a model may take to load.
+        record: write the answers of each model as its golden test, in place of comparing them.
+    """
+
+    auto_complete: bool = True
+    names: tuple[str, ...] = ()
+    infer_seconds: float = 0.0
+    load_seconds: float = Limits().load
+    record: bool = False
+
+
+async def check_repository(roots: Sequence[Path], options: Options | None = None) -> AsyncIterator[Verdict]:
+    """Yield a verdict for each model, by name.
+
+    Raises:
+        InvalidArgument: a repository cannot be read, or a model that was asked for is not there.
+    """
+    options = options or Options()
+    clock = MonotonicClock()
+    sandbox = Sandbox(tuple(roots))
+    hooks = Hooks()
+    limits = Limits(load=options.load_seconds, load_setting="--load-timeout")
+    tried: set[str] = set()
+    workers = Workers(limits, hooks=hooks, environments=Environments(confine=sandbox.probe), sandbox=sandbox)
+    loading = LoaderOptions(auto_complete=options.auto_complete, proves=lambda name: name not in tried)
+    loader = Loader(workers, Budget(CHECK_BYTES), clock, loading)
+    repository = Repository(roots)
+    registry = Registry(repository, loader)
+    calls = Calls(registry.lookup, Service(registry, started=True))
+    hooks.infer, hooks.control, hooks.rests = calls.infer, calls.control, calls.rests
+    watch = asyncio.create_task(_watch(workers))
+    try:
+        models = _chosen(repository.scan(), repository, options.names)
+        faults = [name for name in sorted(repository.faults) if name in (options.names or repository.faults)]
+        for name in faults:
+            yield Verdict(name, repository.faults[name], "read")
+        verdicts: list[Verdict] = []
+        prints = repository.fingerprints(models.values())  # all at once: what does not answer is known from here on
+        tried.update(name for name, print in prints.items() if any(row[0] == DIRECTORY for row in print))
+        together = bool(options.infer_seconds or options.record or tried)
+        for found in models.values():
+            own, stays = found.name in tried, together
+            verdict = await check_model(found, repository, registry, workers, options, own_worker=own, stays=stays)
+            verdicts.append(verdict)
+            if not stays:
+                yield verdict
+        for verdict in verdicts if together else ():
+            await (_record if options.record else _ask)(verdict, models[verdict.name], registry, options)
+            yield verdict
+        for directory in sorted(repository.nameless) if not options.names else ():
+            yield Verdict(repr(directory.name), NAMELESS, "read")
+        if not models and not faults and (advice := advice_on_repository(roots[0])):
+            raise InvalidArgument(advice)
+    finally:
+        watch.cancel()
+        await registry.close(CLOSE_SECONDS)
+        await workers.stop()
+
+
+async def _record(verdict: Verdict, found: Found, registry: Registry, options: Options) -> None:
+    """Write the answers of a model that was loaded as its golden test."""
+    if not verdict.failed:
+        try:
+            verdict.recorded = await record(found, registry, options.load_seconds)
+        except EdgeServeError as error:
+            verdict.error, verdict.failed = error.message, "golden"
+
+
+async def _ask(verdict: Verdict, found: Found, registry: Registry, options: Options) -> None:
+    """Run the golden test of a model that was loaded, and with `--infer` send it one more request."""
+    if options.infer_seconds:
+        verdict.asked = await ask_all(verdict.name, registry, options.infer_seconds)
+    verdict.golden = await try_all(verdict.name, registry, options.load_seconds + KILL_SECONDS)
+    verdict.judge()
+
+
+async def _watch(workers: Workers) -> None:
+    """Kill the workers that hang, as the server does: the limit of a load covers its warm-up by this alone."""
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        workers.watch(time.monotonic_ns())
+
+
+def _chosen(models: dict[str, Found], repository: Repository, names: Sequence[str]) -> dict[str, Found]:
+    """Return the models with these names, or all.
+
+    Raises:
+        InvalidArgument: there is no model of such a name.
+    """
+    for name in names:
+        if name not in models and name not in repository.faults:
+            close = nearest(name, models)
+            hint = f", did you mean '{close}'?" if close else f": found {', '.join(models) or 'no models'}"
+            places = ", ".join(f"'{root}'" for root in repository.roots)
+            raise InvalidArgument(f"there is no model '{name}' in {places}{hint}")
+    return {name: found for name, found in models.items() if name in (names or models)}
+
+
+async def check_model(
+    found: Found, repository: Repository, registry: Registry, workers: Workers, options: Options, *,
+    own_worker: bool, stays: bool,
+) -> Verdict:  # fmt: skip
+    """Load the model as a server would. If it does not stay it is unloaded; an ensemble's members stay loaded.
+
+    Args:
+        own_worker: in a process that it shares with no other model, so that its memory can be told.
+    """
+    verdict = Verdict(found.name, failed="read")
+    auto_complete = options.auto_complete
+    try:
+        note = repository.read(found, lambda: advice_on_config(found.directory, found.name))
+        verdict.notes = [note] if note else []
+        read_config = partial(load_model_config, found.directory, auto_complete=auto_complete, name=found.name)
+        config = repository.read(found, read_config)
+        there = repository.read(found, lambda: versions(found.directory, found.name))
+        verdict.versions = choose(config.version_policy, there)
+        repository.read(found, lambda: read_golden(found.directory))
+        verdict.failed = "load"
+        for version in verdict.versions if config.backend else ():
+            model = await _described(found, config, version, workers)
+            verdict.lines = _compare(found, config, model)
+        await registry.load(found.name, own_worker=own_worker)
+        verdict.notes += notes_on(registry.lookup(found.name, "").config)
+        if verdict.lines and not verdict.lines[0].line:
+            config.max_batch_size = registry.lookup(found.name, "").config.max_batch_size
+            verdict.lines = _compare(found, config, model)
+            first = verdict.lines[0]
+            first.found = f"{first.found}, {config.max_batch_size} applies".removeprefix(", ")
+        verdict.failed = ""
+        if not stays:
+            await registry.unload(found.name)
+    except EdgeServeError as error:
+        cause = error.__cause__
+        text = cause.message if isinstance(cause, EdgeServeError) else error.message
+        verdict.error = text.strip().removeprefix(f"load failed for model '{found.name}': ").removesuffix(";")
+    return verdict
+
+
+def _compare(found: Found, config: pb.ModelConfig, model: pb.ModelConfig) -> list[Line]:
+    """Declared and found side by side. Empty when the model tells nothing about itself."""
+    if not model.input and not model.output:
+        return []
+    text = _config_text(found)
+    lines = [_batch_line(config, model, text)]
+    for kind, ours, theirs in (("input", config.input, model.input), ("output", config.output, model.output)):
+        declared = {tensor.name: _Face.of(tensor, config.max_batch_size) for tensor in ours}
+        there = {tensor.name: _Face.of(tensor, model.max_batch_size) for tensor in theirs}
+        for name in dict.fromkeys([*declared, *there]):
+            line = _line_of(text, rf"""["']{re.escape(name)}["']""")
+            lines.append(_tensor_line(f"{kind} {name}", declared.get(name), there.get(name), line))
+    return lines
+
+
+async def _described(found: Found, config: pb.ModelConfig, version: int, workers: Workers) -> pb.ModelConfig:
+    """Return what the model tells about itself; of one whose outputs are not all tensors, beside those that are listed.
+
+    What says how the model is opened (its environment, its library of operators) is told it, its tensors are not.
+    """
+    bare = pb.ModelConfig(
+        name=config.name,
+        backend=config.backend,
+        platform=config.platform,
+        default_model_filename=config.default_model_filename,
+        parameters=config.parameters,
+        model_operations=config.model_operations,
+    )
+    listed = pb.ModelConfig()
+    listed.CopyFrom(bare)
+    listed.output.extend(config.output)
+    for asked in (bare, listed) if config.output else (bare,):
+        with contextlib.suppress(EdgeServeError):  # the load, which follows, says why
+            told = await workers.describe(_spec(found, asked, version), config.backend)
+            return model_config_from_json(told) if told else bare
+    return bare
+
+
+@dataclass(frozen=True, slots=True)
+class _Face:
+    """Type and full shape; a declared batch dimension is the -1 that it stands for."""
+
+    datatype: str
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def of(tensor: pb.ModelInput | pb.ModelOutput, max_batch_size: int) -> _Face:
+        inner = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else tuple(tensor.dims)
+        return _Face(pb.DataType.Name(tensor.data_type), (-1, *inner) if max_batch_size else inner)
+
+    def fits(self, other: _Face) -> bool:
+        """Same type and rank, and no dimension that is fixed to different sizes."""
+        return (self.datatype, len(self.shape)) == (other.datatype, len(other.shape)) and all(
+            -1 in (a, b) or a == b for a, b in zip(self.shape, other.shape, strict=True)
+        )
+
+    def __str__(self) -> str:
+        return f"{self.datatype} {list(self.shape)}"
+
+
+def _batch_line(config: pb.ModelConfig, model: pb.ModelConfig, text: str) -> Line:
+    """An ONNX file tells whether it can batch, not how much; other models can batch when they say so, and need not."""
+    line = _line_of(text, r"\bmax_batch_size\s*:")
+    declared = str(config.max_batch_size) if line else ""
+    if config.backend != "onnxruntime":
+        return Line("max_batch_size", declared, str(model.max_batch_size or "") if line else "", line)
+    found = "has a batch dimension" if model.max_batch_size else "has no batch dimension"
+    return Line("max_batch_size", declared, found, line, not config.max_batch_size or model.max_batch_size > 0)
+
+
+def _tensor_line(what: str, declared: _Face | None, found: _Face | None, line: int) -> Line:
+    agrees = declared is None or (found is not None and declared.fits(found))
+    return Line(what, str(declared or ""), str(found or "(not in the model)"), line, agrees)
+
+
+def _spec(found: Found, config: pb.ModelConfig, version: int) -> ModelSpec:
+    return ModelSpec(found.name, version, found.directory, found.directory / str(version), model_config_to_json(config))
+
+
+def _config_text(found: Found) -> str:
+    try:
+        return (found.directory / CONFIG_FILE).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _line_of(text: str, pattern: str) -> int:
+    return next((number for number, line in enumerate(text.splitlines(), 1) if re.search(pattern, line)), 0)
+
+
+def report(verdict: Verdict) -> str:
+    """The verdict for a person."""
+    head = "ok" if verdict.good else "FAILED"
+    rows = [f"{head:<7} {verdict.name}  versions {verdict.versions or '-'}"]
+    width = max([8, *(len(line.what) for line in verdict.lines)])
+    wide = max([8, *(len(line.declared) for line in verdict.lines)])
+    if verdict.lines:
+        rows.append(f"          {'':<{width}}  {'declared':<{wide}}  found")
+    for line in verdict.lines:
+        where = f", see {CONFIG_FILE} line {line.line}" if line.line else ""
+        mark = "" if line.agrees else f"   <- differs{where}"
+        rows.append(f"          {line.what:<{width}}  {line.declared or '-':<{wide}}  {line.found or '-'}{mark}")
+    if verdict.error:
+        rows += [f"          {text}" for text in verdict.error.splitlines()]
+    rows += [f"          note: {text}" for text in verdict.notes]
+    for asked in verdict.asked:
+        rows += [f"          {text}" for text in _answer(asked)]
+    if verdict.recorded:
+        rows.append(f"          {verdict.recorded}")
+    for trial in verdict.golden:
+        rows += [f"          {text}" for text in report_trial(trial)]
+    return "\n".join(rows)
+
+
+def _answer(asked: Asked) -> list[str]:
+    head = f"version {asked.version}, asked with {asked.request}:"
+    if asked.problems:
+        return [head, *(f"  {text}" for problem in asked.problems for text in problem.splitlines())]
+    answer = ", ".join(asked.outputs) or "no outputs"
+    if asked.responses != 1:
+        answer = f"{asked.responses} responses" + (f", the first with {answer}" if asked.responses else "")
+    return [f"{head} {answer} in {asked.seconds * 1000:.0f} ms"]

@@ -1,0 +1,90 @@
+"""`edge-serve check --record-golden`: records what a loaded model answers as its golden test.
+
+It sends the samples of the golden test that is there, or else the request of `check --infer`: the first sample of the
+model's `model_warmup`, or zeros. Tolerances and budgets stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from edge_serve.aio.offload import offload
+from edge_serve.check.infer import first_request, kill_busy
+from edge_serve.errors import Internal
+from edge_serve.golden.reader import DIRECTORY, GoldenBudget, GoldenSample
+from edge_serve.golden.writer import Recording, write_golden
+from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
+from edge_serve.messages.tensors import Tensor
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.load.golden import read_limited, request_of
+from edge_serve.models.repository.repository import Found
+from edge_serve.models.versions.served import Served
+
+
+async def record(found: Found, registry: Registry, seconds: float) -> str:
+    """Record the answers of the highest version; what was done.
+
+    Raises:
+        EdgeServeError: the model gives no answer, or the test cannot be written.
+    """
+    served = registry.lookup(found.name, "")
+    test = served.golden
+    recordings = []
+    if test is None:
+        request, _ = await offload(first_request, served, registry)
+        recordings.append(await _recorded(served, "first", request, seconds, registry))
+    for sample in test.samples if test is not None else ():
+        request = await read_limited(request_of, sample, served.signature)
+        recordings.append(await _recorded(served, sample.name, request, seconds, registry, sample))
+    await offload(write_golden, found.directory, recordings, test.budget if test is not None else GoldenBudget())
+    source = "the samples that were there" if test is not None else "the request of --infer"
+    return f"recorded {len(recordings)} samples in {found.name}/{DIRECTORY}/ from version {served.version}: {source}"
+
+
+async def _recorded(
+    served: Served,
+    name: str,
+    request: InferRequest,
+    seconds: float,
+    registry: Registry,
+    before: GoldenSample | None = None,
+) -> Recording:
+    """Send a request, and return it with its responses.
+
+    Raises:
+        EdgeServeError: the model fails, or does not answer in time; then it is killed.
+    """
+    inputs = [replace(tensor) for tensor in request.inputs]  # shapes are changed on the way
+    parameters = dict(before.parameters) if before is not None else _parameters(request)
+    responses: list[list[Tensor]] = []
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_response(response: InferResponse) -> None:
+        if response.error is None and not response.null:
+            responses.append([replace(tensor, data=bytes(tensor.data), offset=-1) for tensor in response.outputs])
+        if response.lease is not None:
+            response.lease.release()
+        if not done.done() and response.error is not None:
+            done.set_exception(response.error)
+        elif not done.done() and response.final:
+            done.set_result(None)
+
+    served.submit(request, on_response)
+    try:
+        await asyncio.wait_for(asyncio.shield(done), seconds)
+    except asyncio.TimeoutError:
+        await kill_busy(registry, "no answer to record")
+        raise Internal(
+            f"sample '{name}': the last response did not come within {seconds:g} s (--load-timeout)"
+        ) from None
+    return Recording(name, parameters, inputs, responses, served.signature.decoupled, before)
+
+
+def _parameters(request: InferRequest) -> dict[str, Any]:
+    """Return what golden.json says of a sequence."""
+    if not request.flags:
+        return {}
+    start, end = bool(request.flags & SEQUENCE_START), bool(request.flags & SEQUENCE_END)
+    return {"sequence_id": request.correlation_id, "sequence_start": start, "sequence_end": end}

@@ -1,0 +1,246 @@
+"""Every door of one server: opened from the settings, let clients in when the models are there, closed politely."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edge_serve.clock import Clock
+from edge_serve.config.model.json_form import model_config_to_json
+from edge_serve.config.settings.server import ServerConfig
+from edge_serve.door_settings import Guards, http_limits
+from edge_serve.messages.peer import ADMINISTRATOR
+from edge_serve.models.control.registry import Registry
+from edge_serve.observe.metrics.custom import CustomMetrics
+from edge_serve.observe.metrics.gpu import find_gpus
+from edge_serve.observe.metrics.options import parse_options
+from edge_serve.observe.metrics.page import Page
+from edge_serve.observe.metrics.source import CustomFamily, HttpSeries, ModelSeries, Readiness, StatisticsSource
+from edge_serve.protocol.v2.routes import Group
+from edge_serve.service import Service
+from edge_serve.systemd.activation import Inherited
+from edge_serve.transport.door.listeners import Listener, listen_tcp, listen_unix
+from edge_serve.transport.grpc_service.door import open_grpc
+from edge_serve.transport.http.admin import AdminServer
+from edge_serve.transport.http.metrics import LIMITS, MetricsApplication
+from edge_serve.transport.http.server import HttpServer
+from edge_serve.transport.v2.application import V2Application
+from edge_serve.transport.v2.head import V2Settings
+from edge_serve.workers.codec.codec import Codec
+from edge_serve.workers.memory.arena import Budget
+
+if TYPE_CHECKING:
+    from edge_serve.transport.grpc_service.server import GrpcServer
+
+log = logging.getLogger(__name__)
+
+#: clients that wait in the sockets of the service manager are let in after so long, models or not, seconds
+WAIT_BEFORE_DOORS = 30.0
+
+
+@dataclass(slots=True)
+class Source:
+    """Implements `metrics.source.StatisticsSource` over the running server."""
+
+    registry: Registry
+    custom_metrics: CustomMetrics
+    budget: Budget
+    http: Callable[[], HttpSeries]
+
+    def models(self) -> Iterable[ModelSeries]:
+        """Every served version."""
+        return self.registry.series()
+
+    def readiness(self) -> Iterable[Readiness]:
+        """Every version that serves or should."""
+        return self.registry.readiness()
+
+    def tensor_memory(self) -> int:
+        """Bytes of all slots in all arenas."""
+        return self.budget.used
+
+    def custom(self) -> Iterable[CustomFamily]:
+        """The models' own metrics."""
+        return self.custom_metrics.families()
+
+
+class Entrance:
+    """The doors of one server.
+
+    Attributes:
+        inherited: sockets of the service manager; set before `open`.
+        addresses: where each open door listens, by its name (`HTTP`, `gRPC`, `metrics`, `admin`).
+    """
+
+    def __init__(self, config: ServerConfig, service: Service, guards: Guards, codec: Codec, clock: Clock) -> None:
+        self.inherited = Inherited()
+        self.addresses: dict[str, list[str]] = {}
+        self._config = config
+        self._service = service
+        self._guards = guards
+        self._codec = codec
+        self._clock = clock
+        self._http: list[HttpServer] = []
+        self._grpc: GrpcServer | None = None
+        self._closed: list[tuple[HttpServer | GrpcServer, list[Listener]]] = []
+
+    @property
+    def is_closed(self) -> bool:
+        """Clients wait in sockets for `let_in`."""
+        return bool(self._closed)
+
+    async def open(self, source: StatisticsSource) -> None:
+        """Listen everywhere. Clients wait in the sockets that the service manager holds; others come in.
+
+        Args:
+            source: what the metrics page shows.
+
+        Raises:
+            InvalidArgument: a file of TLS is missing or no good. OSError: an address cannot be listened on.
+        """
+        config, inherited = self._config, self.inherited
+        application = V2Application(
+            self._service,
+            _v2_settings(config),
+            config_to_json=model_config_to_json,
+            clock=self._clock,
+            codec=self._codec,
+            access=self._guards.access,
+        )
+        tracing = self._service.tracing
+        tracing.tell(lambda on: application.trace(tracing if on else None))
+        if config.admin_socket or inherited.of("admin"):
+            await self._open_admin(application)
+        if config.allow_http:
+            await self._open_http(application)
+        if config.allow_grpc:
+            await self._open_grpc()
+        if config.allow_metrics:
+            await self._open_metrics(source)
+        self._warn(inherited)
+
+    async def _open_admin(self, application: V2Application) -> None:
+        config = self._config
+        listeners = self.inherited.of("admin") or [listen_unix(config.admin_socket, group=config.admin_socket_group)]
+        administrated = application.for_peer(ADMINISTRATOR)
+        await self._open("admin", AdminServer(administrated, http_limits(config), self._clock), listeners)
+
+    async def _open_http(self, application: V2Application) -> None:
+        config, guards = self._config, self._guards
+        held = self.inherited.of("http")
+        listeners = held or listen_tcp(config.http_address, config.http_port, reuse_port=config.reuse_http_port)
+        if config.http_unix_socket and not any(one.sock.family == socket.AF_UNIX for one in listeners):
+            listeners = [*listeners, listen_unix(config.http_unix_socket)]
+        door = HttpServer(
+            application,
+            http_limits(config),
+            self._clock,
+            choose=guards.chooser(application),
+            tls=guards.http_tls,
+            sharing=guards.sharing,
+        )
+        await self._open("HTTP", door, listeners, wait=bool(held))
+
+    async def _open_grpc(self) -> None:
+        held, guards = self.inherited.of("grpc"), self._guards
+        self._grpc = await open_grpc(self._service, self._config, self._clock, held, guards.access, guards.sharing)
+        grpc, tracing = self._grpc, self._service.tracing
+        tracing.tell(lambda on: grpc.trace(tracing if on else None))
+        self.addresses["gRPC"] = [listener.name for listener in held] or [self._grpc.address]
+        if held:
+            self._closed.append((self._grpc, held))
+
+    async def _open_metrics(self, source: StatisticsSource) -> None:
+        config, guards = self._config, self._guards
+        options = parse_options(
+            config.metrics_config, gpu=config.allow_gpu_metrics, cpu=config.allow_cpu_metrics,
+            interval_ms=config.metrics_interval_ms,
+        )  # fmt: skip
+        gpus = find_gpus() if options.gpu else None
+        page = Page(source, options, gpus, self._clock, config.ota_status_file)
+        metrics = MetricsApplication(page.render, guards.access)
+        door = HttpServer(metrics, LIMITS, self._clock, choose=metrics.for_peer, tls=guards.metrics_tls)
+        host = config.metrics_address or config.http_address
+        await self._open("metrics", door, self.inherited.of("metrics") or listen_tcp(host, config.metrics_port))
+
+    async def _open(self, name: str, door: HttpServer, listeners: list[Listener], *, wait: bool = False) -> None:
+        await door.start([] if wait else listeners)
+        if wait:
+            self._closed.append((door, listeners))
+        self._service.tracing.tell(door.trace)
+        self._http.append(door)
+        self.addresses[name] = [listener.name for listener in listeners]
+        for listener in listeners:
+            log.info("%s on %s", name, listener.name)
+
+    def _warn(self, inherited: Inherited) -> None:
+        allowed = {
+            "http": self._config.allow_http,
+            "grpc": self._config.allow_grpc,
+            "metrics": self._config.allow_metrics,
+        }
+        for door, is_allowed in allowed.items():
+            if inherited.of(door) and not is_allowed:
+                log.warning("the service manager holds a socket for %s, which --allow-%s=false closes: who connects "
+                            "waits for nothing", door, door)  # fmt: skip
+
+    async def let_in(self) -> None:
+        """Clients that waited for the models come in."""
+        for door, listeners in self._closed:
+            await door.start(listeners)
+        self._closed.clear()
+
+    def series(self) -> HttpSeries:
+        """All doors together, for the metrics page."""
+        requests: Counter[int] = Counter()
+        for door in self._http:
+            requests.update(door.counters.requests)
+        counters = [door.counters for door in self._all()]
+        refused = {
+            "connections": sum(door.connections_refused for door in counters),
+            "idle_connections": sum(door.connections_evicted for door in counters),
+            "tls_handshake": sum(door.handshakes_failed for door in counters),
+            **self._guards.refused(),
+        }
+        return HttpSeries(sum(door.counters.connections for door in self._http), requests, refused)
+
+    def announce_end(self) -> None:
+        """This process ends: HTTP clients hear with each answer that it is the last one of its connection."""
+        for door in self._http:
+            door.announce_end()
+
+    def leave(self) -> None:
+        """Another process takes the sockets over: accept nothing more, and tell clients with their next answers."""
+        for door in self._all():
+            door.leave()
+
+    async def retire(self, seconds: float) -> None:
+        """Another process takes the sockets over: accept nothing more, and let clients go without a failed request."""
+        await asyncio.gather(*(door.retire(seconds) for door in self._all()))
+
+    async def drain(self, seconds: float) -> int:
+        """Close every door; the number of connections that were closed before their last answer was sent."""
+        return sum(await asyncio.gather(*(door.drain(seconds) for door in self._all())))
+
+    def _all(self) -> list[HttpServer | GrpcServer]:
+        return [*self._http] if self._grpc is None else [*self._http, self._grpc]
+
+
+def _v2_settings(config: ServerConfig) -> V2Settings:
+    pattern = config.http_header_forward_pattern
+    return V2Settings(
+        max_input_size=config.http_max_input_size,
+        header_forward_pattern=pattern.pattern if pattern is not None else "",
+        ui=config.allow_ui,
+        health_json=config.http_health_json,
+        restricted={
+            Group(api): (restriction.header, restriction.value)
+            for restriction in config.http_restricted_api
+            for api in restriction.apis
+        },
+    )

@@ -1,0 +1,129 @@
+"""The handler of `logging` that writes to the journal, and when it is used."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from edge_serve.aio.sink import END_SECONDS, Sink
+from edge_serve.messages.log_fields import DISPLAY
+from edge_serve.observe.log.fields import IDENTIFIER, Fields, fields_of
+from edge_serve.observe.log.file import to_standard_error
+from edge_serve.observe.log.limit import Limiter, is_error, kind_of, with_count
+from edge_serve.observe.log.native import NativeSender
+
+
+class Sender(Protocol):
+    """Sends entries to journald."""
+
+    def send(self, fields: Mapping[str, str]) -> bool:
+        """False when it could not be sent. May block."""
+
+    def close(self) -> None: ...
+
+
+class LibrarySender:
+    """Sends through the library systemd-python.
+
+    Args:
+        journal: its module `systemd.journal`, handed in so that tests can stand in for it.
+    """
+
+    def __init__(self, journal: Any) -> None:
+        self._journal = journal
+
+    def send(self, fields: Mapping[str, str]) -> bool:
+        try:
+            self._journal.sendv(*(f"{name}={value}".encode("utf-8", "replace") for name, value in fields.items()))
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Nothing is kept open here."""
+
+
+class JournalHandler(logging.Handler):
+    """One entry per record; of like records (`kind_of`) only as many as the limiter lets pass.
+
+    A thread sends them: whoever logs never waits for journald.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        limiter: Limiter[Fields] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._sender = sender
+        self._limiter = limiter or Limiter()
+        self._clock = clock
+        self._sink = Sink(self._send, _gap, "journal")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if hasattr(record, DISPLAY):  # a table is for who reads lines; `edge-serve status` shows the same
+            return
+        try:
+            fields = fields_of(record)
+            if self._limiter.take(kind_of(record), fields, self._clock(), error=is_error(record)):
+                self._put(fields)
+        except Exception:  # as every handler of `logging`: a line that fails must not fail its caller
+            self.handleError(record)
+
+    def tick(self, *, all: bool = False) -> None:
+        """Tell what did not pass; called about once a second."""
+        with self.lock or contextlib.nullcontext():
+            for count, fields in self._limiter.due(self._clock(), all=all):
+                self._put({**fields, "MESSAGE": with_count(count, fields["MESSAGE"])})
+
+    def written(self, seconds: float) -> bool:
+        """Wait at most so long until every entry is sent; whether that is so."""
+        return self._sink.flush(seconds)
+
+    def close(self) -> None:
+        """Send what waits, for at most `END_SECONDS`."""
+        self.tick(all=True)
+        if self._sink.close(END_SECONDS):
+            self._sender.close()
+        super().close()
+
+    def _put(self, fields: Fields) -> None:
+        self._sink.put(fields, sum(map(len, fields.values())))
+
+    def _send(self, fields: Fields) -> None:
+        if not self._sender.send(fields):  # no journald: standard error may still lead somewhere
+            to_standard_error(f"<{fields['PRIORITY']}>{fields['MESSAGE']}\n")
+
+
+def _gap(count: int) -> Fields:
+    text = f"{count} lines are lost: the journal did not take them"
+    return {"MESSAGE": text, "PRIORITY": "4", "SYSLOG_IDENTIFIER": IDENTIFIER}
+
+
+def is_journal(fd: int, journal_stream: str) -> bool:
+    """Whether `fd` is the connection to journald that `$JOURNAL_STREAM` names: `<device>:<inode>` (systemd.exec(5))."""
+    try:
+        device, inode = map(int, journal_stream.split(":"))
+        found = os.fstat(fd)
+    except (ValueError, OSError):
+        return False
+    return (found.st_dev, found.st_ino) == (device, inode)
+
+
+def find_journal(environ: Mapping[str, str], fd: int = 2) -> JournalHandler | None:
+    """The journal when `fd` (standard error) leads there, None when it does not or journald cannot be reached."""
+    if not is_journal(fd, environ.get("JOURNAL_STREAM", "")):
+        return None
+    try:
+        journal = importlib.import_module("systemd.journal")
+    except ImportError:
+        with contextlib.suppress(OSError):
+            return JournalHandler(NativeSender())
+        return None
+    return JournalHandler(LibrarySender(journal))

@@ -1,0 +1,153 @@
+"""Rate limit for each group of like lines, so that one noisy kind does not bury the others. Time is an argument."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from edge_serve.messages.log_fields import CHATTER, FIELDS, RECURS
+from edge_serve.workers.front.output import Rate
+
+Line = TypeVar("Line")
+
+#: a number, or an address in memory: neither makes lines of a model differ
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
+#: characters that tell one kind of a model's lines from another
+_TELLING = 120
+#: after so many seconds of repetition a group may write one line in as many seconds
+SLOW_SECONDS = 60.0
+#: silence after which the repetition of a group is over
+QUIET_SECONDS = 600.0
+
+
+@dataclass(slots=True)
+class _Group(Generic[Line]):
+    """Like lines.
+
+    Attributes:
+        begun: when the lines began to repeat; None = they do not.
+        seen: time of the newest line; written: of the newest one that passed, or was told with a count.
+        since: time of the first of the `suppressed` lines.
+    """
+
+    rate: Rate
+    begun: float | None = None
+    seen: float = 0.0
+    written: float = 0.0
+    suppressed: int = 0
+    since: float = 0.0
+    last: Line | None = None
+
+    def is_slow(self, now: float) -> bool:
+        return self.begun is not None and now - self.begun >= SLOW_SECONDS
+
+
+class Limiter(Generic[Line]):
+    """Lets `burst` lines of a group pass at once and `per_second` after that, and counts the others.
+
+    A group that goes on for `SLOW_SECONDS` gets one line a minute, with the count of the others, until it is silent for
+    `QUIET_SECONDS`. An error goes on while it comes again at all; other lines only while there are more of them than
+    `per_second`.
+
+    Args:
+        summary_seconds: how long after the first line that did not pass the number of them is due.
+        most_groups: how many are remembered; the one that was silent for longest is forgotten first.
+        lenient: before a group is slowed down, all its lines pass.
+    """
+
+    def __init__(
+        self,
+        burst: int = 100,
+        per_second: float = 10.0,
+        summary_seconds: float = 5.0,
+        most_groups: int = 1000,
+        *,
+        lenient: bool = False,
+    ) -> None:
+        self._burst = burst
+        self._per_second = per_second
+        self._summary_seconds = summary_seconds
+        self._most_groups = most_groups
+        self._lenient = lenient
+        self._groups: OrderedDict[Hashable, _Group[Line]] = OrderedDict()
+        self._evicted: list[tuple[int, Line]] = []
+
+    def take(self, key: Hashable, line: Line, now: float, *, error: bool = True) -> bool:
+        """Return whether `line` of the group `key` may pass at `now` (seconds).
+
+        Args:
+            error: each repetition counts, not only those above the rate.
+        """
+        group = self._group(key)
+        if now - group.seen >= QUIET_SECONDS:
+            group.begun = None
+        group.seen = now
+        within = group.rate.take(now)
+        if not error and group.rate.is_rested:
+            group.begun = None
+        elif group.begun is None and (error or not within):
+            group.begun = now
+        if group.is_slow(now):
+            passes = not group.suppressed and now - group.written >= SLOW_SECONDS
+        else:
+            passes = within or self._lenient
+        if passes:
+            group.written = now
+            return True
+        if not group.suppressed:
+            group.since = now
+        group.suppressed += 1
+        group.last = line
+        return False
+
+    def _group(self, key: Hashable) -> _Group[Line]:
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group(Rate(self._per_second, self._burst))
+            if len(self._groups) > self._most_groups:
+                self._note(self._groups.popitem(last=False)[1])
+        self._groups.move_to_end(key)
+        return group
+
+    def due(self, now: float, *, all: bool = False) -> list[tuple[int, Line]]:
+        """Return (how many did not pass, the last of them) of each group that has waited long enough, or of all."""
+        for group in self._groups.values():
+            if group.suppressed and (all or self._is_due(group, now)):
+                self._note(group)
+                group.written = now
+        found, self._evicted = self._evicted, []
+        return found
+
+    def _is_due(self, group: _Group[Line], now: float) -> bool:
+        if group.is_slow(now):
+            return now - group.written >= SLOW_SECONDS
+        return now - group.since >= self._summary_seconds
+
+    def _note(self, group: _Group[Line]) -> None:
+        if group.suppressed and group.last is not None:
+            self._evicted.append((group.suppressed, group.last))
+        group.suppressed, group.last = 0, None
+
+
+def with_count(count: int, text: str) -> str:
+    """Return the text of the last of `count` lines that did not pass."""
+    return f"{count} more like this suppressed: {text}" if count > 1 else text
+
+
+def is_error(record: logging.LogRecord) -> bool:
+    """Return whether each repetition of the line counts: it is a warning or an error, or comes from a worker that was
+    just restarted."""
+    return record.levelno >= logging.WARNING or hasattr(record, RECURS)
+
+
+def kind_of(record: logging.LogRecord) -> Hashable:
+    """What makes records alike: the same line of our code, about the same model, equally severe. What a model prints or
+    logs is alike when it reads alike, numbers aside: how much it may say in all, the worker's own limit decides."""
+    place = (record.pathname, record.lineno, record.levelno)
+    of = tuple(getattr(record, name, "") for name in FIELDS[:2])
+    said = _NUMBER.sub("0", record.getMessage())[:_TELLING] if record.name in CHATTER else ""
+    return (place, of, said)

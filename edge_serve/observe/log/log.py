@@ -1,0 +1,189 @@
+"""The server's log: one readable line per event, in Triton's layout, ISO 8601 or JSON.
+
+Control characters are escaped, so nothing that a client sends can start a line of its own. Under systemd the journal
+takes the place of the text (observe/log/handler.py).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, TextIO
+
+from edge_serve.messages.line import one_line
+from edge_serve.messages.log_fields import FIELDS
+from edge_serve.messages.settings import LogSettings
+from edge_serve.observe.log.file import LineHandler, open_log
+from edge_serve.observe.status.events import EventRing
+
+if TYPE_CHECKING:
+    from edge_serve.observe.log.handler import JournalHandler
+
+_LETTERS = {logging.DEBUG: "V", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "E"}
+
+
+class TritonFormatter(logging.Formatter):
+    """`I1121 11:33:06.034685 3516 registry.py:345] text` (glog's header, as Triton writes it)."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%m%d %H:%M:%S", time.localtime(record.created))
+        return self.line(record, f"{_letter(record)}{stamp}.{int(record.created % 1 * 1e6):06d}")
+
+    def line(self, record: logging.LogRecord, head: str) -> str:
+        """The line behind its head."""
+        return f"{head} {record.process} {record.filename}:{record.lineno}] {one_line(_text(self, record))}"
+
+
+class Iso8601Formatter(TritonFormatter):
+    """`2026-11-21T11:33:06Z I 3516 registry.py:345] text`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+        return self.line(record, f"{stamp} {_letter(record)}")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, pid, source, message, and what it is about (messages/log_fields.py)."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps(
+            {
+                "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+                "level": record.levelname.lower(),
+                "pid": record.process,
+                "source": f"{record.filename}:{record.lineno}",
+                "message": _text(self, record),
+                **{name: getattr(record, name) for name in FIELDS if hasattr(record, name)},
+            }
+        )
+
+
+FORMATTERS: dict[str, type[logging.Formatter]] = {
+    "default": TritonFormatter,
+    "ISO8601": Iso8601Formatter,
+    "json": JsonFormatter,
+}
+
+
+def _letter(record: logging.LogRecord) -> str:
+    return _LETTERS.get(record.levelno, "I")
+
+
+def _text(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    text = record.getMessage()
+    return f"{text}\n{formatter.formatException(record.exc_info)}" if record.exc_info else text
+
+
+class LevelFilter(logging.Filter):
+    """Triton's switches: each level can be turned off alone (`--log-info=false`), verbose is a number."""
+
+    def __init__(self, *, info: bool = True, warning: bool = True, error: bool = True, verbose: int = 0) -> None:
+        super().__init__()
+        self.info, self.warning, self.error, self.verbose = info, warning, error, verbose
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            return self.error
+        if record.levelno >= logging.WARNING:
+            return self.warning
+        return self.info if record.levelno >= logging.INFO else self.verbose > 0
+
+
+class LogControl:
+    """The log while the server runs: implements `service.LogControl`.
+
+    Args:
+        handler: takes the lines.
+        tick: what it has to do now and then.
+
+    Attributes:
+        events: the newest lines, for the status document.
+    """
+
+    def __init__(
+        self, settings: LogSettings, handler: logging.Handler, tick: Callable[[], None] = lambda: None
+    ) -> None:
+        self._settings = settings
+        self._levels = LevelFilter()
+        self._handler = handler
+        self._tick = tick
+        self._handler.addFilter(self._levels)
+        self.events = EventRing()
+        root = logging.getLogger("edge_serve")
+        root.handlers[:] = [self._handler, self.events]
+        root.propagate = False
+        self.update(settings)
+
+    def settings(self) -> LogSettings:
+        """What applies now."""
+        return self._settings
+
+    def update(self, settings: LogSettings) -> None:
+        """Apply `settings` from the next line on; the file stays what it is."""
+        levels = self._levels
+        levels.info, levels.warning, levels.error = settings.info, settings.warning, settings.error
+        levels.verbose = settings.verbose_level
+        self._handler.setFormatter(FORMATTERS[settings.format]())
+        logging.getLogger("edge_serve").setLevel(logging.DEBUG if settings.verbose_level else logging.INFO)
+        self._settings = replace(settings, file=self._settings.file)
+
+    def adopt(self, name: str) -> None:
+        """Take the lines of another library's logger too; without a handler they would go to standard error at once."""
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [self._handler, self.events]
+        logger.propagate = False
+
+    def tick(self) -> None:
+        """What is due now and then; called about once a second."""
+        self._tick()
+
+
+def configure(
+    format_name: str,
+    levels: LevelFilter,
+    stream: TextIO | None = None,
+    *,
+    file: str = "",
+    journal: JournalHandler | None = None,
+) -> LogControl:
+    """Send the log of every room to the `journal`, to `file` where that has a name, or to `stream` (standard error when
+    None).
+
+    Raises:
+        OSError: `file` cannot be opened.
+    """
+    settings = LogSettings(file, levels.info, levels.warning, levels.error, levels.verbose, format_name)
+    if journal is not None:
+        return LogControl(settings, journal, journal.tick)
+    from edge_serve.observe.log.like_lines import LikeLines  # not for commands without a log of their own
+
+    handler = open_log(file) if file else _standard_error() if stream is None else logging.StreamHandler(stream)
+    control = LogControl(settings, handler, (like := LikeLines(handler)).tick)
+    handler.addFilter(like)  # behind the levels: what they keep out does not count
+    atexit.register(like.tick, all=True)
+    return control
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Discard the log while a command runs whose report says everything."""
+    root = logging.getLogger("edge_serve")
+    before = root.handlers[:], root.propagate
+    root.handlers[:], root.propagate = [logging.NullHandler()], False
+    try:
+        yield
+    finally:
+        root.handlers[:], root.propagate = before
+
+
+def _standard_error() -> logging.Handler:
+    try:
+        return LineHandler(sys.stderr.fileno())
+    except (AttributeError, OSError, ValueError):  # there is none, or it is no file
+        return logging.StreamHandler()

@@ -1,0 +1,207 @@
+"""Every exported metric: name, type, labels, where it is read, its help text, and when it is there.
+
+Names and texts marked `nv_` are Triton's (triton-inference-server/core src/metrics.cc); the others are ours.
+docs/metrics.md is made from this table (`python -m edge_serve.observe.metrics.document`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edge_serve.observe.metrics.readers import (
+    Reader,
+    cache_count,
+    cache_summary,
+    counted,
+    each,
+    failures,
+    first_response,
+    gpu,
+    http_requests,
+    latency,
+    micros,
+    one,
+    ota,
+    ota_each,
+    ota_readable,
+    ready,
+    refused,
+    summary,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One family.
+
+    Attributes:
+        labels: what its series carry; `model` stands for model, version and what `model_labels` adds.
+        when: the condition under which it is there, for the docs; "" = always.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    read: Reader
+    help: str
+    when: str = ""
+
+
+_MODEL = ("model",)
+_GPU = ("gpu_uuid",)
+_COUNT = "counter_latencies=true (default)"
+_CACHE = "response cache on for the model"
+_SUMMARY = "summary_latencies=true"
+_SUMMARY_UNCACHED = "summary_latencies=true, response cache off"
+_SUMMARY_CACHED = "summary_latencies=true, response cache on for the model"
+_CPU = "--allow-cpu-metrics=true (default)"
+_OTA = "edge-ota has written --ota-status-file"
+_NVML = "a GPU is found (by the extra `[nvml]`, or on a Jetson) and --allow-gpu-metrics=true (default)"
+
+# fmt: off
+CATALOGUE: tuple[Metric, ...] = (
+    Metric("nv_inference_request_success", "counter", _MODEL, counted(lambda s: s.success.count),
+           "Number of successful inference requests, all batch sizes"),
+    Metric("nv_inference_request_failure", "counter", (*_MODEL, "reason"), failures,
+           "Number of failed inference requests, all batch sizes"),
+    Metric("nv_inference_count", "counter", _MODEL, counted(lambda s: s.inference_count),
+           "Number of inferences performed (does not include cached requests)"),
+    Metric("nv_inference_exec_count", "counter", _MODEL, counted(lambda s: s.execution_count),
+           "Number of model executions performed (does not include cached requests)"),
+    Metric("nv_inference_request_duration_us", "counter", _MODEL, micros(lambda s: s.success),
+           "Cumulative inference request duration in microseconds (includes cached requests)", _COUNT),
+    Metric("nv_inference_queue_duration_us", "counter", _MODEL, micros(lambda s: s.queue),
+           "Cumulative inference queuing duration in microseconds (includes cached requests)", _COUNT),
+    Metric("nv_inference_compute_input_duration_us", "counter", _MODEL, micros(lambda s: s.compute_input),
+           "Cumulative compute input duration in microseconds (does not include cached requests)", _COUNT),
+    Metric("nv_inference_compute_infer_duration_us", "counter", _MODEL, micros(lambda s: s.compute_infer),
+           "Cumulative compute inference duration in microseconds (does not include cached requests)", _COUNT),
+    Metric("nv_inference_compute_output_duration_us", "counter", _MODEL, micros(lambda s: s.compute_output),
+           "Cumulative inference compute output duration in microseconds (does not include cached requests)", _COUNT),
+    Metric("nv_inference_pending_request_count", "gauge", _MODEL, each(lambda m: m.stats.pending),
+           "Instantaneous number of pending requests awaiting execution per-model."),
+    Metric("nv_model_load_duration_secs", "gauge", _MODEL, each(lambda m: m.series.load_seconds),
+           "Model load time in seconds"),
+    Metric("nv_cache_num_hits_per_model", "counter", _MODEL, cache_count(lambda s: s.cache_hit),
+           "Number of cache hits per model", _CACHE),
+    Metric("nv_cache_num_misses_per_model", "counter", _MODEL, cache_count(lambda s: s.cache_miss),
+           "Number of cache misses per model", _CACHE),
+    Metric("nv_cache_hit_duration_per_model", "counter", _MODEL, micros(lambda s: s.cache_hit, cache=True),
+           "Total cache hit duration per model, in microseconds", _CACHE),
+    Metric("nv_cache_miss_duration_per_model", "counter", _MODEL, micros(lambda s: s.cache_miss, cache=True),
+           "Total cache miss (insert+lookup) duration per model, in microseconds", _CACHE),
+    # there is no pinned pool here: Triton on a machine without a GPU says 0 too, and dashboards expect the names
+    Metric("nv_pinned_memory_pool_total_bytes", "gauge", (), one(lambda _: 0),
+           "Pinned memory pool total memory size, in bytes"),
+    Metric("nv_pinned_memory_pool_used_bytes", "gauge", (), one(lambda _: 0),
+           "Pinned memory pool used memory size, in bytes"),
+    Metric("nv_inference_first_response_histogram_ms", "histogram", _MODEL, first_response,
+           "Duration from request to first response in milliseconds", "histogram_latencies=true"),
+    Metric("nv_inference_request_summary_us", "summary", _MODEL, summary(1, lambda s: s.success, unless_cached=True),
+           "Summary of inference request duration in microseconds (includes cached requests)", _SUMMARY_UNCACHED),
+    Metric("nv_inference_queue_summary_us", "summary", _MODEL, summary(2, lambda s: s.queue),
+           "Summary of inference queuing duration in microseconds (includes cached requests)", _SUMMARY),
+    Metric("nv_inference_compute_input_summary_us", "summary", _MODEL, summary(3, lambda s: s.compute_input),
+           "Cumulative compute input duration in microseconds (does not include cached requests)", _SUMMARY),
+    Metric("nv_inference_compute_infer_summary_us", "summary", _MODEL, summary(4, lambda s: s.compute_infer),
+           "Cumulative compute inference duration in microseconds (does not include cached requests)", _SUMMARY),
+    Metric("nv_inference_compute_output_summary_us", "summary", _MODEL, summary(5, lambda s: s.compute_output),
+           "Cumulative inference compute output duration in microseconds (does not include cached requests)", _SUMMARY),
+    Metric("nv_cache_hit_summary_per_model", "summary", _MODEL,
+           cache_summary(lambda s: s.recent_hits, lambda s: s.cache_hit),
+           "Summary of cache hit counts/durations per model, in microseconds.", _SUMMARY_CACHED),
+    Metric("nv_cache_miss_summary_per_model", "summary", _MODEL,
+           cache_summary(lambda s: s.recent_misses, lambda s: s.cache_miss),
+           "Summary of cache miss counts/durations per model, in microseconds.", _SUMMARY_CACHED),
+    Metric("nv_gpu_utilization", "gauge", _GPU, gpu(lambda g: g.utilization),
+           "GPU utilization rate [0.0 - 1.0)", _NVML),
+    Metric("nv_gpu_memory_total_bytes", "gauge", _GPU, gpu(lambda g: g.memory_total),
+           "GPU total memory, in bytes", _NVML),
+    Metric("nv_gpu_memory_used_bytes", "gauge", _GPU, gpu(lambda g: g.memory_used),
+           "GPU used memory, in bytes", _NVML),
+    Metric("nv_gpu_power_usage", "gauge", _GPU, gpu(lambda g: g.power_usage),
+           "GPU power usage in watts", _NVML),
+    Metric("nv_gpu_power_limit", "gauge", _GPU, gpu(lambda g: g.power_limit),
+           "GPU power management limit in watts", _NVML),
+    Metric("nv_energy_consumption", "counter", _GPU, gpu(lambda g: g.energy),
+           "GPU energy consumption in joules since the Triton Server started", _NVML),
+    Metric("nv_cpu_utilization", "gauge", (), one(lambda s: s.machine.cpu_utilization),
+           "CPU utilization rate [0.0 - 1.0]", _CPU),
+    Metric("nv_cpu_memory_total_bytes", "gauge", (), one(lambda s: s.machine.memory_total),
+           "CPU total memory (RAM), in bytes", _CPU),
+    Metric("nv_cpu_memory_used_bytes", "gauge", (), one(lambda s: s.machine.memory_used),
+           "CPU used memory (RAM), in bytes", _CPU),
+    # ours
+    Metric("edge_serve_model_ready", "gauge", ("model", "version"), ready,
+           "1 if the version can answer, 0 if not, also because it failed to load; no series once it is unloaded"),
+    Metric("edge_serve_request_duration_seconds", "histogram", _MODEL, latency(lambda s: s.request_seconds),
+           "Time from the arrival of a successful request to its response"),
+    Metric("edge_serve_queue_duration_seconds", "histogram", _MODEL, latency(lambda s: s.queue_seconds),
+           "Time that a successful request waited before its execution"),
+    Metric("edge_serve_compute_duration_seconds", "histogram", _MODEL, latency(lambda s: s.compute_seconds),
+           "Time that the execution of a successful request took, its inputs and outputs included"),
+    Metric("edge_serve_requests_in_flight", "gauge", _MODEL, each(lambda m: m.series.in_flight),
+           "Requests accepted and not yet answered, those in the queue included"),
+    Metric("edge_serve_oldest_batch_seconds", "gauge", _MODEL, each(lambda m: m.series.oldest_batch_seconds),
+           "Age of the oldest batch that the model is executing, 0 when it executes none"),
+    Metric("edge_serve_client_errors_total", "counter", _MODEL, each(lambda m: m.stats.client_errors),
+           "Requests answered with an error of the client: HTTP status 4xx, or its gRPC code"),
+    Metric("edge_serve_model_errors_total", "counter", _MODEL, each(lambda m: m.stats.model_errors),
+           "Responses in which the model itself put an error; Triton counts their requests as successes"),
+    Metric("edge_serve_worker_restarts_total", "counter", _MODEL, each(lambda m: m.series.worker_restarts),
+           "Restarts of the model's worker processes after a crash or a hang"),
+    Metric("edge_serve_self_inference_failures_total", "counter", _MODEL, each(lambda m: m.series.failed_questions),
+           "Requests of the server's own that the model failed, although it had answered them before"),
+    Metric("edge_serve_model_memory_bytes", "gauge", _MODEL, each(lambda m: m.series.memory_bytes),
+           "Memory of the model's worker processes, its share where a worker is shared"),
+    Metric("edge_serve_tensor_memory_used_bytes", "gauge", (), one(lambda s: s.tensor_memory),
+           "Memory that request bodies and tensors hold now, of --tensor-memory-bytes"),
+    Metric("edge_serve_http_connections", "gauge", (), one(lambda s: s.http.connections),
+           "Open HTTP connections"),
+    Metric("edge_serve_http_requests_total", "counter", ("code",), http_requests,
+           "HTTP requests answered, by status code"),
+    Metric("edge_serve_refused_total", "counter", ("reason",), refused,
+           "Refused at the ports: connections, handshakes, requests and bodies beyond a limit, and access"),
+    Metric("edge_serve_gpu_temperature_celsius", "gauge", _GPU, gpu(lambda g: g.temperature),
+           "GPU temperature in degrees Celsius", _NVML),
+    # of edge-ota, out of its status file
+    Metric("edge_ota_status_readable", "gauge", (), ota_readable,
+           "1 if the status file of edge-ota can be read, else 0", _OTA),
+    Metric("edge_ota_status_age_seconds", "gauge", (), ota(lambda u: u.age_seconds),
+           "Time since edge-ota wrote its status file; it grows when the agent does not run", _OTA),
+    Metric("edge_ota_last_check_timestamp", "gauge", (), ota(lambda u: u.last_check or None),
+           "When edge-ota last asked the repository, in seconds since the epoch", _OTA),
+    Metric("edge_ota_last_success_timestamp", "gauge", (), ota(lambda u: u.last_success or None),
+           "When a run of edge-ota last ended without an error, in seconds since the epoch", _OTA),
+    Metric("edge_ota_metadata_expires_seconds", "gauge", ("role",),
+           ota_each(lambda u: [({"role": role}, when) for role, when in sorted(u.expires.items())]),
+           "When the metadata of a role expires, in seconds since the epoch", _OTA),
+    Metric("edge_ota_clock_unset", "gauge", (), ota(lambda u: int(u.clock_unset)),
+           "1 if the clock of the device is not set, so that a remembered time is used", _OTA),
+    Metric("edge_ota_paused", "gauge", (), ota(lambda u: int(bool(u.paused))),
+           "1 if an operator has paused updates", _OTA),
+    Metric("edge_ota_state", "gauge", ("model", "state"),
+           ota_each(lambda u: [({"model": b.name, "state": b.state}, 1) for b in u.bundles if b.state]),
+           "1 for the state of a model's release: GOOD, or how far the next release is", _OTA),
+    Metric("edge_ota_release", "gauge", ("model", "release"),
+           ota_each(lambda u: [({"model": b.name, "release": str(b.release)}, 1) for b in u.bundles if b.release]),
+           "1 for the release that serves", _OTA),
+    Metric("edge_ota_release_failed", "gauge", ("model", "release"),
+           ota_each(lambda u: [({"model": b.name, "release": str(one)}, 1) for b in u.bundles for one in b.failed]),
+           "1 for each release that failed on this device for good", _OTA),
+    Metric("edge_ota_bytes_total", "counter", (), ota(lambda u: u.bytes_total),
+           "Bytes that edge-ota has downloaded", _OTA),
+    Metric("edge_ota_failures_total", "counter", ("step", "reason"),
+           ota_each(lambda u: [({"step": key.partition("/")[0], "reason": key.partition("/")[2]}, count)
+                               for key, count in sorted(u.failures.items())]),
+           "Steps of updates that failed, by step and reason", _OTA),
+    Metric("edge_ota_rollbacks_total", "counter", (), ota(lambda u: u.rollbacks),
+           "Releases that edge-ota has rolled back", _OTA),
+    Metric("edge_ota_bad_releases", "gauge", (), ota(lambda u: u.bad_releases),
+           "Releases that are remembered as bad on this device", _OTA),
+    Metric("edge_ota_engine_build_seconds", "gauge", (), ota(lambda u: u.build_seconds or None),
+           "Time that the last build of an engine took", _OTA),
+    Metric("edge_ota_disk_free_bytes", "gauge", (), ota(lambda u: u.disk_free_bytes),
+           "Free bytes for releases, as edge-ota saw them", _OTA),
+)
+# fmt: on

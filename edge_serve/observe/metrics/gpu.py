@@ -1,0 +1,184 @@
+"""GPU gauges: NVML through `nvidia-ml-py` where it is installed and finds a driver, Tegra's own files on a Jetson.
+
+Jetson's NVML answers NOT_SUPPORTED or garbage, so Tegra's files come first where they exist. What is unknown is None
+and left out of the page, never zero. Without a GPU there is nothing to read and nothing to install.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from edge_serve.observe.metrics.machine import read_memory
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One GPU; powers in watts, energy in joules since the server started, temperature in degrees Celsius."""
+
+    uuid: str
+    utilization: float | None = None
+    memory_total: int | None = None
+    memory_used: int | None = None
+    power_usage: float | None = None
+    power_limit: float | None = None
+    energy: float | None = None
+    temperature: float | None = None
+
+
+class Gpus(Protocol):
+    """The GPUs of this machine."""
+
+    def read(self) -> list[GpuReading]:
+        """One reading of each."""
+
+
+class NoGpu:
+    """A machine without one, or `--allow-gpu-metrics=false`."""
+
+    def read(self) -> list[GpuReading]:
+        return []
+
+
+def find_gpus(root: Path = Path("/")) -> Gpus:
+    """The reader that fits this machine; `root` stands in for / in tests of the Tegra one."""
+    tegra = Tegra.find(root)
+    if tegra is not None:
+        return tegra
+    try:
+        # pynvml loads it too; importing pynvml takes 14 ms and 6 MiB, which a device without a driver need not spend
+        ctypes.CDLL("libnvidia-ml.so.1")
+        import pynvml
+
+        return Nvml(pynvml)
+    except Exception:  # no package, no driver, or a broken one: a server without GPU gauges is still a server
+        return NoGpu()
+
+
+class Nvml:
+    """NVIDIA's management library.
+
+    Args:
+        nvml: the module `pynvml`, handed in so that tests can stand in for it.
+
+    Raises:
+        pynvml.NVMLError: no driver.
+    """
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        self._devices = [
+            (handle, _text(nvml.nvmlDeviceGetUUID(handle)), self._millijoules(handle)) for handle in handles
+        ]
+
+    def read(self) -> list[GpuReading]:
+        return [self._read_one(*device) for device in self._devices]
+
+    def _read_one(self, handle: Any, uuid: str, millijoules_at_start: int | None) -> GpuReading:
+        nvml, ask = self._nvml, self._ask
+        memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        load = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+        usage = ask(nvml.nvmlDeviceGetPowerUsage, handle)
+        limit = ask(nvml.nvmlDeviceGetPowerManagementLimit, handle)
+        energy = self._millijoules(handle)
+        temperature = ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        return GpuReading(
+            uuid,
+            utilization=None if load is None else load.gpu / 100,
+            memory_total=None if memory is None else int(memory.total),
+            memory_used=None if memory is None else int(memory.used),
+            power_usage=None if usage is None else usage / 1000,
+            power_limit=None if limit is None else limit / 1000,
+            energy=None if energy is None or millijoules_at_start is None else (energy - millijoules_at_start) / 1000,
+            temperature=None if temperature is None else float(temperature),
+        )
+
+    def _millijoules(self, handle: Any) -> int | None:
+        value = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        return None if value is None else int(value)
+
+    def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except self._nvml.NVMLError:  # NOT_SUPPORTED on this board: the gauge is left out
+            return None
+
+
+#: GPU load in per mille, newest location first (GPU of Orin and Xavier)
+_TEGRA_LOADS = (
+    "sys/devices/platform/gpu.0/load",
+    "sys/devices/gpu.0/load",
+    "sys/devices/platform/bus@0/17000000.gpu/load",
+)
+
+
+class Tegra:
+    """An integrated GPU, whose memory is the CPU's."""
+
+    def __init__(self, root: Path, load: Path) -> None:
+        self._root = root
+        self._load = load
+
+    @classmethod
+    def find(cls, root: Path) -> Tegra | None:
+        """None where no Tegra GPU has a load file (Thor has none: NVML serves there)."""
+        return next((cls(root, root / path) for path in _TEGRA_LOADS if (root / path).exists()), None)
+
+    def read(self) -> list[GpuReading]:
+        per_mille = _read_int(self._load)
+        total, used = read_memory(self._root / "proc")
+        return [
+            GpuReading(
+                "tegra-0",
+                utilization=None if per_mille is None else per_mille / 1000,
+                memory_total=total,
+                memory_used=used,
+                power_usage=self._power(),
+                temperature=self._temperature(),
+            )
+        ]
+
+    def _temperature(self) -> float | None:
+        for zone in sorted(self._root.glob("sys/class/thermal/thermal_zone*")):
+            if _read(zone / "type").lower() == "gpu-thermal":
+                millidegrees = _read_int(zone / "temp")
+                return None if millidegrees is None else millidegrees / 1000
+        return None
+
+    def _power(self) -> float | None:
+        """Watts on the INA3221 rail whose label names the GPU (`VDD_GPU_SOC`, `VDD_CPU_GPU_CV`)."""
+        for monitor in sorted(self._root.glob("sys/class/hwmon/hwmon*")):
+            if _read(monitor / "name") != "ina3221":
+                continue
+            for label in sorted(monitor.glob("in*_label")):
+                rail = label.name.removeprefix("in").removesuffix("_label")
+                millivolts, milliamperes = (
+                    _read_int(monitor / f"in{rail}_input"),
+                    _read_int(monitor / f"curr{rail}_input"),
+                )
+                if "GPU" in _read(label) and millivolts is not None and milliamperes is not None:
+                    return millivolts * milliamperes / 1e6
+        return None
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return path.read_text().strip()
+    return ""
+
+
+def _read_int(path: Path) -> int | None:
+    try:
+        return int(_read(path))
+    except ValueError:
+        return None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

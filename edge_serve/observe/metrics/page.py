@@ -1,0 +1,126 @@
+"""The metrics page: reads the source and this machine, writes the text."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable, Iterator
+
+from edge_serve.aio.offload import offload
+from edge_serve.aio.turns import in_pieces
+from edge_serve.clock import Clock, MonotonicClock
+from edge_serve.observe.metrics.catalogue import CATALOGUE
+from edge_serve.observe.metrics.exposition import Sample, family_lines, label_text
+from edge_serve.observe.metrics.gpu import GpuReading, Gpus, NoGpu
+from edge_serve.observe.metrics.histogram import cumulative_samples
+from edge_serve.observe.metrics.machine import Machine, MachineReading
+from edge_serve.observe.metrics.options import MetricsOptions
+from edge_serve.observe.metrics.readers import Model, Scrape
+from edge_serve.observe.metrics.source import CustomFamily, CustomSample, Readiness, StatisticsSource
+from edge_serve.observe.metrics.updates import Updates, read_updates
+
+#: how long a scrape waits for the figures of the machine and its GPUs, seconds
+DEVICE_SECONDS = 2.0
+
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_CATALOGUE_NAMES = frozenset(metric.name for metric in CATALOGUE)
+
+
+class Page:
+    """What GET /metrics answers.
+
+    Args:
+        gpus: `gpu.find_gpus()`; nothing by default.
+        updates: `--ota-status-file`; "" = none.
+    """
+
+    def __init__(
+        self,
+        source: StatisticsSource,
+        options: MetricsOptions,
+        gpus: Gpus | None = None,
+        clock: Clock | None = None,
+        updates: str = "",
+    ) -> None:
+        self._source = source
+        self._options = options
+        self._clock = clock or MonotonicClock()
+        self._gpus = gpus or NoGpu()
+        self._updates_file = updates
+        self._updates: Updates | None = None
+        self._machine_reading = MachineReading()
+        self._gpu_readings: list[GpuReading] = []
+        self._reading: asyncio.Future[tuple[MachineReading, list[GpuReading], Updates | None]] | None = None
+        self._gpus_due_ns = 0
+        self._machine = Machine(options.interval_ns, self._clock.now_ns()) if options.cpu else None
+
+    async def render(self) -> list[bytes]:
+        """The whole page as of now, in pieces. With many models it is long: others have their turn in between."""
+        await self._read_devices()
+        return ["".join(lines).encode("utf-8", "replace") async for lines in in_pieces(self._lines())]
+
+    def _lines(self) -> Iterator[str]:
+        now_ns = self._clock.now_ns()
+        models: list[Model] = []
+        for series in self._source.models():
+            models.append(Model(series, self._options, now_ns))
+            yield ""
+        readiness: list[Readiness] = []
+        for one in self._source.readiness():
+            readiness.append(one)
+            yield ""
+        http, memory = self._source.http(), self._source.tensor_memory()
+        scrape = Scrape(models, http, readiness, memory, self._machine_reading, self._gpu_readings, self._updates)
+        for metric in CATALOGUE:
+            yield from family_lines(metric.name, metric.kind, metric.help, metric.read(scrape))
+        for family in _merged(self._source.custom()):
+            yield from family_lines(family.name, family.kind, family.description, _custom_samples(family))
+
+    async def _read_devices(self) -> None:
+        """Read the machine and its GPUs in a thread: a driver or a file of sysfs may take long, or hang.
+
+        One thread does it at a time. A scrape that has waited for it for `DEVICE_SECONDS` shows the figures before.
+        """
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.ensure_future(offload(self._read_now, self._clock.now_ns()))
+        done, _ = await asyncio.wait({self._reading}, timeout=DEVICE_SECONDS)
+        for reading in done:
+            self._machine_reading, self._gpu_readings, self._updates = reading.result()
+
+    def _read_now(self, now_ns: int) -> tuple[MachineReading, list[GpuReading], Updates | None]:
+        machine = self._machine.read(now_ns) if self._machine else MachineReading()
+        gpus = self._gpu_readings
+        if self._options.gpu and now_ns >= self._gpus_due_ns:
+            gpus = self._gpus.read()
+            self._gpus_due_ns = now_ns + self._options.interval_ns
+        return machine, gpus, read_updates(self._updates_file, time.time())
+
+
+def _merged(families: Iterable[CustomFamily]) -> list[CustomFamily]:
+    """One family per name, as two models may define the same; the first one's kind and text count.
+
+    A name that Prometheus would not read, one of the catalogue's, and a family of another kind are left out: one bad
+    line makes Prometheus drop the whole page.
+    """
+    merged: dict[str, CustomFamily] = {}
+    for family in families:
+        if not _NAME.fullmatch(family.name) or family.name in _CATALOGUE_NAMES:
+            continue
+        known = merged.setdefault(family.name, CustomFamily(family.name, family.description, family.kind))
+        if known.kind == family.kind:
+            known.samples += family.samples
+    return list(merged.values())
+
+
+def _custom_samples(family: CustomFamily) -> Iterator[Sample]:
+    for sample in family.samples:
+        labels = label_text(sample.labels)
+        if family.kind == "histogram":
+            yield from _histogram(labels, sample)
+        else:
+            yield Sample(labels, sample.value)
+
+
+def _histogram(labels: str, sample: CustomSample) -> Iterator[Sample]:
+    return cumulative_samples(labels, sample.bounds, sample.counts, sample.value)

@@ -1,0 +1,215 @@
+"""How a family's series are read out of one scrape; the catalogue names one of these per metric."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from edge_serve.messages.statistics import Duration, Histogram, ModelStatistics, Recent
+from edge_serve.observe.metrics.exposition import Sample, label_text, with_label
+from edge_serve.observe.metrics.gpu import GpuReading
+from edge_serve.observe.metrics.histogram import (
+    first_response_samples,
+    latency_samples,
+    recent_microseconds,
+    summary_samples,
+)
+from edge_serve.observe.metrics.machine import MachineReading
+from edge_serve.observe.metrics.options import MetricsOptions
+from edge_serve.observe.metrics.source import HttpSeries, ModelSeries, Readiness
+from edge_serve.observe.metrics.updates import Updates
+
+
+@dataclass(slots=True)
+class Model:
+    """A served version as the readers below see it: with its label text and the options."""
+
+    series: ModelSeries
+    options: MetricsOptions
+    now_ns: int
+    label_map: dict[str, str] = field(init=False)
+    labels: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.label_map = model_labels(self.series)
+        self.labels = label_text(self.label_map)
+
+    @property
+    def stats(self) -> ModelStatistics:
+        return self.series.statistics
+
+
+@dataclass(slots=True)
+class Scrape:
+    """Everything that one scrape shows, read once."""
+
+    models: list[Model]
+    http: HttpSeries
+    readiness: list[Readiness] = field(default_factory=list)
+    tensor_memory: int = 0
+    machine: MachineReading = field(default_factory=MachineReading)
+    gpus: list[GpuReading] = field(default_factory=list)
+    updates: Updates | None = None
+
+
+_NOT_IN_A_LABEL = re.compile("[^a-zA-Z0-9_]")
+
+Reader = Callable[[Scrape], Iterable[Sample]]
+
+
+def model_labels(series: ModelSeries) -> dict[str, str]:
+    """model, version, gpu_uuid (one GPU), namespace (`--model-namespacing`) and metric_tags with `_` in front.
+
+    Characters of a tag that a label name may not have become `_`: one such tag would make Prometheus drop the page.
+    """
+    labels = {"model": series.name, "version": series.version}
+    if series.gpu_uuid:
+        labels["gpu_uuid"] = series.gpu_uuid
+    if series.namespace is not None:
+        labels["namespace"] = series.namespace
+    labels.update((f"_{_NOT_IN_A_LABEL.sub('_', tag)}", value) for tag, value in series.tags.items())
+    return labels
+
+
+def each(value: Callable[[Model], float]) -> Reader:
+    """A series for each model."""
+    return lambda scrape: (Sample(model.labels, value(model)) for model in scrape.models)
+
+
+def ready(scrape: Scrape) -> Iterator[Sample]:
+    """A series for each version that serves or should."""
+    for one in scrape.readiness:
+        labels = {"model": one.name, "version": one.version}
+        if one.namespace is not None:
+            labels["namespace"] = one.namespace
+        yield Sample(label_text(labels), int(one.ready))
+
+
+def counted(value: Callable[[ModelStatistics], int]) -> Reader:
+    """A model counter that Triton stops incrementing with counter_latencies=false, yet lists."""
+    return each(lambda model: value(model.stats) if model.options.counters else 0)
+
+
+def failures(scrape: Scrape) -> Iterator[Sample]:
+    for model in scrape.models:
+        for reason, count in sorted(model.stats.failures.items()):
+            labels = label_text({**model.label_map, "reason": reason})
+            yield Sample(labels, count if model.options.counters else 0)
+
+
+def micros(duration: Callable[[ModelStatistics], Duration], *, cache: bool = False) -> Reader:
+    """A duration counter in microseconds."""
+    return lambda scrape: [
+        Sample(model.labels, duration(model.stats).ns // 1000)
+        for model in scrape.models
+        if model.options.counters and (model.series.cache_enabled or not cache)
+    ]
+
+
+def cache_count(duration: Callable[[ModelStatistics], Duration]) -> Reader:
+    return lambda scrape: [
+        Sample(model.labels, duration(model.stats).count)
+        for model in scrape.models
+        if model.options.counters and model.series.cache_enabled
+    ]
+
+
+def summary(index: int, duration: Callable[[ModelStatistics], Duration], *, unless_cached: bool = False) -> Reader:
+    """A summary in microseconds; `index` is the field of messages.statistics.Recent."""
+
+    def read(scrape: Scrape) -> Iterator[Sample]:
+        for model in scrape.models:
+            recent = model.stats.recent
+            if recent is None or not model.options.summaries or (unless_cached and model.series.cache_enabled):
+                continue
+            total = duration(model.stats)
+            values = recent_microseconds(recent, index, model.now_ns)
+            yield from summary_samples(model.labels, model.options.quantiles, values, total.count, total.ns // 1000)
+
+    return read
+
+
+def cache_summary(
+    recent_of: Callable[[ModelStatistics], Iterable[Recent] | None], duration: Callable[[ModelStatistics], Duration]
+) -> Reader:
+    """A summary of look-ups in the response cache, in microseconds."""
+
+    def read(scrape: Scrape) -> Iterator[Sample]:
+        for model in scrape.models:
+            recent = recent_of(model.stats)
+            if recent is None or not model.options.summaries or not model.series.cache_enabled:
+                continue
+            total = duration(model.stats)
+            values = recent_microseconds(recent, 1, model.now_ns)
+            yield from summary_samples(model.labels, model.options.quantiles, values, total.count, total.ns // 1000)
+
+    return read
+
+
+def first_response(scrape: Scrape) -> Iterator[Sample]:
+    for model in scrape.models:
+        if model.stats.first_response is not None and model.options.histograms:
+            yield from first_response_samples(model.labels, model.stats.first_response)
+
+
+def latency(histogram: Callable[[ModelStatistics], Histogram]) -> Reader:
+    def read(scrape: Scrape) -> Iterator[Sample]:
+        for model in scrape.models:
+            yield from latency_samples(model.labels, histogram(model.stats))
+
+    return read
+
+
+def one(value: Callable[[Scrape], float | None]) -> Reader:
+    """A single series without labels, unless its value is unknown."""
+
+    def read(scrape: Scrape) -> list[Sample]:
+        found = value(scrape)
+        return [] if found is None else [Sample("", found)]
+
+    return read
+
+
+def gpu(value: Callable[[GpuReading], float | None]) -> Reader:
+    def read(scrape: Scrape) -> Iterator[Sample]:
+        for gpu in scrape.gpus:
+            found = value(gpu)
+            if found is not None:
+                yield Sample(label_text({"gpu_uuid": gpu.uuid}), found)
+
+    return read
+
+
+def ota(value: Callable[[Updates], float | None]) -> Reader:
+    """A single series, where an agent has written its status file in a form that can be read."""
+
+    def read(scrape: Scrape) -> list[Sample]:
+        readable = scrape.updates is not None and not scrape.updates.problem
+        found = value(scrape.updates) if scrape.updates is not None and readable else None
+        return [] if found is None else [Sample("", found)]
+
+    return read
+
+
+def ota_readable(scrape: Scrape) -> list[Sample]:
+    """1 or 0, where an agent has written its status file."""
+    return [] if scrape.updates is None else [Sample("", int(not scrape.updates.problem))]
+
+
+def ota_each(rows: Callable[[Updates], Iterable[tuple[dict[str, str], float]]]) -> Reader:
+    """A series for each row of labels and value that the agent tells of."""
+
+    def read(scrape: Scrape) -> Iterator[Sample]:
+        for labels, value in rows(scrape.updates) if scrape.updates is not None else ():
+            yield Sample(label_text(labels), value)
+
+    return read
+
+
+def refused(scrape: Scrape) -> list[Sample]:
+    return [Sample(label_text({"reason": reason}), count) for reason, count in scrape.http.refused.items()]
+
+
+def http_requests(scrape: Scrape) -> list[Sample]:
+    return [Sample(with_label("", "code", str(code)), count) for code, count in sorted(scrape.http.requests.items())]

@@ -1,0 +1,238 @@
+"""Collects what the status document tells: on the event loop what the rooms know, in a thread what the machine says.
+
+While nobody asks, nothing is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from edge_serve.aio.callbacks import notify
+from edge_serve.aio.tasks import start_task
+from edge_serve.aio.turns import gathered, in_pieces
+from edge_serve.clock import Clock, MonotonicClock
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.messages.status import ModelFacts, ServerFacts, WorkerFacts
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.versions.busy_versions import listed
+from edge_serve.models.versions.lineage import add_up
+from edge_serve.models.versions.served import Served
+from edge_serve.observe.metrics.source import StatisticsSource
+from edge_serve.observe.status.document import Document, Facts, build, model_rows
+from edge_serve.observe.status.events import EventRing
+from edge_serve.observe.status.probe import Probe, Readings
+from edge_serve.service import TRITON_VERSION, Service
+
+log = logging.getLogger(__name__)
+
+#: how old what the machine said may be; several readers a second share one look
+FRESH_NS = 800_000_000
+#: how long a reader waits for a look at the machine; a sensor or a disk that hangs must not hide the rest
+PATIENCE_SECONDS = 2.0
+
+Done = Callable[[Document], None]
+
+
+@dataclass(slots=True)
+class Rooms:
+    """Whom the collector asks.
+
+    Attributes:
+        workers: every worker process, the codec's too.
+        doors: name -> where it listens; filled when they open.
+        memory_limit: of tensors, bytes.
+        required: names of `--required-model`; none = all models count.
+        safe_mode: why models were left out; "" = they were not.
+    """
+
+    service: Service
+    registry: Registry
+    source: StatisticsSource
+    workers: Callable[[], list[WorkerFacts]]
+    doors: Mapping[str, list[str]]
+    memory_limit: int
+    required: Sequence[str] = ()
+    events: EventRing | None = None
+    safe_mode: Callable[[], str] = lambda: ""
+
+
+class Collector:
+    """Implements `service.StatusSource`.
+
+    Args:
+        probe: looks at the machine, in a thread.
+    """
+
+    def __init__(self, rooms: Rooms, probe: Probe, clock: Clock | None = None) -> None:
+        self._rooms = rooms
+        self._probe = probe
+        self._clock = clock or MonotonicClock()
+        self._started_ns = self._clock.now_ns()
+        self._readings = Readings()
+        self._read_ns: int | None = None
+        self._waiting: list[Done] = []
+        self._looking = self._late = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def read(self, done: Done) -> None:
+        """Call `done` with the document: at once when the machine was looked at just now, else soon."""
+        fresh = self._read_ns is not None and self._clock.now_ns() - self._read_ns < FRESH_NS
+        if fresh or self._late:
+            start_task(self._tell([done]), "status document")
+            return
+        self._waiting.append(done)
+        if not self._looking:
+            self._looking = True
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(PATIENCE_SECONDS, self._on_late)
+            pids = [os.getpid(), *(worker.pid for worker in self._rooms.workers())]
+            threading.Thread(target=self._look, args=(loop, pids), name="status", daemon=True).start()
+
+    def _look(self, loop: asyncio.AbstractEventLoop, pids: list[int]) -> None:
+        readings = None
+        try:
+            readings = self._probe.read(pids)
+        except Exception:  # the rest of the document is worth having without it
+            log.exception("the machine could not be looked at")
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(self._looked, readings)
+
+    def _on_late(self) -> None:
+        log.warning("looking at the machine takes longer than %g s: its figures are old", PATIENCE_SECONDS)
+        self._late = True
+        self._answer()
+
+    def _looked(self, readings: Readings | None) -> None:
+        self._looking = self._late = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if readings is not None:
+            self._readings = readings
+            self._read_ns = self._clock.now_ns()
+        self._answer()
+
+    def _answer(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            start_task(self._tell(waiting), "status document")
+
+    async def _tell(self, waiting: Sequence[Done]) -> None:
+        document = await self.document()
+        for done in waiting:
+            notify(done, document)
+
+    async def document(self) -> Document:
+        """With what the machine said when it was last looked at. Facts of many models are gathered in pieces."""
+        rooms = self._rooms
+        counters = rooms.registry.departing.counters(rooms.registry.served())
+        await asyncio.sleep(0)
+        models: list[ModelFacts] = []
+        async for made in in_pieces(map(model_facts, rooms.registry.each_served())):
+            models += made
+        models = with_draining(models, map(model_facts, rooms.registry.departing.versions))
+        await asyncio.sleep(0)
+        index = await gathered(rooms.registry.index(ready_only=False, found=self._readings.found or {}))
+        await asyncio.sleep(0)
+        rows: list[Document] = []
+        async for some in in_pieces(model_rows(index, models)):
+            rows += some
+        workers = rooms.workers()
+        await asyncio.sleep(0)
+        server = self._server()
+        await asyncio.sleep(0)
+        facts = Facts(
+            round(time.time() * 1000),
+            self._clock.now_ns(),
+            server,
+            index,
+            models,
+            await _sum(counters),
+            workers,
+            self._readings,
+            rooms.source.http(),
+            (rooms.source.tensor_memory(), rooms.memory_limit),
+            rooms.events.newest() if rooms.events else (),
+            rooms.events.newest_errors() if rooms.events else (),
+        )
+        await asyncio.sleep(0)
+        document = build(facts, rows)
+        await asyncio.sleep(0)  # the callers make JSON of it
+        return document
+
+    def _server(self) -> ServerFacts:
+        service = self._rooms.service
+        return ServerFacts(
+            name=service.options.server_id,
+            started=service.started,
+            stopping=service.stopping,
+            ready=service.ready(),
+            uptime_seconds=(self._clock.now_ns() - self._started_ns) / 1e9,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            protocol=TRITON_VERSION,
+            required=tuple(self._rooms.required),
+            lacking=tuple((one.name, one.reason or one.word) for one in self._rooms.registry.lacking()),
+            safe_mode=self._rooms.safe_mode(),
+            unanswered=listed(self._rooms.registry.busy()) if service.stopping else "",
+            unreadable=self._rooms.registry.incidents.unreadable,
+            explicit=service.options.explicit,
+            doors=dict(self._rooms.doors),
+        )
+
+
+def model_facts(served: Served) -> ModelFacts:
+    """What a version that serves tells about itself."""
+    opened, signature = served.opened, served.signature
+    return ModelFacts(
+        served.name,
+        served.version,
+        served.config.backend or signature.platform,
+        served.statistics,
+        served.load_seconds,
+        opened.memory_bytes() if opened else 0,
+        tuple(dict.fromkeys(opened.pids())) if opened else (),
+        len(opened.numbers) if opened else 0,
+        signature.max_batch_size,
+        signature.decoupled,
+        opened.complete if opened else True,
+        served.healthy or served.exchanging,
+        served.runner.in_flight(),
+        served.runner.oldest_batch_seconds(),
+        served.refusal,
+    )
+
+
+def with_draining(serving: Iterable[ModelFacts], draining: Iterable[ModelFacts]) -> list[ModelFacts]:
+    """The versions that serve and those that drain. The requests of a load that was replaced by another one of the same
+    version are told with that."""
+    found = {(one.name, one.version): one for one in serving}
+    for one in draining:
+        key = one.name, one.version
+        known = found.setdefault(key, one)
+        if known is not one:
+            ages = [age for age in (known.oldest_batch_seconds, one.oldest_batch_seconds) if age is not None]
+            oldest = max(ages, default=None)
+            found[key] = replace(known, in_flight=known.in_flight + one.in_flight, oldest_batch_seconds=oldest)
+    return list(found.values())
+
+
+async def _sum(counters: Iterable[ModelStatistics]) -> ModelStatistics:
+    """Return their sum, made in pieces. Models that got no request yet cost nothing here."""
+    used = (one for one in counters if one.success.count or one.fail.count or one.client_errors)
+    total = ModelStatistics()
+    async for sums in in_pieces(accumulate(used, _plus, initial=total)):
+        total = sums[-1] if sums else total
+    return total
+
+
+def _plus(one: ModelStatistics, other: ModelStatistics) -> ModelStatistics:
+    return add_up([one, other])

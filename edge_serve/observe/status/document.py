@@ -1,0 +1,304 @@
+"""The status document: values of the server in, JSON-able values out. Pure. docs/status.md describes its members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from edge_serve.messages.failures import failed_line
+from edge_serve.messages.line import shortened
+from edge_serve.messages.metadata import IndexEntry
+from edge_serve.messages.statistics import LATENCY_BUCKETS, ModelStatistics
+from edge_serve.messages.status import (
+    BUSY_SECONDS,
+    ModelFacts,
+    ProcessReading,
+    ServerFacts,
+    Temperature,
+    WorkerFacts,
+)
+from edge_serve.observe.metrics.gpu import GpuReading
+from edge_serve.observe.metrics.source import HttpSeries
+from edge_serve.observe.metrics.updates import Updates
+from edge_serve.observe.status.events import Event
+from edge_serve.observe.status.probe import Readings
+
+#: raised when a member changes its meaning or goes; new ones may come at any time
+SCHEMA = 2
+
+Document = dict[str, Any]
+
+#: reason of the failures that Triton counts as answers: the model itself put an error into the response
+MODEL = "MODEL"
+#: conditions of a model that keep the server from being ready
+_TROUBLE = frozenset(("loading", "restarting", "unready", "failed"))
+_SERVING = frozenset(("ready", "busy"))
+_WITH_FIGURES = frozenset(("ready", "busy", "unready", "restarting", "unloading"))
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that the document tells.
+
+    Attributes:
+        time_ms: milliseconds since the epoch; clock_ns: of the monotonic clock, for differences between two documents.
+        totals: what all versions have counted since the start, those that were unloaded or replaced included.
+        tensor_memory: (bytes in use, bytes there may be).
+    """
+
+    time_ms: int
+    clock_ns: int
+    server: ServerFacts
+    index: Sequence[IndexEntry] = ()
+    models: Sequence[ModelFacts] = ()
+    totals: ModelStatistics = field(default_factory=ModelStatistics)
+    workers: Sequence[WorkerFacts] = ()
+    readings: Readings = field(default_factory=Readings)
+    http: HttpSeries = field(default_factory=HttpSeries)
+    tensor_memory: tuple[int, int] = (0, 0)
+    events: Iterable[Event] = ()
+    errors: Iterable[Event] = ()
+
+
+def build(facts: Facts, rows: Sequence[Document] | None = None) -> Document:
+    """Return the document.
+
+    Args:
+        rows: of `model_rows`, where they were made before; None = they are made here.
+    """
+    processes = facts.readings.processes
+    models = list(model_rows(facts.index, facts.models) if rows is None else rows)
+    troubles = troubles_of(facts.server.required, models)
+    return {
+        "schema": SCHEMA,
+        "time_ms": facts.time_ms,
+        "clock_ns": facts.clock_ns,
+        "server": _server(facts.server, troubles, processes.get(facts.server.pid, ProcessReading())),
+        "versions": dict(facts.readings.versions),
+        "models": models,
+        "totals": _totals(facts.totals) | {"client_errors": facts.totals.client_errors},
+        "duration_bounds_seconds": list(LATENCY_BUCKETS),
+        "workers": [_worker(worker, processes.get(worker.pid, ProcessReading())) for worker in facts.workers],
+        "http": {
+            "connections": facts.http.connections,
+            "requests": {str(code): count for code, count in sorted(facts.http.requests.items())},
+        },
+        "tensor_memory": {"used_bytes": facts.tensor_memory[0], "limit_bytes": facts.tensor_memory[1]},
+        "device": _device(facts.readings),
+        "updates": _updates(facts.readings.updates),
+        "events": [_plain(event) for event in facts.events],
+        "errors": [_plain(event) for event in facts.errors],
+    }
+
+
+def _server(server: ServerFacts, troubles: Troubles, reading: ProcessReading) -> Document:
+    state, reason = standing(server, troubles)
+    return {
+        "name": server.name,
+        "host": server.host,
+        "pid": server.pid,
+        "state": state,
+        "reason": reason,
+        "ready": server.ready,
+        "protocol": server.protocol,
+        "uptime_seconds": round(server.uptime_seconds, 1),
+        "waiting_for": list(troubles.waiting),
+        "failed": list(troubles.failed),
+        "safe_mode": server.safe_mode,
+        "explicit": server.explicit,
+        "rss_bytes": reading.rss_bytes,
+        "pss_bytes": reading.pss_bytes,
+        "doors": {name: list(addresses) for name, addresses in server.doors.items()},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Troubles:
+    """The models that keep the server from being ready.
+
+    Attributes:
+        waiting: names of those that may become ready by themselves, or are not there at all.
+        failed: model that failed to load -> why.
+        serving: how many models serve.
+    """
+
+    waiting: Sequence[str] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    serving: int = 0
+
+
+def troubles_of(required: Sequence[str], rows: Iterable[Document]) -> Troubles:
+    """Find them in the rows of all versions; `required` as in `ServerFacts`."""
+    conditions: dict[str, set[str]] = {name: set() for name in required}
+    reasons: dict[str, tuple[str, str]] = {}
+    for row in rows:
+        name, condition = row["name"], row["condition"]
+        conditions.setdefault(name, set()).add(condition)
+        if condition == "failed":
+            reasons.setdefault(name, (row["version"], row["reason"]))
+    counted = [name for name in required or conditions if conditions[name] & _TROUBLE]
+    absent = [name for name in required if not conditions[name] & (_SERVING | _TROUBLE)]
+    failed = {}
+    for name in counted:
+        if name in reasons:
+            version, reason = reasons[name]
+            failed[name] = f"version {version}: {reason}" if conditions[name] & _SERVING else reason
+    waiting = [name for name in (*counted, *absent) if name not in failed]
+    return Troubles(waiting, failed, sum(not found.isdisjoint(_SERVING) for found in conditions.values()))
+
+
+def standing(server: ServerFacts, troubles: Troubles) -> tuple[str, str]:
+    """The state of the whole server in a word, and why: starting, ready, not ready, safe mode, stopping."""
+    if server.stopping:
+        busy = f"waiting for {server.unanswered}" if server.unanswered else "requests that were accepted are answered"
+        return "stopping", busy
+    if server.safe_mode:
+        return "safe mode", f"{server.safe_mode}; 'edge-serve safe-mode --leave' loads what is left out"
+    failed = [failed_line(troubles.failed, server.required, troubles.serving)] if troubles.failed else []
+    names = ", ".join(troubles.waiting)
+    if not server.started:
+        loading = [f"loading {names}"] if names else []
+        return "starting", "; ".join([*failed, *loading]) or "looking for models"
+    if server.ready:
+        return "ready", ""
+    if server.unreadable:
+        return "not ready", shortened(server.unreadable)
+    why = {name: f" ({shortened(reason)})" for name, reason in server.lacking}
+    names = ", ".join(f"{name}{why.get(name, '')}" for name in troubles.waiting)
+    waiting = [f"waiting for {names}"] if names else []
+    return "not ready", "; ".join([*failed, *waiting]) or "a model that counts is not ready"
+
+
+def model_rows(index: Iterable[IndexEntry], served: Iterable[ModelFacts]) -> Iterator[Document]:
+    """Yield every version of the index, those that serve with their figures; versions in no index come last."""
+    known = {(model.name, model.version): model for model in served}
+    for entry in index:
+        yield _model(entry, known.pop((entry.name, entry.version), None))
+    for (name, version), model in known.items():
+        yield _model(IndexEntry(name, version, "READY"), model)
+
+
+def _model(entry: IndexEntry, model: ModelFacts | None) -> Document:
+    condition, reason = condition_of(entry, model)
+    row: Document = {
+        "name": entry.name,
+        "version": entry.version,
+        "state": entry.state,
+        "condition": condition,
+        "reason": reason,
+    }
+    if model is not None and condition in _WITH_FIGURES:
+        row |= {
+            "backend": model.backend,
+            "instances": model.instances,
+            "max_batch_size": model.max_batch_size,
+            "decoupled": model.decoupled,
+            "load_seconds": round(model.load_seconds, 3),
+            "memory_bytes": model.memory_bytes,
+            "workers": list(model.pids),
+            "pending": model.statistics.pending,
+            "in_flight": model.in_flight,
+            "oldest_batch_seconds": _rounded(model.oldest_batch_seconds),
+            "client_errors": model.statistics.client_errors,
+            "last_inference_ms": model.statistics.last_inference_ms,
+            "totals": _totals(model.statistics),
+        }
+    return row
+
+
+def condition_of(entry: IndexEntry, model: ModelFacts | None) -> tuple[str, str]:
+    """A version in a word: ready, busy, unready, restarting, loading, failed, unloading or unloaded; and why."""
+    if entry.state == "READY":
+        if model is None or model.healthy:
+            return _busy(model) if model is not None else ("ready", "")
+        if not model.complete:
+            return "restarting", entry.reason or "its worker is started again"
+        return "unready", model.refusal
+    if entry.state in ("LOADING", "UNLOADING"):
+        return entry.state.lower(), entry.reason
+    if entry.dismissed:
+        return "unloaded", f"it failed to load, and no longer counts: {entry.reason}"
+    if not entry.state or entry.reason == "unloaded":
+        return "unloaded", "" if entry.state else "never loaded"
+    return "failed", entry.reason
+
+
+def _busy(model: ModelFacts) -> tuple[str, str]:
+    seconds = model.oldest_batch_seconds
+    if seconds is None or seconds <= BUSY_SECONDS:
+        return "ready", ""
+    return "busy", f"a batch has been running for {seconds:.0f} s; requests in flight: {model.in_flight}"
+
+
+def _totals(of: ModelStatistics) -> Document:
+    """Counters since the version was loaded, durations in nanoseconds."""
+    return {
+        "requests": of.success.count,
+        "failures": {**of.failures, MODEL: of.model_errors},
+        "inferences": of.inference_count,
+        "executions": of.execution_count,
+        "request_ns": of.success.ns,
+        "queue_ns": of.queue.ns,
+        "compute_input_ns": of.compute_input.ns,
+        "compute_infer_ns": of.compute_infer.ns,
+        "compute_output_ns": of.compute_output.ns,
+        "cache_hits": of.cache_hit.count,
+        "cache_misses": of.cache_miss.count,
+        "duration_counts": list(of.request_seconds.counts),
+        "compute_counts": list(of.compute_seconds.counts),
+    }
+
+
+def _worker(worker: WorkerFacts, reading: ProcessReading) -> Document:
+    return {
+        "label": worker.label,
+        "pid": worker.pid,
+        "lost": worker.lost,
+        "restarts": worker.restarts,
+        "models": [f"{name}:{version}" for name, version in worker.models],
+        "rss_bytes": reading.rss_bytes,
+        "pss_bytes": reading.pss_bytes,
+        "uptime_seconds": reading.uptime_seconds,
+    }
+
+
+def _device(readings: Readings) -> Document:
+    return {
+        "cores": readings.cores,
+        "cpu_utilization": _rounded(readings.machine.cpu_utilization),
+        "load": list(readings.load),
+        "memory_total_bytes": readings.machine.memory_total,
+        "memory_used_bytes": readings.machine.memory_used,
+        "temperatures": [_plain(one) for one in readings.temperatures],
+        "gpus": [_plain(gpu) for gpu in readings.gpus],
+    }
+
+
+def _updates(updates: Updates | None) -> Document | None:
+    """What edge-ota tells; None = there is no agent on this device."""
+    if updates is None:
+        return None
+    return {
+        "age_seconds": round(updates.age_seconds, 1),
+        "problem": updates.problem,
+        "state": updates.state,
+        "agent": updates.agent,
+        "last_check": updates.last_check,
+        "last_success": updates.last_success,
+        "error": updates.error,
+        "error_reason": updates.error_reason,
+        "clock_unset": updates.clock_unset,
+        "paused": updates.paused,
+        "rollbacks": updates.rollbacks,
+        "bundles": [asdict(one) for one in updates.bundles],
+    }
+
+
+def _plain(value: Event | Temperature | GpuReading) -> Document:
+    """As `dataclasses.asdict`, which copies deeply and takes ten times as long."""
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,101 @@
+"""The newest lines of the log, for the status document: events in general, and errors and warnings apart.
+
+What models print and log at info level is no event of the server; their warnings and errors are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass, replace
+
+from edge_serve.messages.log_fields import CHATTER, DISPLAY, FIELDS
+
+#: how many are kept of each
+MOST_EVENTS, MOST_ERRORS = 60, 30
+#: of one text, and how much of that is its end, which says what to do
+LONGEST_TEXT, _END = 500, 250
+_GAP = " ... "
+
+
+@dataclass(slots=True)
+class Event:
+    """A line of the log.
+
+    Attributes:
+        time_ms: milliseconds since the epoch, of the last of `count` equal ones in a row.
+        source: the module of the server that said it.
+    """
+
+    time_ms: int
+    level: str
+    source: str
+    text: str
+    model: str = ""
+    version: str = ""
+    request_id: str = ""
+    count: int = 1
+
+    def repeats(self, other: Event) -> bool:
+        """It says the same of the same."""
+        mine = (self.level, self.source, self.text, self.model, self.version)
+        return mine == (other.level, other.source, other.text, other.model, other.version)
+
+
+class EventRing(logging.Handler):
+    """Remembers the newest events; costs memory for a bounded number of lines."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self.errors: deque[Event] = deque(maxlen=MOST_ERRORS)
+
+    def newest(self) -> list[Event]:
+        """The events, the newest first."""
+        return self._newest(self.events)
+
+    def newest_errors(self) -> list[Event]:
+        """Errors and warnings, the newest first."""
+        return self._newest(self.errors)
+
+    def _newest(self, ring: deque[Event]) -> list[Event]:
+        self.acquire()  # other threads log too
+        try:
+            return list(ring)[::-1]
+        finally:
+            self.release()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        serious = record.levelno >= logging.WARNING
+        if not serious and (record.name in CHATTER or hasattr(record, DISPLAY)):
+            return
+        try:
+            event = _event(record)
+        except Exception:  # as every handler of `logging`: a line that fails must not fail its caller
+            self.handleError(record)
+            return
+        _remember(self.events, event)
+        if serious:
+            _remember(self.errors, event)
+
+
+def _event(record: logging.LogRecord) -> Event:
+    text = record.getMessage()
+    if record.exc_info and record.exc_info[1] is not None:
+        text += f": {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+    level = "error" if record.levelno >= logging.ERROR else "warning" if record.levelno >= logging.WARNING else "info"
+    model, version, request_id = (str(getattr(record, name, "")) for name in FIELDS)
+    time_ms = round(record.created * 1000)
+    return Event(time_ms, level, record.module, _shortened(text), model, version, request_id)
+
+
+def _shortened(text: str) -> str:
+    """Return a long text without its middle: a traceback ends in the fix."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    return text[: LONGEST_TEXT - len(_GAP) - _END] + _GAP + text[-_END:]
+
+
+def _remember(ring: deque[Event], event: Event) -> None:
+    before = ring.pop().count if ring and event.repeats(ring[-1]) else 0
+    ring.append(replace(event, count=before + 1))

@@ -1,0 +1,144 @@
+"""Figures of the machine and of processes for the status document.
+
+Reading them may take a while: not in the event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from edge_serve import __version__
+from edge_serve.errors import EdgeServeError
+from edge_serve.messages.status import ProcessReading, Temperature
+from edge_serve.models.repository.repository import Found
+from edge_serve.observe.metrics.gpu import GpuReading, Gpus, NoGpu, find_gpus
+from edge_serve.observe.metrics.machine import Machine, MachineReading
+from edge_serve.observe.metrics.thermal import read_temperatures
+from edge_serve.observe.metrics.updates import Updates, read_updates
+
+#: libraries whose versions are told where they are installed
+_LIBRARIES = ("numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "protobuf")
+_KIB = 1024
+
+Value = TypeVar("Value", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What one look found.
+
+    Attributes:
+        load: processes that want to run, averaged over 1, 5 and 15 minutes.
+        found: what lies in the repositories; None = they cannot be read.
+    """
+
+    machine: MachineReading = field(default_factory=MachineReading)
+    cores: int = 0
+    load: tuple[float, ...] = ()
+    temperatures: tuple[Temperature, ...] = ()
+    gpus: tuple[GpuReading, ...] = ()
+    processes: Mapping[int, ProcessReading] = field(default_factory=dict)
+    found: Mapping[str, Found] | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    updates: Updates | None = None
+
+
+class Probe:
+    """Looks at the machine; one thread at a time.
+
+    Args:
+        scan: what lies in the repositories, `Repository.scan`.
+        gpu: whether to look for GPUs (`--allow-gpu-metrics`).
+        updates: `--ota-status-file`; "" = none.
+        root: stands in for / in tests.
+    """
+
+    def __init__(
+        self, scan: Callable[[], Mapping[str, Found]], *, gpu: bool = True, root: Path = Path("/"), updates: str = ""
+    ) -> None:
+        self._updates = updates
+        self._scan = scan
+        self._gpu = gpu
+        self._root = root
+        self._gpus: Gpus | None = None
+        self._versions: dict[str, str] = {}
+        self._machine = Machine(0, time.monotonic_ns(), root / "proc")  # its first reading counts from here
+
+    def read(self, pids: Iterable[int]) -> Readings:
+        """Everything, now."""
+        found: Mapping[str, Found] | None = None
+        with contextlib.suppress(EdgeServeError):
+            found = self._scan()
+        self._versions = self._versions or library_versions()
+        return Readings(
+            self._machine.read(time.monotonic_ns()),
+            len(os.sched_getaffinity(0)),
+            _load_average(),
+            tuple(read_temperatures(self._root)),
+            tuple(self._read_gpus()),
+            {pid: read_process(pid, self._root) for pid in pids},
+            found,
+            self._versions,
+            read_updates(self._updates, time.time()),
+        )
+
+    def _read_gpus(self) -> list[GpuReading]:
+        if self._gpus is None:
+            self._gpus = find_gpus(self._root) if self._gpu else NoGpu()
+        return self._gpus.read()
+
+
+def library_versions() -> dict[str, str]:
+    """edge-serve, Python and the libraries that models run with."""
+    from importlib import metadata  # costs 2 MB, which a server that nobody asks does not need
+
+    versions = {"edge-serve": __version__, "python": sys.version.split()[0]}
+    for name in _LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
+
+
+def read_process(pid: int, root: Path = Path("/")) -> ProcessReading:
+    """Memory and age of one process; what cannot be read (it has gone, or belongs to somebody else) is None."""
+    folder = root / "proc" / str(pid)
+    pages = _field(folder / "statm", lambda text: int(text.split()[1]))
+    return ProcessReading(
+        pages * os.sysconf("SC_PAGE_SIZE") if pages is not None else None,
+        _field(folder / "smaps_rollup", _pss),
+        _age(folder, root),
+    )
+
+
+def _pss(text: str) -> int:
+    return next(int(line.split()[1]) * _KIB for line in text.splitlines() if line.startswith("Pss:"))
+
+
+def _age(folder: Path, root: Path) -> float | None:
+    # the name in parentheses may hold anything; `starttime` is field 22, the 20th behind it (proc_pid_stat(5))
+    started = _field(folder / "stat", lambda text: int(text.rpartition(")")[2].split()[19]))
+    up = _field(root / "proc/uptime", lambda text: float(text.split()[0]))
+    if started is None or up is None:
+        return None
+    return max(0.0, round(up - started / os.sysconf("SC_CLK_TCK"), 2))
+
+
+def _field(path: Path, read: Callable[[str], Value]) -> Value | None:
+    try:
+        return read(path.read_text(errors="replace"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+
+
+def _load_average() -> tuple[float, ...]:
+    try:
+        return tuple(round(value, 2) for value in os.getloadavg())
+    except OSError:
+        return ()

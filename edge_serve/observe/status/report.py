@@ -1,0 +1,282 @@
+"""The status document as text for a terminal. Pure: a document in, lines out."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from edge_serve.messages.line import one_line
+from edge_serve.messages.status import BUSY_SECONDS
+from edge_serve.observe.status.rates import Rates, between, totals_of
+
+Document = Mapping[str, Any]
+#: (text, style) -> the text in that style
+Paint = Callable[[str, str], str]
+
+NONE = "-"
+#: of the further lines of a text that is wrapped
+_INDENT = "    "
+_STYLES = {"good": "32", "busy": "33", "bad": "31", "title": "1", "head": "2"}
+_AMBER = ("starting", "stopping", "loading", "restarting", "unready")
+_OF_STATE = {"ready": "good", **dict.fromkeys(_AMBER, "busy")}
+_OF_LEVEL = {"error": "bad", "warning": "busy"}
+
+
+def plain(text: str, style: str) -> str:
+    """No colours."""
+    return text
+
+
+def coloured(text: str, style: str) -> str:
+    """ANSI colours."""
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style in _STYLES else text
+
+
+def report(
+    before: Document | None,
+    after: Document,
+    paint: Paint = plain,
+    *,
+    events: str = "errors",
+    most_events: int = 5,
+    columns: int = 0,
+) -> list[str]:
+    """The lines of a report.
+
+    Args:
+        before: an earlier document, for rates and latencies; None = without.
+        events: `errors` or `events`, of which the newest are shown.
+        columns: of the terminal: reasons and events that are longer are wrapped; 0 = no text is.
+    """
+    total, each = between(before, after)
+    lines = [*_head(after, paint, columns), "", *_figures(after, total, measured=before is not None), ""]
+    lines += _models(after, each, paint, columns)
+    lines += [*_releases(after.get("updates"), after["time_ms"] / 1000, paint, columns), "", *_workers(after, paint)]
+    if after.get("log_hidden"):
+        text = "the log's lines are shown on the device itself, and to clients with a token"
+        return [*lines, "", *wrapped(text, columns, "")]
+    recent = _events(after[events][:most_events], paint, columns)
+    if recent:
+        lines += ["", paint("LAST PROBLEMS" if events == "errors" else "LAST EVENTS", "head"), *recent]
+    return lines
+
+
+def wrapped(text: str, columns: int, indent: str, first: str | None = None) -> list[str]:
+    """Return `text` in lines of at most `columns` characters, 0 = in one line.
+
+    Args:
+        first: indent of the first line; None = `indent`.
+    """
+    first = indent if first is None else first
+    width = max(columns, len(indent) + 20, len(first) + 20)  # a terminal without room for words breaks them itself
+    if not columns or len(first) + len(text) <= width:
+        return [first + text]
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _head(document: Document, paint: Paint, columns: int) -> list[str]:
+    server = document["server"]
+    state = paint(server["state"], _OF_STATE.get(server["state"], "bad"))
+    version = document["versions"].get("edge-serve", "")
+    name = paint(" ".join(filter(None, ("edge-serve", version))), "title")
+    up = span(server["uptime_seconds"])
+    line = f"{name} on {_clean(server['host'])}: {state}, up {up}, process {server['pid']}"
+    return [line, *wrapped(_sentence(server["reason"]), columns, "  ")] if server["reason"] else [line]
+
+
+def _figures(document: Document, rates: Rates, *, measured: bool) -> list[str]:
+    device, models = document["device"], [row for row in document["models"] if "totals" in row]
+    totals, queue = totals_of(document), sum(row["pending"] for row in models)
+    in_flight = sum(row.get("in_flight", 0) for row in models)
+    counted = f"{totals.requests:,} in all, {totals.failures:,} failed, {in_flight:,} in flight, {queue:,} queued"
+    now = f"{rate(rates.requests)}/s, median {duration(rates.median)}, 99 % {duration(rates.slowest)}; "
+    load = f", load {device['load'][0]:.2f}" if device["load"] else ""
+    lines = [
+        f"requests  {now if measured else ''}{counted}",
+        f"cpu       {percent(device['cpu_utilization'])} of {device['cores']} cores{load}",
+        f"memory    {size(device['memory_used_bytes'])} of {size(device['memory_total_bytes'])} in use, "
+        f"models {size(sum(row['memory_bytes'] for row in models))}",
+    ]
+    if device["temperatures"]:
+        lines.append(
+            "heat      " + ", ".join(f"{_clean(t['name'])} {t['celsius']:.0f} C" for t in device["temperatures"])
+        )
+    for gpu in device["gpus"]:
+        parts = [percent(gpu["utilization"]), f"memory {size(gpu['memory_used'])} of {size(gpu['memory_total'])}"]
+        parts += [f"{gpu['temperature']:.0f} C"] if gpu["temperature"] is not None else []
+        parts += [f"{gpu['power_usage']:.1f} W"] if gpu["power_usage"] is not None else []
+        lines.append(f"gpu       {', '.join(parts)}")
+    return lines
+
+
+_MODEL_HEAD = ("MODEL", "VERSION", "STATE", "REQ/S", "MEDIAN", "99 %", "QUEUE", "BUSY", "FAILED", "4XX", "MEMORY")
+_STATE, _BUSY = _MODEL_HEAD.index("STATE"), _MODEL_HEAD.index("BUSY")
+
+
+def _models(document: Document, each: Mapping[tuple[str, str], Rates], paint: Paint, columns: int) -> list[str]:
+    """A line for each version. BUSY is the age of its oldest batch, red when that is older than `BUSY_SECONDS`."""
+    rows, notes, styles = [], [], []
+    for row in document["models"]:
+        rates = each.get((row["name"], row["version"]), Rates())
+        cells = [_clean(row["name"]), row["version"] or NONE, row["condition"]]
+        if "totals" in row:
+            failed = sum(row["totals"]["failures"].values())
+            cells += [rate(rates.requests), duration(rates.median), duration(rates.slowest)]
+            cells += [f"{row['pending']:,}", age(row.get("oldest_batch_seconds")), f"{failed:,}"]
+            cells += [f"{row.get('client_errors', 0):,}", size(row["memory_bytes"])]
+        rows.append(cells)
+        notes.append(_sentence(row["reason"]) if row["condition"] != "unloaded" else "")
+        style = "" if row["condition"] == "unloaded" else _OF_STATE.get(row["condition"], "bad")
+        late = (row.get("oldest_batch_seconds") or 0.0) > BUSY_SECONDS
+        styles.append({_STATE: style, _BUSY: "bad" if late else ""})
+    if not rows:
+        return ["no models: put one into the repository, or load one over the API"]
+    head, *lines = table([_MODEL_HEAD, *rows], "<><>>>>>>>>", [{}, *styles], paint)
+    widths = map(len, table([_MODEL_HEAD, *rows], "<><>>>>>>>>")[1:])  # without colours
+    noted = [one for row in zip(lines, widths, notes, strict=True) for one in _noted(*row, columns)]
+    return [paint(head, "head"), *noted]
+
+
+def _noted(line: str, width: int, note: str, columns: int) -> list[str]:
+    """Return a line of the table with its note, which has lines of its own where it does not fit behind."""
+    if not note or not columns or width + 2 + len(note) <= columns:
+        return [f"{line}  {note}" if note else line]
+    return [line, *wrapped(note, columns, _INDENT)]
+
+
+def _releases(updates: Document | None, now: float, paint: Paint, columns: int) -> list[str]:
+    """What edge-ota tells of updates; nothing where there is no agent."""
+    if updates is None:
+        return []
+    rows, notes = [], []
+    for one in updates["bundles"]:
+        share = f"{100 * one['done_bytes'] // one['total_bytes']} %" if one["total_bytes"] else NONE
+        following = str(one["next"]) if one["next"] else NONE
+        stage = one["stage"] or ("GOOD" if one["release"] else NONE)
+        rows.append([_clean(one["name"]), str(one["release"] or NONE), stage, following, share])
+        notes.append(_sentence(one["reason"]))
+    lines = ["", *wrapped(_check_line(updates, now, paint), columns, _INDENT, "")]
+    if not rows:
+        return lines
+    head, *table_lines = table([("RELEASE OF", "SERVES", "STATE", "NEXT", "FETCHED"), *rows], "<><>>")
+    noted = (_noted(line, len(line), note, columns) for line, note in zip(table_lines, notes, strict=True))
+    return [*lines, paint(head, "head"), *(one for some in noted for one in some)]
+
+
+def _check_line(updates: Document, now: float, paint: Paint) -> str:
+    if updates["problem"]:
+        return f"updates   {paint(_sentence(updates['problem']), 'bad')}"
+    checked = (
+        f"last check {span(max(0.0, now - updates['last_check']))} ago" if updates["last_check"] else "no check yet"
+    )
+    parts = [updates["state"] or "idle", checked]
+    parts += ["the clock is not set"] if updates["clock_unset"] else []
+    parts += [f"paused: {updates['paused']}"] if updates["paused"] else []
+    parts += [f"{updates['error_reason']}: {updates['error']}"] if updates["error"] else []
+    return f"updates   {_sentence('; '.join(parts))}"
+
+
+def _workers(document: Document, paint: Paint) -> list[str]:
+    server = {**document["server"], "label": "front end", "models": [], "restarts": 0, "lost": False}
+    rows = [
+        [
+            _clean(worker["label"]),
+            str(worker["pid"]),
+            size(worker["pss_bytes"] if worker["pss_bytes"] is not None else worker["rss_bytes"]),
+            "down" if worker["lost"] else span(worker["uptime_seconds"]),
+            str(worker["restarts"]),
+            _clean(", ".join(worker["models"])),
+        ]
+        for worker in [server, *document["workers"]]
+    ]
+    head, *lines = table([("WORKER", "PROCESS", "MEMORY", "UP", "RESTARTS", "MODELS"), *rows], "<>>>><")
+    return [paint(head, "head"), *lines]
+
+
+def _events(events: Iterable[Mapping[str, Any]], paint: Paint, columns: int) -> list[str]:
+    lines: list[str] = []
+    for event in events:
+        when = time.strftime("%m-%d %H:%M:%S", time.localtime(event["time_ms"] / 1000))
+        level = paint(f"{event['level']:<7}", _OF_LEVEL.get(event["level"], ""))
+        again = f" (x {event['count']})" if event["count"] > 1 else ""
+        before = f"{when}  {event['level']:<7}  "
+        first, *more = wrapped(f"{_sentence(event['text'])}{again}", columns, _INDENT, before)
+        lines += [f"{when}  {level}  {first[len(before) :]}", *more]
+    return lines
+
+
+def table(
+    rows: Sequence[Sequence[str]], sides: str, styles: Sequence[Mapping[int, str]] = (), paint: Paint = plain
+) -> list[str]:
+    """Columns as wide as their widest cell, two blanks between them; a row may end early.
+
+    Args:
+        sides: `<` or `>` for each column.
+        styles: for each row the styles of some of its columns.
+    """
+    widths = [max(len(row[i]) if i < len(row) else 0 for row in rows) for i in range(len(sides))]
+    lines = []
+    for number, row in enumerate(rows):
+        style, cells = styles[number] if number < len(styles) else {}, []
+        for i, (cell, side, width) in enumerate(zip(row, sides, widths, strict=False)):
+            blanks = " " * (width - len(cell))
+            text = paint(cell, style[i]) if style.get(i) else cell
+            cells.append(text + blanks if side == "<" else blanks + text)
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _clean(text: str) -> str:
+    """What comes from models and clients must not steer the terminal."""
+    return one_line(text)
+
+
+def _sentence(text: str) -> str:
+    """A text of several lines, such as a traceback, on one."""
+    return _clean(" ".join(text.split()))
+
+
+def rate(value: float) -> str:
+    """`142`, `0.3`"""
+    return "0" if not value else f"{value:,.0f}" if value >= 10 else f"{max(value, 0.1):.1f}"
+
+
+def duration(seconds: float | None) -> str:
+    """`0.41 ms`, `1.20 s`"""
+    if seconds is None:
+        return NONE
+    ms = seconds * 1000
+    return f"{seconds:.2f} s" if ms >= 1000 else f"{ms:.0f} ms" if ms >= 100 else f"{ms:.{1 if ms >= 10 else 2}f} ms"
+
+
+def age(seconds: float | None) -> str:
+    """`0.4 s`, `12 s`, `3 min`"""
+    if seconds is None:
+        return NONE
+    return f"{seconds:.1f} s" if seconds < 10 else span(seconds)
+
+
+def size(nbytes: int | None) -> str:
+    """`23 MiB`, `1.2 GiB`"""
+    if nbytes is None:
+        return NONE
+    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.0f} MiB"
+
+
+def percent(part: float | None) -> str:
+    """`25 %`"""
+    return NONE if part is None else f"{part * 100:.0f} %"
+
+
+def span(seconds: float | None) -> str:
+    """`3 d 4 h`, `5 min`, `12 s`"""
+    if seconds is None:
+        return NONE
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min" if minutes else f"{int(seconds)} s"

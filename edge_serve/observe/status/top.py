@@ -1,0 +1,130 @@
+"""`edge-serve top`: the report again and again on one screen, with ANSI sequences only, so over ssh too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, TextIO
+
+from edge_serve.observe.status.client import Target, Unreachable, fetch
+from edge_serve.observe.status.report import coloured, report
+
+Document = dict[str, Any]
+
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_HOME, _TO_END_OF_LINE, _TO_END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+_SEQUENCE = re.compile(r"\x1b\[[0-9;]*m")
+#: what is shown when there is room for it
+_EVENTS = 20
+
+
+def run(target: Target, interval: float, out: TextIO | None = None) -> int:
+    """Show until q or Ctrl-C; 0.
+
+    Raises:
+        Unreachable: there was no server from the start.
+    """
+    out = out or sys.stdout
+    before: Document | None = None
+    after = fetch(target)
+    with _screen(out) as wait:
+        trouble = ""
+        while True:
+            out.write(frame(before, after, trouble, *_size(out)))
+            out.flush()
+            if wait(interval):
+                return 0
+            try:
+                fresh = fetch(target)
+            except Unreachable as error:
+                trouble = f"as it was at {time.strftime('%H:%M:%S', _time_of(after))}: {error}"
+            else:
+                before, after, trouble = after, fresh, ""
+
+
+def _size(out: TextIO) -> tuple[int, int]:
+    """(columns, rows) now: $COLUMNS would not follow the window."""
+    try:
+        columns, rows = os.get_terminal_size(out.fileno())
+    except OSError:
+        columns, rows = 0, 0
+    return columns or 80, rows or 24  # a serial console may not know its size
+
+
+def _time_of(document: Document) -> time.struct_time:
+    return time.localtime(document["time_ms"] / 1000)
+
+
+def frame(before: Document | None, after: Document, trouble: str, columns: int, rows: int) -> str:
+    """One screen: at most `rows` lines of at most `columns` characters, written over what was there.
+
+    Args:
+        trouble: why there is nothing newer; "" = there is.
+    """
+    lines = report(before, after, coloured, events="events", most_events=_EVENTS, columns=columns)
+    if trouble:
+        lines.insert(0, coloured(trouble, "bad"))
+    shown = [_cut(line, columns) for line in lines[: max(1, rows - 1)]]
+    left = len(lines) - len(shown)
+    foot = f"q quits{f'; {left} more lines in a larger window' if left > 0 else ''}"
+    shown += [_cut(coloured(foot, "head"), columns)] if rows > 1 else []
+    return _HOME + "\r\n".join(line + _TO_END_OF_LINE for line in shown) + _TO_END_OF_SCREEN
+
+
+def _cut(line: str, width: int) -> str:
+    """At most `width` characters, colours not counted and always ended."""
+    cut, left, at = [], width, 0
+    for found in [*_SEQUENCE.finditer(line), None]:
+        text = line[at : found.start() if found else len(line)]
+        cut.append(text[:left])
+        left = max(0, left - len(text))
+        if found:
+            cut.append(found[0])
+            at = found.end()
+    return "".join(cut)
+
+
+@contextlib.contextmanager
+def _screen(out: TextIO) -> Iterator[Callable[[float], bool]]:
+    """A screen of its own, left as it was found. Gives a function that waits for so many seconds, less when the window
+    changes its size or a key is pressed, and says whether to end."""
+    keys = sys.stdin.fileno() if sys.stdin.isatty() else None
+    woken, wake = os.pipe()
+
+    def resized(number: int, at: FrameType | None) -> None:
+        os.write(wake, b"r")
+
+    def ended(number: int, at: FrameType | None) -> None:
+        os.write(wake, b"q")
+
+    def wait(seconds: float) -> bool:
+        sources = [woken] if keys is None else [woken, keys]
+        found, _, _ = select.select(sources, [], [], seconds)
+        return any(set(os.read(source, 64)) & set(b"qQ\x03\x04") for source in found)
+
+    signals = {signal.SIGWINCH: resized, signal.SIGTERM: ended, signal.SIGINT: ended, signal.SIGHUP: ended}
+    handlers = {number: signal.signal(number, handler) for number, handler in signals.items()}
+    saved = termios.tcgetattr(keys) if keys is not None else None
+    try:
+        if keys is not None:
+            tty.setcbreak(keys)
+        out.write(_ENTER)
+        yield wait
+    finally:
+        out.write(_LEAVE)
+        out.flush()
+        if keys is not None and saved is not None:
+            termios.tcsetattr(keys, termios.TCSADRAIN, saved)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        os.close(woken)
+        os.close(wake)

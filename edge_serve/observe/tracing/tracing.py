@@ -1,0 +1,159 @@
+"""Which requests are traced: the server's trace setting and those of single models, changed while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edge_serve.clock import Clock, MonotonicClock
+from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.settings import TraceChanges, TraceSettings
+from edge_serve.messages.trace import Arrival, Trace
+from edge_serve.observe.tracing.files import TraceFiles
+from edge_serve.observe.tracing.setting import Setting, why_not
+
+_UNCHANGED = TraceChanges()
+
+OnResponse = Callable[[InferResponse], None]
+
+
+class Tracing:
+    """The trace settings and what they lead to.
+
+    Args:
+        start: what the server was started with (`--trace-config`).
+
+    Attributes:
+        on: some request may be traced; when False, nothing else needs to be asked.
+        arrival: what a door saw of the request that it hands over right now; `watch` takes it.
+    """
+
+    def __init__(self, start: TraceSettings | None = None, clock: Clock | None = None) -> None:
+        self._start = start or TraceSettings()
+        self._clock = clock or MonotonicClock()
+        self._server = Setting(self._start)
+        self._models: dict[str, Setting] = {}
+        self._files = TraceFiles()
+        self._next_id = 1
+        #: under way, by id
+        self._open: dict[int, Trace] = {}
+        self._told: list[Callable[[bool], None]] = []
+        self.arrival: Arrival | None = None
+        self.on = False
+        self._update_on()
+
+    def settings(self, model: str = "") -> TraceSettings:
+        """What applies to a model; to those without settings of their own when ""."""
+        return self._models.get(model, self._server).values
+
+    def update(self, model: str, changes: TraceChanges) -> None:
+        """Change the server's setting ("") or a model's. Fields that a model has not set follow the server's.
+
+        Raises:
+            InvalidArgument: a setting would trace and cannot; nothing has changed.
+        """
+        if model:
+            made = self._models.get(model, Setting(self._server.values)).changed(self._server.values, changes)
+            self._put({**self._models, model: made}, self._server)
+            return
+        server = self._server.changed(self._start, changes)
+        models = {name: setting.changed(server.values, _UNCHANGED) for name, setting in self._models.items()}
+        self._put(models, server)
+
+    def tell(self, switched: Callable[[bool], None]) -> None:
+        """Call this now, and whenever `on` has changed: what a door does for traces, it does while there are any."""
+        self._told.append(switched)
+        switched(self.on)
+
+    def sample(self, model: str) -> Trace | None:
+        """A trace for a request that has come, when it is its turn; it is written when all have left it."""
+        setting = self._models.get(model, self._server)
+        if not setting.take():
+            return None
+        recorder, level = _Recorder(self, setting), setting.values.level
+        trace = Trace(self.next_id(), recorder, timestamps="TIMESTAMPS" in level, tensors="TENSORS" in level)
+        self._open[trace.id] = trace
+        return trace
+
+    def watch(self, request: InferRequest, model: str, version: str, on_response: OnResponse) -> OnResponse:
+        """A valid request goes to a model: trace it when it is its turn; who is to be told its responses."""
+        arrival, self.arrival = self.arrival, None
+        trace = self.sample(model)
+        if trace is None:
+            return on_response
+        at = arrival or Arrival(())
+        at.traced(trace)
+        trace.begin(model, version, request)
+
+        def tell(response: InferResponse) -> None:
+            at.answered()
+            trace.answered(response)
+            if at.streams and not response.null:
+                at.mark("GRPC_SEND_START")
+                on_response(response)
+                at.mark("GRPC_SEND_END")
+            else:
+                on_response(response)
+            if response.final:
+                if arrival is None or at.streams:
+                    at.leave()
+                trace.leave()
+
+        return tell
+
+    def next_id(self) -> int:
+        """A number for a trace."""
+        self._next_id += 1
+        return self._next_id - 1
+
+    def now_ns(self) -> int:
+        """The time of marks."""
+        return self._clock.now_ns()
+
+    def finish(self, trace: Trace, setting: Setting) -> None:
+        """A trace, and all that belong to it, are complete."""
+        self._open.pop(trace.id, None)
+        setting.open -= 1
+        values = setting.values
+        self._files.add(trace, values)
+        if not setting.open and values.count == 0:
+            self._files.complete(values.file)
+        elif not setting.open and setting is not self._models.get(trace.model_name, self._server):  # it was the last
+            self._files.flush(values.file)
+
+    def close(self) -> None:
+        """Write what is left; blocks for some seconds at most."""
+        for trace in list(self._open.values()):
+            trace.end()
+        self._files.close()
+
+    def _put(self, models: dict[str, Setting], server: Setting) -> None:
+        before = {setting.values.file for setting in (*self._models.values(), self._server)}
+        self._models = {name: setting for name, setting in models.items() if setting.specified}
+        self._server = server
+        for file in before:
+            self._files.flush(file)
+        self._update_on()
+
+    def _update_on(self) -> None:
+        settings = (*self._models.values(), self._server)
+        on = any(not why_not(setting.values) for setting in settings)
+        if on != self.on:
+            self.on = on
+            for switched in self._told:
+                switched(on)
+
+
+class _Recorder:
+    """Implements `trace.Recorder` for the traces of one setting."""
+
+    __slots__ = ("_setting", "_tracing", "next_id", "now_ns")
+
+    def __init__(self, tracing: Tracing, setting: Setting) -> None:
+        self._tracing = tracing
+        self._setting = setting
+        self.next_id = tracing.next_id
+        self.now_ns = tracing.now_ns
+
+    def collect(self, trace: Trace) -> None:
+        """See `Tracing.finish`."""
+        self._tracing.finish(trace, self._setting)

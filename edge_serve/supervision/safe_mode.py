@@ -1,0 +1,301 @@
+"""Safe mode: the shell around `crash_loop`, which keeps the record in a file and the suspects out of the registry."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from edge_serve.aio.offload import offload
+from edge_serve.aio.tasks import start_task
+from edge_serve.errors import EdgeServeError
+from edge_serve.files import read_small
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.repository.repository import Repository
+from edge_serve.supervision.crash_loop import (
+    DEATHS,
+    STABLE_SECONDS,
+    Phase,
+    Record,
+    Suspects,
+    as_text,
+    from_text,
+    next_record,
+    retry_ns,
+    stable,
+    try_again,
+)
+
+log = logging.getLogger(__name__)
+
+FILE = "crashes.json"
+LOCK = "crashes.lock"
+_BOOT = "/proc/sys/kernel/random/boot_id"
+
+
+class CrashWatch:
+    """Keeps the record of one server while it runs."""
+
+    def __init__(self, directory: Path, registry: Registry, repository: Repository) -> None:
+        self._path = directory / FILE
+        self._registry = registry
+        self._repository = repository
+        self._lock = -1
+        self._record = Record()
+        self._written: Record | None = None
+        self._ready_ns: int | None = None
+        #: there are models that are not left out
+        self._others = False
+        #: loads the models that were left out
+        self._load: asyncio.Task[list[str]] | None = None
+
+    async def begin(self, now_ns: int) -> None:
+        """Learn from the processes before this one, and leave out the models that they accuse.
+
+        To be called before anything is loaded. The repository is read in a thread.
+        """
+        if not self._acquire():
+            return
+        last = from_text(_read_or_nothing(self._path))
+        found, prints = await offload(self._models, last)
+        self._record = next_record(last, _boot(), lambda name: prints.get(name, ""), sorted(found), now_ns)
+        self._others = not set(found) <= self._record.left_out.keys()
+        self._registry.incidents.on_change = self._save
+        if self._record.deaths or self._record.trying:
+            self._registry.load_at_once(1)
+        if self._record.deaths:
+            log.warning("the service died %d time(s) in a row before it served for %g s: models are loaded one by one",
+                        len(self._record.deaths), STABLE_SECONDS)  # fmt: skip
+        if self._record.trying:
+            log.warning("safe mode: models that were left out are tried again, because the machine has booted since: "
+                        "%s", ", ".join(self._record.left_out))  # fmt: skip
+        else:
+            self._leave_out()
+        self._save()
+
+    def _models(self, last: Record) -> tuple[Collection[str], Mapping[str, str]]:
+        """The models of the repository, and what tells whether one has changed, where `last` makes that matter.
+
+        While the repository cannot be read, nothing counts as changed.
+        """
+        try:
+            found = self._repository.scan()
+        except EdgeServeError:  # the load of the models fails of the same, and says so
+            return (), last.left_out
+        if not (last.left_out or len(last.deaths) + 1 >= DEATHS):
+            return found, {}
+        rows = self._repository.fingerprints(found.values())
+        return found, {name: hashlib.sha256(repr(some).encode()).hexdigest()[:16] for name, some in rows.items()}
+
+    def look(self, now_ns: int, busy: Sequence[str], *, started: bool = True) -> None:
+        """Called about once a second.
+
+        Args:
+            busy: the models that have something to do.
+            started: the models of the start are loaded, or failed to.
+        """
+        if self._lock < 0 or self._record.phase is not Phase.ALIVE:
+            return
+        if self._removed():
+            log.info("%s was removed", self._path)
+            self.leave()
+        if not started or self._load is not None or self._registry.incidents.loading():
+            settled = False
+        else:
+            settled = True
+            if self._ready_ns is None:
+                self._ready_ns = now_ns
+        record = self._record
+        if record.deaths or record.helpless or record.trying:  # else the file is not worth its writes
+            self._record = replace(record, now=Suspects(record.now.loading, tuple(busy)))
+            if self._ready_ns is not None and now_ns - self._ready_ns > STABLE_SECONDS * 1e9:
+                self._record = stable(self._record)
+                if record.trying:
+                    log.info("safe mode is over: the service has run for %g s with %s", STABLE_SECONDS,
+                             ", ".join(record.left_out))  # fmt: skip
+        due = retry_ns(self._record, self._others)
+        if settled and due is not None and now_ns >= due:
+            self._try_again()
+        self._save()
+
+    def leave(self) -> list[str]:
+        """Leave safe mode: clear the record, load the models that were left out, and return their names. A process that
+        is about to end loads nothing."""
+        if self._record.phase is not Phase.ALIVE:
+            return []
+        self._record = Record(self._record.boot, Phase.ALIVE, self._record.now)
+        names = self._readmit()
+        if names:
+            log.info("safe mode is left: loading %s", ", ".join(names))
+        self._written = None
+        self._save()
+        return names
+
+    def fail(self, names: Sequence[str]) -> None:
+        """The process ends because these models did not load."""
+        self._end(Phase.FAILED, Suspects(tuple(names)))
+
+    def end(self) -> None:
+        """The process ends because it is to."""
+        if self._load is not None:
+            self._load.cancel()
+        self._end(Phase.ENDED, Suspects())
+
+    # ---- inside -------------------------------------------------------------------------------------------------
+
+    def _leave_out(self) -> None:
+        incidents = self._registry.incidents
+        incidents.left_out.update(self._record.reasons)
+        for name, reason in self._record.reasons.items():
+            log.critical("safe mode: model %s is left out: %s", name, reason)
+        if self._record.reasons:
+            log.warning("safe mode: change a model's directory and reload to load it, or all of them by "
+                        "'edge-serve safe-mode --leave'")  # fmt: skip
+
+    def _try_again(self) -> None:
+        """Load the models that are left out; a death now leaves them out again at once."""
+        self._record = try_again(self._record)
+        self._write()  # before anything is loaded
+        self._registry.load_at_once(1)
+        log.warning("safe mode: models that were left out are tried again: %s", ", ".join(self._readmit()))
+
+    def _readmit(self) -> list[str]:
+        """Load what would have been loaded; the names of all that were left out."""
+        incidents = self._registry.incidents
+        names, skipped = sorted(incidents.left_out), sorted(incidents.skipped)
+        incidents.readmit(names)
+        if skipped:
+            # beside nothing else they share a worker, as at a start
+            beside = bool(self._registry.served())
+            self._load = start_task(self._registry.load_all(skipped, own_worker=beside), "load models left out")
+            self._load.add_done_callback(self._loaded)
+        self._ready_ns = None
+        return names
+
+    def _loaded(self, task: asyncio.Task[list[str]]) -> None:
+        if self._load is task:
+            self._load = None
+
+    def _end(self, phase: Phase, suspects: Suspects) -> None:
+        if self._record.phase is not Phase.ALIVE:  # this process has not begun its record, or has ended it
+            return
+        self._registry.incidents.on_change = lambda: None
+        self._record = replace(self._record, phase=phase, now=suspects)
+        self._write()
+
+    def _save(self) -> None:
+        """Write what has changed: what is loading, and who is left out no more."""
+        incidents = self._registry.incidents
+        if self._record.phase is Phase.ALIVE:
+            left_out = self._record.left_out
+            if not self._record.trying:
+                left_out = {name: seen for name, seen in left_out.items() if name in incidents.left_out}
+            now = replace(self._record.now, loading=tuple(incidents.loading()))
+            self._record = replace(self._record, now=now, left_out=left_out)
+            self._write()
+
+    def _write(self) -> None:
+        """By renaming, and without `fsync`: what counts are ends of the process, which the kernel's cache outlives; a
+        power cut is no crash, and a file that it has torn holds nothing."""
+        if self._lock < 0 or self._record == self._written or self._removed():
+            return
+        fresh = self._path.with_suffix(".new")
+        try:
+            fresh.write_text(as_text(self._record))
+            os.replace(fresh, self._path)
+            self._written = self._record
+        except OSError as error:
+            log.warning("crashes are not counted any more: %s cannot be written: %s", self._path, error)
+            self._close()
+
+    def _removed(self) -> bool:
+        """Whether an operator has removed the file that this process wrote, which clears the record (`forget`)."""
+        return self._written is not None and not self._path.exists()
+
+    def _acquire(self) -> bool:
+        """Lock the record: one server keeps it at a time. Logs why not."""
+        path = self._path.with_name(LOCK)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning("crashes are not counted: another server keeps its record in %s; give each server a "
+                        "--state-directory of its own", path.parent)  # fmt: skip
+        except OSError as error:
+            log.warning("crashes are not counted: cannot open or make %s: %s; --state-directory must name a directory "
+                        "that the server may write", error.filename or path, error.strerror)  # fmt: skip
+        else:
+            return True
+        self._close()
+        return False
+
+    def _close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _read_or_nothing(path: Path) -> str:
+    try:
+        return read_small(path).decode()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        log.warning("the record of crashes cannot be read, it begins anew: %s", error)
+        return ""
+
+
+def read(directory: Path) -> Record:
+    """The record of the server with this state directory.
+
+    Raises:
+        OSError: it cannot be read. FileNotFoundError: no server has kept one there.
+    """
+    path = directory / FILE
+    try:
+        return from_text(read_small(path).decode(errors="replace"))
+    except FileNotFoundError:
+        if not (directory / LOCK).exists():
+            raise
+        return Record()  # cleared
+
+
+def forget(directory: Path) -> None:
+    """Remove the record. A server that runs finds it gone and leaves safe mode (`CrashWatch.look`).
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    (directory / FILE).unlink(missing_ok=True)
+
+
+def is_kept(directory: Path) -> bool:
+    """Whether a running server keeps the record.
+
+    Raises:
+        OSError: its lock cannot be opened.
+    """
+    try:
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno != errno.EWOULDBLOCK:
+            raise
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _boot() -> str:
+    return _read_or_nothing(Path(_BOOT)).strip()

@@ -1,0 +1,214 @@
+"""The shell between the server and its service manager: looks once a second, and tells what it sees.
+
+Everything runs on the event loop, on purpose: a loop that is blocked feeds no watchdog. What is decided comes from pure
+files (`standing`, `watchdog`); this one reads the facts and acts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from edge_serve.aio.tasks import start_task
+from edge_serve.aio.turns import gathered
+from edge_serve.clock import Clock
+from edge_serve.models.control.records import Standing
+from edge_serve.models.control.registry import Registry
+from edge_serve.service import Service
+from edge_serve.supervision.facts import FactReader
+from edge_serve.supervision.safe_mode import CrashWatch
+from edge_serve.supervision.standing import Phase, status_line
+from edge_serve.supervision.watchdog import Withhold, decide, time_of
+from edge_serve.systemd import faults, notify
+from edge_serve.workers.front.pool import Workers
+from edge_serve.workers.launch.cgroups import find_groups
+
+log = logging.getLogger(__name__)
+
+#: between looks, seconds; shorter while models load, so that READY is not late
+TICK, TICK_LOADING = 1.0, 0.1
+#: how often the watchdog is fed within its time, at least
+FEEDS = 4
+#: a load that moves is given so much longer, told so often; seconds
+EXTENSION, EXTEND_EVERY = 60.0, 5.0
+#: beyond the time for draining, for closing models and ending workers
+STOP_EXTRA = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is looked at."""
+
+    service: Service
+    registry: Registry
+    workers: Workers
+
+
+class Supervisor:
+    """Tells the service manager of one server. `run` is a task from the opening of the doors to the end."""
+
+    def __init__(self, watched: Watched, notifier: notify.Notifier, clock: Clock) -> None:
+        self._watched = watched
+        self._notifier = notifier
+        self._clock = clock
+        self._started = False
+        self._reloading = False
+        self._stopping = False
+        self._status = ""
+        self._facts = FactReader(watched.registry, watched.workers)
+        self._watchdog = 0.0
+        self._hungry = ""
+        self._crashes: CrashWatch | None = None
+        #: what grows while models load, and when that was looked at last
+        self._progress: object = None
+        self._extended_ns = 0
+
+    def obey(self, environ: Mapping[str, str]) -> None:
+        """This process is the service: speak to the manager that `environ` names, if it names one."""
+        self._notifier = notify.Notifier(notify.sender(environ))
+        self._watchdog = time_of(environ, os.getpid())
+        self._watched.workers.default_hang = self._watchdog
+        if environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()):  # systemd has started it; a shell's group is not ours
+            self._watched.workers.control_groups = find_groups()
+        faults.allow(environ, self._watched.registry)
+
+    def watch_crashes(self, crashes: CrashWatch) -> None:
+        """Keep the record of crashes, as soon as `learn` has read it."""
+        self._crashes = crashes
+
+    async def learn(self) -> None:
+        """Leave out the models that killed the service again and again. To be called before anything is loaded."""
+        if self._crashes is not None:
+            await self._crashes.begin(self._clock.now_ns())
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            try:
+                await self.look()
+            except Exception:  # one bad look must not be the last
+                log.exception("looking after the service failed")
+            pause = TICK if self._watched.service.started else TICK_LOADING
+            await asyncio.sleep(min(pause, self._watchdog / FEEDS) if self._watchdog else pause)
+
+    async def look(self) -> None:
+        """Tell what has changed. What concerns each model is looked at in pieces."""
+        registry, now = self._watched.registry, self._clock.now_ns()
+        standings = await gathered(registry.standings())
+        await asyncio.sleep(0)
+        if not self._stopping:
+            self._tell_standing(self._line(standings))
+        await asyncio.sleep(0)
+        if not self._started or self._reloading:
+            self._extend(now, standings)
+        await self._feed(now)
+        if self._crashes is not None:
+            await asyncio.sleep(0)
+            busy = await gathered(one.name if one.runner.in_flight() else "" for one in registry.each_served())
+            self._crashes.look(now, sorted({*busy} - {""}), started=self._watched.service.started)
+
+    # ---- what happens to the server -----------------------------------------------------------------------------
+
+    def reload_begins(self) -> None:
+        """SIGHUP: changes of the models are looked for. While the service starts that is a part of the start."""
+        if not self._started:
+            return
+        self._reloading = True
+        self._progress = None
+        self._notifier.tell(notify.reloading(self._clock.now_ns()))
+
+    def reload_ends(self) -> None:
+        """What had changed is loaded, or failed to."""
+        if self._reloading:
+            self._reloading = False
+            start_task(self._tell_reloaded(), "end of a reload")
+
+    async def _tell_reloaded(self) -> None:
+        line = self._line(await gathered(self._watched.registry.standings()))
+        self._notifier.tell(notify.ready(line, os.getpid()))
+
+    def stop_begins(self, seconds: float) -> None:
+        """The server drains, for at most `seconds`."""
+        if not self._stopping:
+            self._stopping = True
+            self.ended()  # whoever is impatient with us now does not find a crash
+            self._notifier.tell(notify.stopping(f"answering the requests that it has, at most {seconds:g} s"))
+            self._notifier.tell(notify.extend(seconds + STOP_EXTRA))
+
+    def stop_waits(self, text: str) -> None:
+        """What the stop under way waits for, in one line."""
+        self._notifier.tell(notify.status(text))
+
+    def fails(self, text: str, errno: int | None = None) -> None:
+        """The process ends because of `text`."""
+        self._stopping = True
+        failed = sorted(self._watched.registry.incidents.failed)
+        if self._crashes is not None and failed and errno is None:
+            self._crashes.fail(failed)
+        self._notifier.tell(notify.failed(text, errno))
+
+    def leave_safe_mode(self) -> list[str]:
+        """Load the models that are left out, and forget why they were. Returns their names."""
+        return self._crashes.leave() if self._crashes is not None else []
+
+    def ended(self) -> None:
+        """The end is meant."""
+        if self._crashes is not None:
+            self._crashes.end()
+
+    @property
+    def safe_mode(self) -> str:
+        """Why models are left out; "" = none is."""
+        left_out = self._watched.registry.incidents.left_out
+        return f"left out {', '.join(sorted(left_out))}, {next(iter(left_out.values()))}" if left_out else ""
+
+    # ---- inside -------------------------------------------------------------------------------------------------
+
+    def _phase(self) -> Phase:
+        incidents = self._watched.registry.incidents
+        return Phase(self._watched.service.started, self.safe_mode, incidents.unreadable)
+
+    def _line(self, standings: Sequence[Standing]) -> str:
+        registry = self._watched.registry
+        return status_line(self._phase(), standings, registry.lacking(), registry.unread())
+
+    def _tell_standing(self, line: str) -> None:
+        """READY=1 once the models of the start are loaded, or failed to: a start that waited for a required model which
+        cannot load would be restarted for ever, and the other models with it."""
+        if not self._started and self._watched.service.started:
+            self._started = True
+            self._status = line
+            if self._watched.registry.lacking():
+                log.error("the server is live and not ready: %s", line)
+            self._notifier.tell(notify.ready(line, os.getpid()))
+        elif line != self._status:
+            self._status = line
+            self._notifier.tell(notify.status(line))
+
+    async def _feed(self, now: int) -> None:
+        """Look at workers and schedulers, also when nobody waits for the watchdog: one that hangs is ended inside."""
+        decision = decide(await self._facts.read(now))
+        reason = decision.reason if isinstance(decision, Withhold) else ""
+        if reason and reason != self._hungry:
+            log.critical("the watchdog is not fed: %s", reason)
+        self._hungry = reason
+        if not self._watchdog:
+            return
+        if not isinstance(decision, Withhold):
+            self._notifier.tell(notify.watchdog())
+        elif decision.hopeless:
+            self._notifier.tell(notify.trigger(reason))
+
+    def _extend(self, now: int, standings: Sequence[Standing]) -> None:
+        """More time for loads that move: a model more is there, or a worker computes."""
+        if now - self._extended_ns < EXTEND_EVERY * 1e9:
+            return
+        self._extended_ns = now
+        done = sum(one.word != "loading" for one in standings)
+        progress = (done, self._watched.workers.workers(), round(self._watched.workers.cpu_seconds(), 1))
+        if progress != self._progress:
+            self._progress = progress
+            self._notifier.tell(notify.extend(EXTENSION))

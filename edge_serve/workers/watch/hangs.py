@@ -1,0 +1,72 @@
+"""Finds instances whose model hangs: a batch that is not answered, and of which nothing else comes either.
+
+Heartbeats find an interpreter that is stuck; a model may hang while its interpreter is well. What is watched here costs
+a batch nothing: once a second somebody looks which one runs where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from edge_serve.workers.front.placement import Part
+from edge_serve.workers.watch.stalls import Stalls
+
+#: model parameter: seconds, in place of --hang-timeout-secs
+HANG_PARAMETER = "EDGE_SERVE_HANG_TIMEOUT_SECS"
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """A batch that has not moved for longer than its model may take.
+
+    Attributes:
+        warms_up: the batch is a warm-up, and the limit that of a load.
+        tests: the batch is of the golden test; the same.
+    """
+
+    model: str
+    seconds: float
+    limit: float
+    warms_up: bool = False
+    tests: bool = False
+
+    @property
+    def overdue(self) -> float:
+        """How long ago somebody should have done something about it."""
+        return self.seconds - self.limit
+
+
+class HangWatch:
+    """Watches the parts of one worker."""
+
+    def __init__(self) -> None:
+        self._stalls: Stalls[tuple[int, int]] = Stalls()
+
+    def look(
+        self, now_ns: int, parts: Iterable[Part], limit: float, load_limit: float, callers: Collection[int]
+    ) -> Hang | None:
+        """The worst of them, if any.
+
+        Args:
+            limit: for parts without one of their own; 0 = they may take for ever.
+            load_limit: for warm-up and the golden test, which are parts of loading.
+            callers: numbers of parts that wait for other models: those are watched themselves.
+        """
+        markers: dict[tuple[int, int], object] = {}
+        limits: dict[tuple[int, int], tuple[Part, float, bool]] = {}
+        for part in parts:
+            for instance, channel in part.channels.items():
+                batch = channel.running()
+                loads = batch < 0 or part.link.tests
+                allowed = load_limit if loads else part.link.hang or limit
+                if batch and allowed and not channel.held and part.number not in callers:
+                    key = part.number, instance
+                    markers[key], limits[key] = (batch, channel.partials), (part, allowed, batch < 0)
+        ages = self._stalls.look(now_ns, markers)
+        hangs = []
+        for key, age in ages.items():
+            part, allowed, warms_up = limits[key]
+            if age > allowed:
+                hangs.append(Hang(part.spec.name, age, allowed, warms_up, part.link.tests))
+        return max(hangs, key=lambda hang: hang.overdue, default=None)

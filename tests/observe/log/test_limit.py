@@ -1,0 +1,150 @@
+"""How many like lines pass."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_serve.observe.log.limit import Limiter, kind_of
+
+
+def limiter(**settings: float) -> Limiter[str]:
+    return Limiter(burst=3, per_second=1.0, summary_seconds=5.0, **settings)  # type: ignore[arg-type]
+
+
+def test_a_burst_passes_and_then_one_a_second() -> None:
+    lines = limiter()
+
+    assert [lines.take("a", str(i), 100.0) for i in range(5)] == [True, True, True, False, False]
+    assert lines.take("a", "5", 101.0)
+    assert not lines.take("a", "6", 101.0)
+
+
+def test_what_did_not_pass_is_told_after_a_while_with_the_last_of_it() -> None:
+    lines = limiter()
+    for i in range(6):
+        lines.take("a", str(i), 100.0)
+
+    assert lines.due(104.9) == []
+    assert lines.due(105.0) == [(3, "5")]
+    assert lines.due(200.0) == []
+
+
+def test_a_noisy_group_costs_another_nothing() -> None:
+    lines = limiter()
+    for i in range(1000):
+        lines.take("noisy", str(i), 100.0)
+
+    assert lines.take("quiet", "x", 100.0)
+
+
+def test_all_of_it_is_told_at_the_end() -> None:
+    lines = limiter()
+    for i in range(4):
+        lines.take("a", str(i), 100.0)
+
+    assert lines.due(100.0, all=True) == [(1, "3")]
+
+
+def test_a_group_that_is_forgotten_is_told_first() -> None:
+    lines = limiter(most_groups=2)
+    for i in range(5):
+        lines.take("a", str(i), 100.0)
+    lines.take("b", "x", 100.0)
+    lines.take("c", "x", 100.0)
+
+    assert lines.due(100.0) == [(2, "4")]
+    assert lines.take("a", "again", 100.0)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 3)), max_size=200))
+def test_each_line_passes_or_is_counted(steps: list[tuple[str, float]]) -> None:
+    lines: Limiter[int] = Limiter(burst=2, per_second=0.5, summary_seconds=1.0, most_groups=3)
+    now, passed, told = 10.0, 0, 0
+    for i, (key, pause) in enumerate(steps):
+        now += pause
+        passed += lines.take(key, i, now)
+        told += sum(count for count, _ in lines.due(now))
+    told += sum(count for count, _ in lines.due(now, all=True))
+
+    assert passed + told == len(steps)
+
+
+def written(lines: Limiter[int], times: Iterable[float], *, error: bool = True, tail: float = -1.0) -> list[float]:
+    """Return when something was written: a line, or a count; the limiter is asked for counts once a second."""
+    found, told, passed, second = [], 0, 0, 0.0
+    taken = list(times)
+    for now in [*taken, tail]:
+        while second < now:
+            second += 1.0
+            for omitted, _ in lines.due(second):
+                found.append(second)
+                told += omitted
+        if now != tail and lines.take("a", 0, now, error=error):
+            passed += 1
+            found.append(now)
+    told += sum(omitted for omitted, _ in lines.due(second, all=True))
+    assert passed + told == len(taken)
+    return found
+
+
+def test_an_error_that_is_repeated_for_a_day_is_written_once_a_minute() -> None:
+    times = written(Limiter(), (i / 4 for i in range(4 * 86_400)))
+
+    assert len([at for at in times if at < 60]) == 240
+    later = [at for at in times if at > 120]
+    assert len(later) <= 86_400 / 60
+    assert min(b - a for a, b in itertools.pairwise(later)) >= 59
+
+
+def test_an_error_now_and_then_is_written_at_once() -> None:
+    times = [100.0 + 61 * i for i in range(50)]
+
+    assert written(Limiter(), times) == times
+
+
+def test_a_line_that_is_held_back_follows_within_a_minute() -> None:
+    times = [100.0 + 45 * i for i in range(20)]
+
+    shown = written(Limiter(), times, tail=1200.0)
+    assert all(any(0 <= when - at <= 60 for when in shown) for at in times)
+    assert min(b - a for a, b in itertools.pairwise(shown[2:])) >= 60
+
+
+def test_after_ten_minutes_of_silence_an_error_is_new() -> None:
+    lines: Limiter[int] = Limiter()
+    for second in range(120):
+        lines.take("a", second, 100.0 + second)
+    lines.due(220.0, all=True)
+
+    assert not lines.take("a", 0, 221.0)
+    assert [lines.take("a", i, 900.0 + i) for i in range(30)] == [True] * 30
+
+
+def test_what_is_no_error_slows_down_only_above_the_rate() -> None:
+    once_a_second, flood = [100.0 + i for i in range(600)], [100.0 + i / 50 for i in range(50 * 600)]
+
+    assert written(Limiter(), once_a_second, error=False) == once_a_second
+    assert len([at for at in written(Limiter(), flood, error=False) if at > 220]) <= 9
+
+
+def test_a_lenient_limiter_holds_nothing_back_for_a_minute() -> None:
+    flood = [100.0 + i / 50 for i in range(50 * 300)]
+    times = written(Limiter(lenient=True), flood, error=False)
+
+    assert len([at for at in times if at < 159.99]) == 60 * 50
+    assert len([at for at in times if at > 165]) <= 5
+
+
+def test_addresses_in_memory_do_not_make_lines_of_a_model_differ() -> None:
+    first, second = (
+        logging.LogRecord("edge_serve.workers.front.output", logging.INFO, "x.py", 1, text, (), None)
+        for text in ("m: Current thread 0x00007f3a (most recent call first):", "m: Current thread 0x00007fbc (most "
+                     "recent call first):")
+    )  # fmt: skip
+
+    assert kind_of(first) == kind_of(second)

@@ -1,0 +1,213 @@
+"""Collecting the document: one look at the machine for many readers, and none that holds them up for long."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from edge_serve.messages.metadata import IndexEntry
+from edge_serve.messages.statistics import ModelStatistics
+from edge_serve.messages.status import ModelFacts, WorkerFacts
+from edge_serve.models.load.load_history import Incidents
+from edge_serve.models.repository.repository import Found
+from edge_serve.observe.metrics.source import HttpSeries
+from edge_serve.observe.status import collect
+from edge_serve.observe.status.collect import FRESH_NS, Collector, Rooms, with_draining
+from edge_serve.observe.status.probe import Readings
+from edge_serve.service import ServiceOptions
+
+
+class FakeClock:
+    """Stands still until told."""
+
+    now = 1_000_000_000_000
+
+    def now_ns(self) -> int:
+        return self.now
+
+
+class FakeProbe:
+    """Looks when it is let; `held` until then."""
+
+    def __init__(self) -> None:
+        self.looks: list[list[int]] = []
+        self.go = threading.Event()
+        self.go.set()
+        self.error: Exception | None = None
+
+    def read(self, pids: Any) -> Readings:
+        self.looks.append(list(pids))
+        assert self.go.wait(30)
+        if self.error is not None:
+            raise self.error
+        return Readings(cores=len(self.looks))
+
+
+class FakeRegistry:
+    """One model that lies on disk."""
+
+    found: list[Any]
+
+    def __init__(self) -> None:
+        self.found = []
+        self.incidents = Incidents()
+
+    def index(self, *, ready_only: bool, found: dict[str, Found], why: bool = False) -> list[IndexEntry]:
+        self.found.append(found)
+        return [IndexEntry("m")]
+
+    def served(self) -> list[Any]:
+        return []
+
+    each_served = served
+
+    @property
+    def departing(self) -> FakeRegistry:
+        return self
+
+    versions: tuple[Any, ...] = ()
+
+    def counters(self, serving: Any) -> list[ModelStatistics]:
+        used = ModelStatistics(client_errors=2)
+        used.success.add(1000)
+        return [ModelStatistics(), used, ModelStatistics(), used]
+
+    def lacking(self) -> list[Any]:
+        return []
+
+
+class FakeService:
+    """Ready."""
+
+    options = ServiceOptions("cart")
+    started, stopping = True, False
+
+    def ready(self) -> bool:
+        return True
+
+
+class FakeSource:
+    """No requests."""
+
+    def http(self) -> HttpSeries:
+        return HttpSeries(1)
+
+    def tensor_memory(self) -> int:
+        return 5
+
+
+class Scene:
+    """A collector among fakes."""
+
+    def __init__(self) -> None:
+        self.clock, self.probe, self.registry = FakeClock(), FakeProbe(), FakeRegistry()
+        rooms: Any = Rooms(
+            FakeService(),  # type: ignore[arg-type]  # the part that is asked
+            self.registry,  # type: ignore[arg-type]
+            FakeSource(),  # type: ignore[arg-type]
+            lambda: [WorkerFacts("w", 77)],
+            {"HTTP": ["here"]},
+            100,
+            safe_mode=lambda: "det crashed",
+        )
+        self.collector = Collector(rooms, self.probe, self.clock)  # type: ignore[arg-type]
+
+    async def read(self) -> dict[str, Any]:
+        done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.collector.read(done.set_result)
+        return await asyncio.wait_for(done, 20)
+
+
+def run(story: Callable[[Scene], Any]) -> None:
+    async def main() -> None:
+        await story(Scene())
+
+    asyncio.run(main())
+
+
+def test_a_document_tells_what_the_rooms_say() -> None:
+    async def story(scene: Scene) -> None:
+        document = await scene.read()
+
+        assert document["server"]["name"] == "cart"
+        assert document["server"]["safe_mode"] == "det crashed"
+        assert document["server"]["state"] == "safe mode"
+        assert document["server"]["doors"] == {"HTTP": ["here"]}
+        assert document["models"][0]["name"] == "m"
+        assert (document["totals"]["requests"], document["totals"]["client_errors"]) == (2, 4)
+        assert document["tensor_memory"] == {"used_bytes": 5, "limit_bytes": 100}
+        assert scene.probe.looks[0][1] == 77
+
+    run(story)
+
+
+def test_requests_of_a_load_that_was_replaced_are_told_with_its_successor() -> None:
+    def one(version: str, in_flight: int, oldest: float | None) -> ModelFacts:
+        statistics = ModelStatistics()
+        return ModelFacts("m", version, "python", statistics, 0, 0, in_flight=in_flight, oldest_batch_seconds=oldest)
+
+    serving = [one("1", 2, None), one("2", 3, 0.5)]
+    found = with_draining(serving, [one("1", 1, 7.0), one("2", 1, None), one("3", 4, 9.0), one("3", 1, 8.0)])
+
+    assert [(some.version, some.in_flight, some.oldest_batch_seconds) for some in found] == [
+        ("1", 3, 7.0),
+        ("2", 4, 0.5),
+        ("3", 5, 9.0),
+    ]
+
+
+def test_readers_within_a_moment_share_one_look() -> None:
+    async def story(scene: Scene) -> None:
+        first = await asyncio.gather(scene.read(), scene.read())
+        scene.clock.now += FRESH_NS - 1
+        second = await scene.read()
+        assert len(scene.probe.looks) == 1
+        assert [document["device"]["cores"] for document in (*first, second)] == [1, 1, 1]
+
+        scene.clock.now += 1
+        assert (await scene.read())["device"]["cores"] == 2
+
+    run(story)
+
+
+def test_a_look_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(collect, "PATIENCE_SECONDS", 0.05)
+
+    async def story(scene: Scene) -> None:
+        scene.probe.go.clear()
+        documents = await asyncio.gather(scene.read(), scene.read())
+        assert [document["device"]["cores"] for document in documents] == [0, 0]
+        assert (await scene.read())["device"]["cores"] == 0
+        assert len(scene.probe.looks) == 1
+
+        scene.probe.go.set()
+        while scene.collector._looking:
+            await asyncio.sleep(0.01)
+        assert (await scene.read())["device"]["cores"] == 1
+
+    run(story)
+    assert "takes longer than 0.05 s" in caplog.text
+
+
+def test_a_look_that_fails_hides_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(scene: Scene) -> None:
+        scene.probe.error = OSError("no /proc")
+        document = await scene.read()
+
+        assert document["server"]["name"] == "cart"
+        assert document["device"]["cores"] == 0
+
+    run(story)
+    assert "the machine could not be looked at" in caplog.text
+
+
+def test_what_lies_on_disk_is_not_looked_up_again_in_the_loop() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.read()
+        assert scene.registry.found == [{}]
+
+    run(story)

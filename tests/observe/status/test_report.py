@@ -1,0 +1,195 @@
+"""The report for a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from edge_serve.messages.metadata import IndexEntry
+from edge_serve.observe.metrics.machine import MachineReading
+from edge_serve.observe.metrics.updates import BundleStatus, Updates
+from edge_serve.observe.status import report as texts
+from edge_serve.observe.status.document import build
+from edge_serve.observe.status.events import Event
+from edge_serve.observe.status.probe import Readings
+from edge_serve.observe.status.report import coloured, report, table
+from tests.observe.status.documents import document, facts, served, server
+
+
+def test_a_report_shows_the_server_its_models_and_workers() -> None:
+    lines = report(None, document())
+
+    assert lines[0] == "edge-serve 1.2.3 on cart-7: ready, up 1 h 2 min, process 1"
+    assert "requests  10 in all, 1 failed, 4 in flight, 3 queued" in lines
+    assert "cpu       25 % of 4 cores, load 1.50" in lines
+    assert "memory    2.0 GiB of 8.0 GiB in use, models 64 MiB" in lines
+    assert "heat      cpu 48 C" in lines
+    assert "gpu       50 %, memory 1.0 GiB of 4.0 GiB, 51 C, 12.5 W" in lines
+    assert "MODEL  VERSION  STATE  REQ/S  MEDIAN  99 %  QUEUE  BUSY  FAILED  4XX  MEMORY" in lines
+    assert "det          1  ready      0       -     -      3     -       1    0  64 MiB" in lines
+    assert "WORKER       PROCESS  MEMORY         UP  RESTARTS  MODELS" in lines
+    assert "front end          1  40 MiB  1 h 2 min         0" in lines
+    assert "onnxruntime       20  70 MiB      1 min         2  det:1" in lines
+    assert lines[-1].endswith("error    it fell over (x 3)")
+
+
+def test_two_documents_give_rates() -> None:
+    first = facts()
+    before, after = build(first), build(replace(first, clock_ns=first.clock_ns + 1_000_000_000))
+
+    assert any(line.startswith("requests  0/s, median -, 99 % -; 10 in all") for line in report(before, after))
+
+
+def test_why_it_is_not_ready_is_said() -> None:
+    made = document(
+        server=server(ready=False), models=[], index=[IndexEntry("det", "1", "UNAVAILABLE", "Internal: no file")]
+    )
+    lines = report(None, made)
+
+    assert "not ready" in lines[0]
+    assert lines[1] == "  1 model failed: det (Internal: no file); 0 serve"
+    assert "det          1  failed  Internal: no file" in lines
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_a_reason_is_wrapped_in_a_narrow_terminal_and_no_word_of_it_is_lost(columns: int) -> None:
+    reason = (
+        "Invalid argument: unable to find 'model.onnx' in /var/lib/edge-serve/models/det/1: move it there, or write"
+    )
+    made = document(
+        server=server(ready=False), models=[served("a")], errors=[Event(0, "error", "", reason)],
+        index=[IndexEntry("a", "1", "READY"), IndexEntry("det", "1", "UNAVAILABLE", reason)],
+    )  # fmt: skip
+    lines = report(None, made, columns=columns)
+
+    for first, after in (("edge-serve 1.2.3", 1), ("det          1  failed", 0), ("LAST PROBLEMS", 1)):
+        number = next(number for number, line in enumerate(lines) if line.startswith(first)) + after
+        end = lines.index("", number) if "" in lines[number:] else len(lines)
+        assert max(map(len, lines[number:end])) <= columns
+        assert reason in " ".join(" ".join(lines[number:end]).split())
+    assert reason in "\n".join(report(None, made)), "into a file it is one line"
+
+
+def test_no_models_and_no_sensors_are_no_trouble() -> None:
+    made = document(index=[], models=[], workers=[], errors=[], readings=Readings(MachineReading()))
+    lines = report(None, made)
+
+    assert "no models: put one into the repository, or load one over the API" in lines
+    assert "cpu       - of 0 cores" in lines
+    assert not any(line.startswith(("heat", "gpu", "LAST")) for line in lines)
+
+
+def test_events_in_place_of_problems() -> None:
+    lines = report(None, document(), events="events")
+
+    assert lines[-2] == "LAST EVENTS"
+    assert lines[-1].endswith("info     model det is ready")
+
+
+def test_names_and_texts_cannot_steer_the_terminal() -> None:
+    evil = "\x1b]0;x\x07\n\r"
+    made = document(
+        index=[IndexEntry(evil, "1", "UNAVAILABLE", evil)], models=[served(evil)], errors=[Event(0, "error", "", evil)]
+    )
+
+    assert not set("".join(report(None, made))) & set("\x1b\x07\n\r")
+
+
+def test_colours_are_around_states_only_where_asked() -> None:
+    text = "\n".join(report(None, document(), coloured))
+
+    assert "on cart-7: \x1b[32mready\x1b[0m, up" in text
+    assert "1  \x1b[32mready\x1b[0m  " in text
+    assert "\x1b" not in "\n".join(report(None, document()))
+
+
+def test_a_batch_that_runs_for_long_is_marked() -> None:
+    short, long = served("a", oldest_batch_seconds=9.96), served("b", oldest_batch_seconds=95.2)
+    made = document(models=[short, long], index=[IndexEntry("a", "1", "READY"), IndexEntry("b", "1", "READY")])
+    text = "\n".join(report(None, made, coloured))
+
+    assert "\x1b[32mready\x1b[0m" in text
+    assert "     3  10.0 s       1" in text
+    assert "\x1b[31mbusy\x1b[0m " in text
+    assert "     3   \x1b[31m1 min\x1b[0m       1" in text
+    assert "a batch has been running for 95 s; requests in flight: 4" in text
+
+
+def test_a_server_of_an_older_version_is_reported_too() -> None:
+    made = document()
+    del made["totals"]
+    for member in ("in_flight", "oldest_batch_seconds", "client_errors"):
+        del made["models"][0][member]
+
+    assert "requests  10 in all, 1 failed, 0 in flight, 3 queued" in report(None, made)
+
+
+def test_a_row_may_end_early() -> None:
+    assert table([("A", "B", "C"), ("long", "1"), ("x", "22", "3")], "<><") == [
+        "A      B  C",
+        "long   1",
+        "x     22  3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (texts.rate(0), "0"),
+        (texts.rate(0.01), "0.1"),
+        (texts.rate(9.96), "10.0"),
+        (texts.rate(12345.6), "12,346"),
+        (texts.duration(None), "-"),
+        (texts.duration(0.000412), "0.41 ms"),
+        (texts.duration(0.0412), "41.2 ms"),
+        (texts.duration(0.412), "412 ms"),
+        (texts.duration(4.12), "4.12 s"),
+        (texts.age(None), "-"),
+        (texts.age(0.04), "0.0 s"),
+        (texts.age(12.3), "12 s"),
+        (texts.size(None), "-"),
+        (texts.size(3 << 19), "2 MiB"),
+        (texts.size(3 << 29), "1.5 GiB"),
+        (texts.percent(None), "-"),
+        (texts.span(None), "-"),
+        (texts.span(59.9), "59 s"),
+        (texts.span(3599), "59 min"),
+        (texts.span(90061), "1 d 1 h"),
+    ],
+)
+def test_figures_are_short(text: str, expected: str) -> None:
+    assert text == expected
+
+
+def test_a_reason_of_several_lines_is_one_line() -> None:
+    found = document()
+    found["models"][0].update(condition="failed", reason="no module\n\nAt:\n  model.py(6)\nInstall it")
+
+    assert any(line.endswith("no module At: model.py(6) Install it") for line in report(None, found))
+
+
+def with_updates(**members: object) -> list[str]:
+    bundles = (
+        BundleStatus("det", ("det",), 16, 15, 17, "PROBATION", 5, 10),
+        BundleStatus("ocr", release=3, reason="release 4 is bad here: golden test"),
+    )
+    made = replace(facts(), time_ms=1_000_000_000)
+    updates = Updates(bundles=bundles, **{"state": "idle", "last_check": made.time_ms / 1000 - 120, **members})  # type: ignore[arg-type]  # of any member
+    return report(None, build(replace(made, readings=replace(made.readings, updates=updates))))
+
+
+def test_releases_and_the_last_check_are_shown() -> None:
+    lines = with_updates()
+    assert "updates   idle; last check 2 min ago" in lines
+    assert "RELEASE OF  SERVES  STATE      NEXT  FETCHED" in lines
+    assert "det             16  PROBATION    17     50 %" in lines
+    assert "ocr              3  GOOD          -        -  release 4 is bad here: golden test" in lines
+    assert not any("RELEASE" in line or "updates" in line for line in report(None, document()))
+
+
+def test_why_updates_do_not_come_is_shown() -> None:
+    lines = with_updates(error="the disk is full", error_reason="no_space", clock_unset=True, paused="by anna")
+    text = "idle; last check 2 min ago; the clock is not set; paused: by anna; no_space: the disk is full"
+    assert f"updates   {text}" in lines
+    assert "updates   x cannot be read" in with_updates(problem="x cannot be read")

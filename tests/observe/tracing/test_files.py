@@ -1,0 +1,322 @@
+"""Trace files are valid JSON whenever they are looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_serve.messages.infer import InferRequest
+from edge_serve.messages.settings import TraceSettings
+from edge_serve.messages.tensors import DataType, Tensor, join_bytes
+from edge_serve.messages.trace import TensorRecord, Trace
+from edge_serve.observe.tracing import files as trace_files
+from edge_serve.observe.tracing.files import MOST_MEMORY, MOST_WAITING, TraceFiles, append, entries
+from tests.observe.tracing.recorder import Collected
+
+
+def trace(number: int, request_id: str = "") -> Trace:
+    made = Trace(number, Collected(), timestamps=True, tensors=False)
+    made.model_name, made.model_version, made.request_id = "m", "3", request_id
+    made.mark("REQUEST_START", 100 * number)
+    return made
+
+
+def told(number: int) -> list[dict[str, Any]]:
+    return [
+        {"id": number, "model_name": "m", "model_version": 3},
+        {"id": number, "timestamps": [{"name": "REQUEST_START", "ns": 100 * number}]},
+    ]
+
+
+def settings(path: Path, frequency: int = 0, count: int = -1) -> TraceSettings:
+    return TraceSettings(("TIMESTAMPS",), log_frequency=frequency, file=str(path), count=count)
+
+
+def wait_until_written(files: TraceFiles) -> None:
+    """Until the thread has done what it was given."""
+    assert files._sink is None or files._sink.flush(10)
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_bytes())
+
+
+def test_what_is_told_of_a_trace() -> None:
+    made = Trace(7, Collected(), timestamps=True, tensors=True)
+    made.model_name, made.model_version, made.request_id = "m", "03", "r"
+    made.add(1, 2, 3, 4)
+    tensors = [
+        Tensor("t", DataType.BYTES, (2,), join_bytes([b"a", b"\xff"])),
+        Tensor("n", DataType.INT32, (1, 2), bytes(4) + b"\5\0\0\0"),
+    ]
+    made.keep("TENSOR_QUEUE_INPUT", tensors)
+
+    assert entries(made) == [
+        {"id": 7, "model_name": "m", "model_version": 3, "request_id": "r"},
+        {"id": 7, "timestamps": [{"name": "COMPUTE_START", "ns": 1}]},
+        {"id": 7, "timestamps": [{"name": "COMPUTE_INPUT_END", "ns": 2}]},
+        {"id": 7, "timestamps": [{"name": "COMPUTE_OUTPUT_START", "ns": 3}]},
+        {"id": 7, "timestamps": [{"name": "COMPUTE_END", "ns": 4}]},
+        {
+            "id": 7,
+            "activity": "TENSOR_QUEUE_INPUT",
+            "tensor": {"name": "t", "data": '"a","�"', "shape": "2", "dtype": "BYTES"},
+        },
+        {
+            "id": 7,
+            "activity": "TENSOR_QUEUE_INPUT",
+            "tensor": {"name": "n", "data": "0,5", "shape": "1,2", "dtype": "INT32"},
+        },
+    ]
+
+
+def test_what_came_before_a_request_began_stands_first() -> None:
+    made = Trace(7, Collected(), timestamps=True, tensors=False)
+    made.model_name, made.model_version = "m", "3"
+    for number, name in enumerate(["HTTP_RECV_START", "HTTP_RECV_END", "REQUEST_START", "REQUEST_END"]):
+        made.mark(name, number)
+
+    assert ["model_name" in entry for entry in entries(made)] == [False, False, True, False, False]
+
+
+def test_what_belongs_to_a_trace_is_written_with_it(tmp_path: Path) -> None:
+    files, path = TraceFiles(), tmp_path / "t.json"
+    root = trace(1)
+    root.part("n", "4", InferRequest("n", id="r"))
+    files.add(root, settings(path))
+    files.close()
+
+    assert [entry for entry in read(path) if "model_name" in entry] == [
+        {"id": 1, "model_name": "m", "model_version": 3},
+        {"id": 100, "model_name": "n", "model_version": 4, "request_id": "r", "parent_id": 1},
+    ]
+
+
+def test_traces_are_appended_one_by_one(tmp_path: Path) -> None:
+    files, path = TraceFiles(), tmp_path / "t.json"
+    files.add(trace(1), settings(path))
+    files.add(trace(2, "r"), settings(path))
+    files.close()
+
+    one, two = told(1), told(2)
+    two[0]["request_id"] = "r"
+    assert read(path) == one + two
+
+
+def test_a_file_of_an_earlier_server_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text("old")
+    files = TraceFiles()
+    files.add(trace(1), settings(path))
+    files.close()
+
+    assert read(path) == told(1)
+
+
+def test_a_file_that_was_taken_away_is_begun_again(tmp_path: Path) -> None:
+    files, path = TraceFiles(), tmp_path / "t.json"
+    files.add(trace(1), settings(path))
+    files.close()
+    path.unlink()
+    files.add(trace(2), settings(path))
+    files.close()
+
+    assert read(path) == told(2)
+
+
+def test_with_a_frequency_files_are_numbered_and_hold_that_many(tmp_path: Path) -> None:
+    files, path = TraceFiles(), tmp_path / "t.json"
+    for number in range(1, 6):
+        files.add(trace(number), settings(path, 2))
+    files.close()
+
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["t.json.0", "t.json.1", "t.json.2"]
+    assert [read(tmp_path / f"t.json.{i}") for i in range(3)] == [told(1) + told(2), told(3) + told(4), told(5)]
+
+
+def test_flush_writes_what_is_kept_and_nothing_twice(tmp_path: Path) -> None:
+    files, path = TraceFiles(), tmp_path / "t.json"
+    files.add(trace(1), settings(path, 9))
+    files.flush(str(path))
+    files.flush(str(path))
+    files.close()
+
+    assert [entry.name for entry in tmp_path.iterdir()] == ["t.json.0"]
+
+
+def test_those_of_a_limited_count_go_to_a_numbered_file_when_it_is_used_up(tmp_path: Path) -> None:
+    files, path = TraceFiles(), tmp_path / "t.json"
+    for number, left in ((1, 2), (2, 1), (3, 0)):
+        files.add(trace(number), settings(path, count=left))
+    files.complete(str(path))
+    files.add(trace(4), settings(path, count=5))
+    files.flush(str(path))
+    files.close()
+
+    assert read(tmp_path / "t.json.0") == told(1) + told(2) + told(3)
+    assert read(path) == told(4), "the setting changed before the count was used up"
+
+
+def test_with_a_frequency_what_is_left_of_a_count_is_a_file_too(tmp_path: Path) -> None:
+    files, path = TraceFiles(), tmp_path / "t.json"
+    for number, left in ((1, 2), (2, 1), (3, 0)):
+        files.add(trace(number), settings(path, 2, left))
+    files.complete(str(path))
+    files.close()
+
+    assert [read(tmp_path / f"t.json.{number}") for number in (0, 1)] == [told(1) + told(2), told(3)]
+    assert not path.exists()
+
+
+def test_lost_traces_are_told_once_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files, path = TraceFiles(), tmp_path / "later" / "t.json"
+    for number in range(1, 101):
+        files.add(trace(number), settings(path))
+    wait_until_written(files)
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith(f"traces are lost, '{path}' cannot be written: No such file or directory")
+
+    path.parent.mkdir()
+    files.add(trace(101), settings(path))
+    files.add(trace(102), settings(path))
+    files.close()
+
+    assert caplog.messages[1:] == [f"traces are written to '{path}' again; 100 were lost"]
+    assert read(path) == told(101) + told(102)
+
+
+def test_traces_that_are_lost_at_the_end_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files, path = TraceFiles(), tmp_path / "no" / "t.json"
+    for number in range(1, 4):
+        files.add(trace(number), settings(path, frequency=2))
+    files.close()
+
+    assert caplog.messages[1:] == [f"3 traces were lost: '{path}' could not be written"]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "device"])
+def test_what_is_no_file_is_told_and_hangs_nothing(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "t.json"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path = Path("/dev/full")
+    files = TraceFiles()
+    files.add(trace(1), settings(path))
+    files.close()
+
+    reason = "Is a directory" if kind == "directory" else "it is no regular file"
+    assert f"'{path}' cannot be written: {reason}" in caplog.text
+
+
+def test_a_full_disk_leaves_an_array_behind(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    append(str(path), [trace(1)], first=True)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            append(str(path), [trace(2)], first=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+    assert read(path) == told(1)
+    append(str(path), [trace(3)], first=False)
+    assert read(path) == told(1) + told(3)
+
+
+def large(number: int) -> Trace:
+    """A trace with a tensor of 1 MiB."""
+    made = Trace(number, Collected(), timestamps=False, tensors=True)
+    made.model_name, made.model_version = "m", "3"
+    made.keep("TENSOR_QUEUE_INPUT", [Tensor("t", DataType.BYTES, (1,), join_bytes([b"x" * (1 << 20)]))])
+    return made
+
+
+@pytest.mark.parametrize("frequency", [0, 1000])
+def test_traces_that_wait_take_bounded_memory(frequency: int, tmp_path: Path) -> None:
+    """A limited count, or a high frequency, keeps no more than `MOST_WAITING` bytes of traces."""
+    path, files = tmp_path / "t.json", TraceFiles()
+    most = 0
+    for number in range(1, 41):
+        files.add(large(number), settings(path, frequency, count=-1 if frequency else 1000))
+        wait_until_written(files)
+        most = max(most, files._memory)
+    files.complete(str(path))
+    files.close()
+
+    assert most < MOST_WAITING + (2 << 20)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["t.json.0"]
+    assert [entry["id"] for entry in read(tmp_path / "t.json.0") if "model_name" in entry] == list(range(1, 41))
+
+
+def test_traces_that_come_faster_than_they_are_written_are_lost_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = threading.Event()
+    monkeypatch.setattr(trace_files, "append", lambda *_: disk.wait(10))
+    files, path = TraceFiles(), tmp_path / "t.json"
+    for number in range(100):
+        files.add(large(number), settings(path))
+    held = files._memory
+    disk.set()
+    wait_until_written(files)
+    files.add(large(100), settings(path))
+    files.close()
+
+    assert held <= MOST_MEMORY
+    assert len(caplog.messages) == 2
+    assert "they come faster than they are written" in caplog.messages[0]
+    assert re.search(r"again; 3[0-9] were lost", caplog.messages[1])
+
+
+def test_tensors_become_text_in_the_thread_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[str] = set()
+    text = TensorRecord.text
+
+    def watched(record: TensorRecord) -> str:
+        threads.add(threading.current_thread().name)
+        return text(record)
+
+    monkeypatch.setattr(TensorRecord, "text", watched)
+    files, path = TraceFiles(), tmp_path / "t.json"
+    files.add(large(1), settings(path))
+    files.close()
+
+    assert threads == {"trace files"}
+
+
+def test_without_traces_there_is_no_thread() -> None:
+    files = TraceFiles()
+    files.close()
+
+    assert files._sink is None
+
+
+def test_a_disk_that_hangs_does_not_hold_up_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = threading.Event()
+    monkeypatch.setattr(trace_files, "append", lambda *_: disk.wait(10))
+    monkeypatch.setattr(trace_files, "CLOSE_SECONDS", 0.05)
+    files = TraceFiles()
+    files.add(large(1), settings(tmp_path / "t.json"))
+    began = time.monotonic()
+    files.close()
+
+    assert time.monotonic() - began < 5
+    disk.set()
+    assert re.search(r"^traces are lost: 1\d{6} bytes of them were not written within 0.05 s", caplog.messages[0])

@@ -1,0 +1,312 @@
+"""The server's setting and those of models, changed while it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_serve.errors import InvalidArgument
+from edge_serve.messages.infer import InferRequest, InferResponse
+from edge_serve.messages.settings import TraceChanges, TraceSettings
+from edge_serve.messages.tensors import DataType, Tensor
+from edge_serve.messages.trace import Arrival, Trace
+from edge_serve.observe.tracing.tracing import Tracing
+from tests.observe.tracing.recorder import Steps
+
+EVERY = TraceChanges(level=("TIMESTAMPS",), rate=1)
+
+
+def tracing(file: Path | str = "t", *, rate: int = 1000) -> Tracing:
+    return Tracing(TraceSettings(rate=rate, file=str(file)))
+
+
+def test_it_is_off_until_some_setting_traces() -> None:
+    here = tracing()
+    assert not here.on
+    here.update("m", EVERY)
+    assert here.on
+    here.update("m", TraceChanges(level=()))
+    assert not here.on
+    here.update("", EVERY)
+    assert here.on
+
+
+def test_it_may_be_on_from_the_start() -> None:
+    assert Tracing(TraceSettings(("TENSORS",), file="t")).on
+    assert not Tracing(TraceSettings(("TENSORS",))).on
+
+
+def test_models_follow_the_server_where_they_have_no_setting_of_their_own() -> None:
+    here = tracing()
+    here.update("m", TraceChanges(rate=5))
+    here.update("", TraceChanges(level=("TENSORS",), rate=9, count=4))
+
+    assert (here.settings("m").level, here.settings("m").rate, here.settings("m").count) == (("TENSORS",), 5, 4)
+    assert here.settings("other") == here.settings()
+    assert here.settings().rate == 9
+
+
+def test_a_model_whose_fields_are_all_cleared_is_the_servers_again() -> None:
+    here = tracing()
+    here.update("m", EVERY)
+    here.update("m", TraceChanges(cleared=frozenset({"level", "rate"})))
+    here.update("", TraceChanges(level=("TIMESTAMPS",), rate=2))
+
+    assert here.settings("m") == here.settings()
+    assert here.sample("m") is None
+    assert here.sample("other") is not None, "both count in the server's setting"
+
+
+def test_what_the_server_clears_goes_back_to_its_start() -> None:
+    here = tracing(rate=77)
+    here.update("", TraceChanges(rate=5))
+    here.update("", TraceChanges(cleared=frozenset({"rate"})))
+
+    assert here.settings().rate == 77
+
+
+def test_nothing_changes_when_a_change_is_refused() -> None:
+    here = tracing()
+    here.update("m", EVERY)
+    before = here.settings(), here.settings("m")
+
+    with pytest.raises(InvalidArgument):
+        here.update("m", TraceChanges(rate=0))
+    with pytest.raises(InvalidArgument):
+        here.update("", TraceChanges(level=("TIMESTAMPS",), rate=0))
+
+    assert (here.settings(), here.settings("m")) == before
+
+
+def test_a_server_setting_that_would_break_a_models_is_refused() -> None:
+    here = tracing()
+    here.update("m", TraceChanges(level=("TIMESTAMPS",)))
+
+    with pytest.raises(InvalidArgument, match="sample rate must be non-zero"):
+        here.update("", TraceChanges(rate=0))
+    assert here.settings("m").rate == 1000
+
+
+def test_traces_are_numbered_and_keep_what_their_level_asks_for() -> None:
+    here = tracing()
+    here.update("", EVERY)
+    here.update("t", TraceChanges(level=("TENSORS",)))
+
+    first, second = here.sample("m"), here.sample("t")
+
+    assert first is not None
+    assert second is not None
+    assert (first.id, second.id) == (1, 2)
+    assert (first.timestamps, first.tensors) == ([], None)
+    assert (second.timestamps, second.tensors) == (None, [])
+
+
+def ask(here: Tracing, model: str = "m") -> None:
+    """A request comes and is answered."""
+    here.watch(InferRequest(model), model, "4", lambda response: None)(InferResponse(model, "4"))
+
+
+def test_a_change_writes_what_was_kept(tmp_path: Path) -> None:
+    here = tracing(tmp_path / "t.json")
+    here.update("", TraceChanges(level=("TIMESTAMPS",), rate=1, log_frequency=10))
+    ask(here)
+    here.update("other", TraceChanges(rate=3))
+    here.close()
+
+    assert [entry.name for entry in tmp_path.iterdir()] == ["t.json.0"]
+
+
+def test_the_last_of_a_count_completes_a_numbered_file(tmp_path: Path) -> None:
+    here = tracing(tmp_path / "t.json")
+    here.update("", TraceChanges(level=("TIMESTAMPS",), rate=1, count=2))
+    first, second = InferRequest("m"), InferRequest("m")
+    tell_first = here.watch(first, "m", "4", lambda response: None)
+    here.watch(second, "m", "4", lambda response: None)(InferResponse("m", "4"))
+    ask(here)
+    assert not list(tmp_path.iterdir()), "the first is under way"
+    tell_first(InferResponse("m", "4"))
+    here.close()
+
+    assert {entry["id"] for entry in told(tmp_path / "t.json.0")} == {1, 2}
+    assert not (tmp_path / "t.json").exists()
+
+
+def test_what_ends_after_its_setting_is_written_with_the_last_of_them(tmp_path: Path) -> None:
+    here = tracing(tmp_path / "t.json")
+    here.update("", TraceChanges(level=("TIMESTAMPS",), rate=1, log_frequency=10))
+    tell = here.watch(InferRequest("m"), "m", "4", lambda response: None)
+    here.update("", TraceChanges(level=()))
+    assert not list(tmp_path.iterdir())
+    tell(InferResponse("m", "4"))
+    assert here._files._sink is not None
+    assert here._files._sink.flush(10)
+
+    assert [entry.name for entry in tmp_path.iterdir()] == ["t.json.0"]
+
+
+def test_doors_hear_when_it_goes_on_and_off() -> None:
+    here, heard = tracing(), list[bool]()
+    here.tell(heard.append)
+    here.update("m", EVERY)
+    here.update("", EVERY)
+    here.update("m", TraceChanges(level=()))
+    here.update("", TraceChanges(level=()))
+
+    assert heard == [False, True, False]
+
+
+# ---- a request on its way -----------------------------------------------------------------------------------------
+
+
+def told(path: Path) -> list[Any]:
+    entries: list[Any] = json.loads(path.read_text())
+    return entries
+
+
+def names(path: Path) -> list[tuple[str, int]]:
+    return [(stamp["name"], stamp["ns"]) for entry in told(path) for stamp in entry.get("timestamps", ())]
+
+
+def test_a_requests_way_in_order(tmp_path: Path) -> None:
+    here = Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps())
+    request, heard = InferRequest("m", id="r"), list[InferResponse]()
+    tell = here.watch(request, "m", "3", heard.append)
+    assert request.compute is not None
+    request.compute.add(10, 20, 30, 40)
+    response = InferResponse("m", "3")
+    tell(response)
+    here.close()
+
+    assert heard == [response]
+    assert told(tmp_path / "t")[0] == {"id": 1, "model_name": "m", "model_version": 3, "request_id": "r"}
+    assert names(tmp_path / "t") == [
+        ("REQUEST_START", 1),
+        ("QUEUE_START", 1),
+        ("COMPUTE_START", 10),
+        ("COMPUTE_INPUT_END", 20),
+        ("COMPUTE_OUTPUT_START", 30),
+        ("COMPUTE_END", 40),
+        ("INFER_RESPONSE_COMPLETE", 2),
+        ("REQUEST_END", 3),
+    ]
+
+
+def test_a_stream_is_written_at_its_end_and_nothing_is_added_then(tmp_path: Path) -> None:
+    here = Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps())
+    request = InferRequest("m")
+    tell = here.watch(request, "m", "3", lambda response: None)
+    for _ in range(2):
+        tell(InferResponse("m", "3", final=False))
+    tell(InferResponse("m", "3", null=True))
+    assert isinstance(request.compute, Trace)
+    before = list(request.compute.timestamps or ())
+    request.compute.add(10, 20, 30, 40)
+    assert request.compute.timestamps == before, "it may be on its way to the file"
+    here.close()
+
+    assert [name for name, _ in names(tmp_path / "t")] == [
+        "REQUEST_START",
+        "QUEUE_START",
+        "INFER_RESPONSE_COMPLETE",
+        "INFER_RESPONSE_COMPLETE",
+        "INFER_RESPONSE_COMPLETE",
+        "REQUEST_END",
+    ]
+
+
+def test_with_a_door_it_ends_when_the_answer_is_sent(tmp_path: Path) -> None:
+    here = Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps())
+    arrival = here.arrival = Arrival([("HTTP_RECV_START", -2), ("HTTP_RECV_END", -1)])
+    tell = here.watch(InferRequest("m"), "m", "3", lambda response: arrival.mark("HTTP_SEND_START"))
+    assert here.arrival is None, "it is for this request only"
+    tell(InferResponse("m", "3"))
+    assert not (tmp_path / "t").exists()
+    arrival.mark("HTTP_SEND_END")
+    arrival.leave()
+    arrival.leave()
+    arrival.mark("LATE")
+    here.close()
+
+    assert [name for name, _ in names(tmp_path / "t")] == [
+        "HTTP_RECV_START",
+        "HTTP_RECV_END",
+        "REQUEST_START",
+        "QUEUE_START",
+        "INFER_RESPONSE_COMPLETE",
+        "REQUEST_END",
+        "HTTP_SEND_START",
+        "HTTP_SEND_END",
+    ]
+
+
+def test_what_a_grpc_door_sees_stands_behind(tmp_path: Path) -> None:
+    here = Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps())
+    here.arrival = Arrival([("GRPC_WAITREAD_END", 0)], late=True, streams=True)
+    heard = list[InferResponse]()
+    tell = here.watch(InferRequest("m"), "m", "3", heard.append)
+    for response in (InferResponse("m", "3", final=False), InferResponse("m", "3", null=True)):
+        tell(response)
+    here.close()
+
+    assert len(heard) == 2
+    assert [name for name, _ in names(tmp_path / "t")] == [
+        "REQUEST_START",
+        "QUEUE_START",
+        "REQUEST_END",
+        "GRPC_WAITREAD_END",
+        "INFER_RESPONSE_COMPLETE",
+        "GRPC_SEND_START",
+        "GRPC_SEND_END",
+    ]
+
+
+def test_what_a_door_saw_of_a_request_that_is_not_traced_is_forgotten() -> None:
+    here = tracing(rate=2)
+    here.update("", TraceChanges(level=("TIMESTAMPS",)))
+    here.arrival = arrival = Arrival(())
+    here.watch(InferRequest("m"), "m", "3", lambda response: None)
+
+    assert here.arrival is None
+    arrival.mark("HTTP_SEND_START")
+    arrival.leave()
+
+
+def test_tensors_are_kept_as_they_were(tmp_path: Path) -> None:
+    here = Tracing(TraceSettings(("TENSORS",), 1, file=str(tmp_path / "t")))
+    memory = bytearray(b"\1\2")
+    request = InferRequest("m", inputs=[Tensor("X", DataType.INT8, (2,), memory)])
+    tell = here.watch(request, "m", "3", lambda response: None)
+    memory[:] = b"\7\7"
+    wrong = Tensor("W", DataType.INT8, (3,), b"")
+    tell(InferResponse("m", "3", outputs=[Tensor("Y", DataType.INT8, (1,), b"\5")], final=False))
+    tell(InferResponse("m", "3", outputs=[wrong]))
+    here.close()
+
+    assert [
+        (entry["activity"], entry["tensor"]["name"], entry["tensor"]["data"]) for entry in told(tmp_path / "t")[1:]
+    ] == [
+        ("TENSOR_QUEUE_INPUT", "X", "1,2"),
+        ("TENSOR_BACKEND_OUTPUT", "Y", "5"),
+    ]
+
+
+def test_a_request_whose_turn_it_is_not_is_left_alone() -> None:
+    here = tracing(rate=2)
+    here.update("", TraceChanges(level=("TIMESTAMPS",)))
+    request, heard = InferRequest("m"), list[InferResponse]()
+    on_response = heard.append
+
+    assert here.watch(request, "m", "3", on_response) is on_response
+    assert request.compute is None
+
+
+def test_what_is_under_way_at_the_end_is_written_as_far_as_it_is_known(tmp_path: Path) -> None:
+    here = Tracing(TraceSettings(("TIMESTAMPS",), 1, file=str(tmp_path / "t")), Steps())
+    tell = here.watch(InferRequest("m"), "m", "3", lambda response: None)
+    here.close()
+    tell(InferResponse("m", "3"))
+
+    assert [name for name, _ in names(tmp_path / "t")] == ["REQUEST_START", "QUEUE_START"]

@@ -1,0 +1,181 @@
+"""Who is left out after how many deaths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_serve.supervision.crash_loop import (
+    DEATHS,
+    RETRY_BESIDE_OTHERS,
+    RETRY_FIRST,
+    RETRY_LATER,
+    Phase,
+    Record,
+    Suspects,
+    as_text,
+    from_text,
+    next_record,
+    retry_ns,
+    stable,
+    try_again,
+)
+
+MODELS = ["a", "b", "c"]
+BOOT = "this boot"
+
+names = st.lists(st.sampled_from(MODELS), unique=True).map(tuple)
+suspects = st.builds(Suspects, names, names)
+
+
+def same(name: str) -> str:
+    return f"print of {name}"
+
+
+def after(deaths: Sequence[Suspects], record: Record | None = None) -> Record:
+    """The record of the process that starts after these died."""
+    record = record or Record(BOOT)
+    for death in deaths:
+        alive = next_record(record, BOOT, same, MODELS)
+        record = replace(alive, now=death)
+    return next_record(record, BOOT, same, MODELS)
+
+
+def test_who_was_loading_each_time_is_left_out() -> None:
+    deaths = [Suspects(("a", "b")), Suspects(("b", "c")), Suspects(("b",), ("a",))]
+    assert not after(deaths[:2]).left_out
+    record = after(deaths)
+    assert record.left_out == {"b": "print of b"}
+    assert record.reasons == {"b": "it was loading each time when the service died 3 times in a row"}
+    assert record.deaths == ()
+
+
+def test_or_who_was_at_work_each_time() -> None:
+    assert set(after([Suspects((), ("c", "a")), Suspects((), ("c",)), Suspects(("b",), ("c",))]).left_out) == {"c"}
+
+
+def test_or_all_for_want_of_anybody() -> None:
+    record = after([Suspects(("a",)), Suspects(("b",)), Suspects()])
+    assert set(record.left_out) == {"a", "b", "c"}
+    assert "nothing says which model did it" in record.reasons["a"]
+
+
+@given(st.lists(suspects, min_size=2 * DEATHS, max_size=2 * DEATHS))
+def test_the_start_after_the_sixth_death_has_no_model_at_all(deaths: list[Suspects]) -> None:
+    assert set(after(deaths).left_out) == set(MODELS)
+
+
+def test_unless_the_service_served_for_a_while_between() -> None:
+    first = stable(after([Suspects(("a",))] * DEATHS))
+    assert set(after([Suspects(("b",))] * DEATHS, replace(first, phase=Phase.ENDED)).left_out) == {"a", "b"}
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_what_counts_as_a_death(phase: Phase) -> None:
+    record = next_record(Record(BOOT, phase, Suspects(("a",))), BOOT, same, MODELS)
+    assert len(record.deaths) == (phase is not Phase.ENDED)
+    assert record.phase is Phase.ALIVE
+
+
+def test_a_clean_end_clears_the_deaths_before_it() -> None:
+    record = Record(BOOT)
+    for _ in range(2 * DEATHS):
+        record = next_record(replace(record, phase=Phase.ALIVE), BOOT, same, MODELS)
+        record = next_record(replace(record, phase=Phase.ENDED), BOOT, same, MODELS)
+    assert record.deaths == ()
+    assert not record.left_out
+
+
+def test_a_machine_that_went_down_is_no_crash_of_ours() -> None:
+    record = Record("another boot", Phase.ALIVE, Suspects(("a",)), (Suspects(("a",)),) * 2)
+    assert next_record(record, BOOT, same, MODELS).deaths == ()
+
+
+#: all models are out, and nothing says which one it was
+ALL_OUT = Record(BOOT, left_out={name: same(name) for name in MODELS}, reasons=dict.fromkeys(MODELS, "why"))
+SECOND = 10**9
+
+
+def test_what_is_left_out_is_tried_again_at_the_next_boot_and_out_again_after_one_death() -> None:
+    tried = next_record(ALL_OUT, "the next boot", same, MODELS)
+    assert tried.trying
+    assert set(tried.left_out) == set(MODELS), "remembered, not left out"
+    assert next_record(replace(tried, phase=Phase.ENDED), "the next boot", same, MODELS).trying, "the try goes on"
+
+    for boot in ("the next boot", "one more boot"):  # a model that takes the machine down does not do so at every boot
+        dead = next_record(tried, boot, same, MODELS, 7)
+        assert not dead.trying
+        assert (dead.left_out, dead.reasons, dead.since_ns) == (ALL_OUT.left_out, ALL_OUT.reasons, 7)
+    assert next_record(dead, "yet another boot", same, MODELS).trying
+
+
+def test_a_try_that_serves_for_a_while_clears_the_record() -> None:
+    assert stable(try_again(ALL_OUT)) == Record(BOOT)
+
+
+def test_when_models_are_tried_again() -> None:
+    def seconds(record: Record, *, others: bool = False) -> float | None:
+        due = retry_ns(record, others)
+        return None if due is None else (due - record.since_ns) / SECOND
+
+    out = replace(ALL_OUT, since_ns=5 * SECOND)
+    assert seconds(out) == RETRY_FIRST
+    assert seconds(out, others=True) == RETRY_BESIDE_OTHERS
+    assert seconds(try_again(out)) is None, "they are"
+    again = next_record(replace(try_again(out), phase=Phase.ALIVE), BOOT, same, MODELS, 9 * SECOND)
+    assert (again.since_ns, seconds(again)) == (9 * SECOND, RETRY_LATER)
+    assert seconds(Record(BOOT)) is None
+
+
+def test_a_clean_restart_neither_tries_again_nor_begins_to_wait_anew() -> None:
+    record = next_record(replace(ALL_OUT, since_ns=5, tries=1), BOOT, same, MODELS, 9)
+    assert (record.trying, record.since_ns, record.tries) == (False, 5, 1)
+    assert set(record.left_out) == set(MODELS)
+
+
+def test_service_for_a_while_forgives_deaths_but_not_the_guilty() -> None:
+    record = stable(Record(BOOT, Phase.ALIVE, Suspects(), (Suspects(("a",)),) * 2, {"b": "print of b"}))
+    assert record.deaths == ()
+    assert record.left_out
+
+
+@pytest.mark.parametrize("now", ["changed", ""])
+def test_a_model_whose_directory_changed_or_went_is_innocent(now: str) -> None:
+    record = Record(BOOT, left_out={"a": "print of a", "b": "print of b"}, reasons={"a": "x", "b": "y"})
+    fresh = next_record(record, BOOT, lambda name: now if name == "a" else same(name), MODELS)
+    assert fresh.left_out == {"b": "print of b"}
+    assert fresh.reasons == {"b": "y"}
+
+
+@given(
+    st.builds(
+        Record,
+        st.text(),
+        st.sampled_from(Phase),
+        suspects,
+        st.lists(suspects).map(tuple),
+        st.dictionaries(st.sampled_from(MODELS), st.text()),
+    )
+)
+def test_a_record_survives_the_file(record: Record) -> None:
+    full = replace(
+        record, reasons=dict.fromkeys(record.left_out, "why"), helpless=True, trying=True, tries=2, since_ns=3
+    )
+    assert from_text(as_text(full)) == full
+
+
+def test_a_file_of_an_older_release_is_read() -> None:
+    old = json.loads(as_text(ALL_OUT))
+    for name in ("trying", "tries", "since_ns"):
+        del old[name]
+    assert from_text(json.dumps(old)) == ALL_OUT
+
+
+@given(st.text() | st.sampled_from(["", "{}", "[]", '{"boot": 1}', "null", as_text(Record())[:-2], "[" * 100_000]))
+def test_a_file_that_is_torn_holds_nothing(text: str) -> None:
+    assert from_text(text) == Record()

@@ -1,0 +1,306 @@
+"""A real server that dies again and again, and what its successors make of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from edge_serve.cli import main
+from edge_serve.models.control.registry import Registry
+from edge_serve.models.load.load_history import Incidents
+from edge_serve.models.repository.repository import Repository
+from edge_serve.supervision.crash_loop import RETRY_FIRST, Phase, Record, Suspects, as_text
+from edge_serve.supervision.safe_mode import FILE, LOCK, CrashWatch
+from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running, start
+from tests.supervision.manager import find_ports, mailbox, ready, supervised
+
+#: kills the front end (its parent) while it loads, as a driver that takes the whole service down would
+KILLS = (
+    ADD_SUB
+    + "\n    def initialize(self, args):\n        import os; os.kill(os.getppid(), 9); __import__('time').sleep(60)\n"
+)
+
+
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+#: of a service that died twice, and a third time since, while no model was loading
+THREE_DEATHS = Record(BOOT, Phase.ALIVE, deaths=(Suspects(), Suspects()))
+
+
+def die(tmp_path: Path, *flags: str) -> Running:
+    """A server that dies by itself."""
+    server = start(f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}", *flags)
+    try:
+        server.process.wait(PATIENCE)
+    finally:
+        server.process.kill()
+        server.log_path.unlink()
+    return server
+
+
+def index(server: Running) -> dict[str, dict[str, str]]:
+    return {entry["name"]: entry for entry in json.loads(server.post("/v2/repository/index")[1])}
+
+
+@pytest.mark.slow
+def test_the_model_that_kills_the_service_is_left_out_until_it_changes(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "good")
+    bad = python_model(tmp_path / "models", "kills", KILLS)
+    for _ in range(3):  # a driver is in no sandbox
+        assert die(tmp_path, "--worker-sandbox=false").process.returncode == -signal.SIGKILL
+
+    flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags) as server:
+        told = box.wait_for(ready)
+        find_ports(server)
+        reason = "it was loading each time when the service died 3 times in a row"
+        assert told["STATUS"] == f"safe mode: left out kills, {reason}; 1 model ready"
+        assert server.get("/v2/health/live")[0] == 200
+        assert server.get("/v2/health/ready")[0] == 400
+        assert server.get("/metrics", server.metrics)[0] == 200
+        assert server.add_sub("good")[0] == 200
+        assert index(server)["kills"] == {"name": "kills", "state": "UNAVAILABLE", "reason": reason}
+        assert index(server)["good"]["state"] == "READY"
+        assert f"safe mode: model kills is left out: {reason}" in server.log()
+
+        (bad / "1/model.py").write_text(ADD_SUB)
+        server.process.send_signal(signal.SIGHUP)
+        box.wait_for(lambda message: message.get("RELOADING") == "1")
+        assert box.wait_for(ready)["STATUS"] == "2 models ready"
+        assert server.get("/v2/health/ready")[0] == 200
+        server.stop()
+
+
+def test_models_that_fail_to_load_are_left_out_in_the_end(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "good")
+    python_model(tmp_path / "models", "bad", "raise RuntimeError('no licence')\n")
+    dead = Suspects(("bad",))
+    (tmp_path / FILE).write_text(as_text(Record(BOOT, Phase.FAILED, dead, (dead,))))
+    assert die(tmp_path).process.returncode == 1
+
+    flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags, "--required-model=bad") as server:
+        assert box.wait_for(ready)["STATUS"].startswith("safe mode: left out bad, ")
+        find_ports(server)
+        assert server.add_sub("good")[0] == 200
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_the_command_says_who_is_left_out_and_forgets_it(
+    tmp_path: Path, leave: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "it was loading each time when the service died 3 times in a row"
+    record = Record("boot", left_out={"kills": "print"}, reasons={"kills": reason})
+    (tmp_path / FILE).write_text(as_text(record))
+    (tmp_path / LOCK).touch()
+
+    monkeypatch.setenv("STATE_DIRECTORY", f"{tmp_path}:/nowhere")
+    assert main(["safe-mode", *(["--leave"] if leave else [])]) == 0
+    expected = "safe mode is left: the next start loads kills" if leave else f"kills is left out: {reason}"
+    assert expected in capsys.readouterr().out
+    main(["safe-mode", str(tmp_path)])
+    assert ("no model is left out" in capsys.readouterr().out) is leave
+
+
+def test_a_missing_state_directory_is_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    registry = cast(Registry, SimpleNamespace(incidents=Incidents(), served=list))
+    for directory in (tmp_path / "a" / "b", tmp_path / "file" / "b"):
+        watch = CrashWatch(directory, registry, Repository([tmp_path]))
+        asyncio.run(watch.begin(0))
+        watch.end()
+
+    assert (tmp_path / "a" / "b" / FILE).exists()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"crashes are not counted: cannot open or make {tmp_path}/file/b: Not a directory; --state-directory must name "
+        "a directory that the server may write"
+    ]
+
+
+@pytest.mark.parametrize("flags", [[], ["--leave"]])
+@pytest.mark.parametrize(("name", "found"), [("nowhere", "no directory"), ("", "no server has kept a record")])
+def test_the_command_refuses_a_directory_that_is_no_state_directory(
+    tmp_path: Path, flags: list[str], name: str, found: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["safe-mode", *flags, str(tmp_path / name)]) == 1
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"edge-serve: {found}")
+    assert "--state-directory" in captured.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may read what it may not")
+@pytest.mark.parametrize("flags", [[], ["--leave"]])
+def test_the_command_does_not_take_a_record_that_it_may_not_read_for_none(tmp_path: Path, flags: list[str]) -> None:
+    (tmp_path / FILE).write_text(as_text(THREE_DEATHS))
+    (tmp_path / FILE).chmod(0o600)
+    (tmp_path / LOCK).touch(0o600)
+
+    # the interpreter is loaded before the user changes: another one may not reach it
+    program = (
+        "import os, sys; from edge_serve.cli import main; from edge_serve.systemd import command;"
+        " os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534);"
+        " sys.exit(main(['safe-mode', *sys.argv[1:]]))"
+    )
+    command = [sys.executable, "-c", program, *flags, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Permission denied; run it as root" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def safe_mode(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`edge-serve safe-mode` in a process of its own."""
+    command = [sys.executable, "-m", "edge_serve", "safe-mode", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=PATIENCE)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def is_ready(server: Running) -> bool:
+    return server.get("/v2/health/ready")[0] == 200
+
+
+@pytest.mark.parametrize("way", ["socket", "directory", pytest.param("file", marks=pytest.mark.slow)])
+def test_safe_mode_is_left_while_the_server_runs_and_stays_left_after_a_restart(tmp_path: Path, way: str) -> None:
+    names = ("one", "two") if way == "directory" else ("one",)
+    for name in names:
+        python_model(tmp_path / "models", name)
+    (tmp_path / FILE).write_text(as_text(THREE_DEATHS))
+    socket = tmp_path / "admin.sock"
+    flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]
+    with running(*flags, *([f"--admin-socket={socket}"] if way == "socket" else [])) as server:
+        server.wait_for_log(f"safe mode: model {names[-1]} is left out")
+        assert not is_ready(server)
+
+        if way == "file":
+            (tmp_path / FILE).unlink()
+        else:
+            where = {"EDGE_SERVE_ADMIN_SOCKET": str(socket)} if way == "socket" else {}
+            done = safe_mode("--leave", *([] if way == "socket" else [str(tmp_path)]), **where)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout.startswith(f"safe mode is left: the server loads {', '.join(names)} now")
+        wait_until(lambda: is_ready(server))
+        assert [server.add_sub(name)[0] for name in names] == [200] * len(names)
+        assert server.stop() == 0
+
+    kept = json.loads((tmp_path / FILE).read_text())
+    assert (kept["deaths"], kept["left_out"]) == ([], {})
+    if way != "directory":
+        return  # the same record, which the next start reads in the same way
+    with running(*flags) as server:
+        assert is_ready(server)
+        assert "safe mode" not in server.log()
+
+
+def test_a_server_that_is_stopped_at_once_after_the_order_does_not_write_the_record_again(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "one")
+    (tmp_path / FILE).write_text(as_text(THREE_DEATHS))
+    flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]
+    with running(*flags) as server:
+        (tmp_path / FILE).unlink()
+        assert server.stop() == 0
+    with running(*flags) as server:
+        assert is_ready(server)
+
+
+def test_leaving_safe_mode_loads_what_the_start_would_have_loaded_and_ensembles_of_it(tmp_path: Path) -> None:
+    """In mode explicit that is what --load-model names."""
+    root = tmp_path / "models"
+    python_model(root, "member")
+    python_model(root, "other")
+    ensemble = root / "whole"
+    (ensemble / "1").mkdir(parents=True)
+    maps = "".join(f'{kind}_map {{ key: "{name}" value: "{name}" }} ' for kind, name in IO)
+    io = "".join(f'{kind} [{{ name: "{name}" data_type: TYPE_INT32 dims: [ 16 ] }}]\n' for kind, name in IO)
+    (ensemble / "config.pbtxt").write_text(
+        f'platform: "ensemble"\nmax_batch_size: 8\n{io}'
+        f'ensemble_scheduling {{ step [ {{ model_name: "member" model_version: -1 {maps} }} ] }}\n'
+    )
+    dead = Suspects(("member",))
+    (tmp_path / FILE).write_text(as_text(replace(THREE_DEATHS, now=dead, deaths=(dead, dead))))
+    flags = [f"--model-repository={root}", f"--state-directory={tmp_path}", "--model-control-mode=explicit"]
+    with running(*flags, "--load-model=whole", "--load-model=member") as server:
+        assert server.add_sub("whole")[0] == 404
+        assert json.loads(server.post("/edge-serve/safe-mode/leave")[1]) == {"left_out": ["member"]}
+        wait_until(lambda: is_ready(server))
+        assert server.add_sub("whole")[0] == 200
+        assert server.add_sub("other")[0] == 404
+
+
+IO = [("input", "INPUT0"), ("input", "INPUT1"), ("output", "OUTPUT0"), ("output", "OUTPUT1")]
+
+
+@pytest.mark.slow
+def test_deaths_with_clean_ends_between_them_leave_no_model_out(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "good")
+    flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]
+    for _ in range(3):
+        with running(*flags) as server:
+            server.process.kill()
+            server.process.wait(PATIENCE)
+        with running(*flags) as server:
+            assert is_ready(server)
+            assert server.stop() == 0
+    with running(*flags) as server:
+        assert is_ready(server)
+
+
+def test_without_a_suspect_all_models_are_tried_again_after_a_while_and_at_the_next_boot(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "good")
+    flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]
+    (tmp_path / FILE).write_text(as_text(THREE_DEATHS))
+    with running(*flags) as server:
+        assert not is_ready(server)
+        assert server.stop() == 0
+    kept = json.loads((tmp_path / FILE).read_text())
+    assert list(kept["left_out"]) == ["good"], "a clean restart alone is no reason to try again"
+
+    (tmp_path / FILE).write_text(json.dumps({**kept, "boot": "the boot before this one"}))
+    with running(*flags) as server:
+        assert is_ready(server)
+
+    kept["since_ns"] -= int(RETRY_FIRST * 1e9)
+    (tmp_path / FILE).write_text(json.dumps(kept))
+    with running(*flags) as server:
+        server.wait_for_log("models that were left out are tried again: good")
+        wait_until(lambda: is_ready(server))
+        assert server.add_sub("good")[0] == 200
+        server.process.kill()  # one death is enough now
+        server.process.wait(PATIENCE)
+    with running(*flags) as server:
+        assert not is_ready(server)
+        server.wait_for_log("safe mode: model good is left out")
+
+
+def test_a_clean_end_is_no_death_and_a_second_server_counts_nothing(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "good")
+    flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]
+    with mailbox(tmp_path / "notify") as box:
+        with supervised(box, *flags) as server:
+            box.wait_for(ready)
+            with supervised(box, *flags) as second:
+                second.wait_for_log("crashes are not counted")
+            assert server.stop() == 0
+        with supervised(box, *flags):
+            box.wait_for(ready)
+        assert json.loads((tmp_path / "crashes.json").read_text())["deaths"] == []

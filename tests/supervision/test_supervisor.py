@@ -1,0 +1,247 @@
+"""A real server that tells a manager of its life."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from edge_serve.clock import MonotonicClock
+from edge_serve.models.control.registry import Registry
+from edge_serve.service import Service
+from edge_serve.supervision import supervisor
+from edge_serve.systemd.notify import Notifier, quiet
+from edge_serve.workers.front.pool import Workers
+from tests.server.running import ADD_SUB, PATIENCE, python_model
+from tests.supervision.manager import Message, find_ports, mailbox, ready, supervised
+
+#: loads only when a file is there, and computes meanwhile
+WAITS = (
+    "import os, time\n"
+    + ADD_SUB
+    + """
+    def initialize(self, args):
+        while not os.path.exists(GATE):
+            sum(range(10000))
+"""
+)
+
+
+def gated(gate: Path) -> str:
+    return WAITS.replace("GATE", repr(str(gate)))
+
+
+@pytest.mark.slow
+def test_ready_comes_with_the_last_required_model(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "quick")
+    python_model(tmp_path / "models", "slow", gated(tmp_path / "gate"))
+    with mailbox(tmp_path / "notify") as box, supervised(box, f"--model-repository={tmp_path}/models") as server:
+        box.wait_for(lambda message: message.get("STATUS") == "1 of 2 models ready, loading slow")
+        find_ports(server)
+        assert server.get("/v2/health/live")[0] == 200
+        box.wait_for(lambda message: "EXTEND_TIMEOUT_USEC" in message)
+        assert not any(map(ready, box.drain()))
+
+        (tmp_path / "gate").touch()
+
+        told = box.wait_for(ready)
+        assert told == {"READY": "1", "MAINPID": str(server.process.pid), "STATUS": "2 models ready"}
+        assert server.get("/v2/health/ready")[0] == 200
+        server.process.send_signal(signal.SIGTERM)
+        box.wait_for(lambda message: message.get("STOPPING") == "1")
+        assert server.process.wait(PATIENCE) == 0
+
+
+def test_a_required_model_that_fails_is_told_and_the_service_has_started(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "good")
+    bad = python_model(tmp_path / "models", "bad", "raise RuntimeError('no licence')\n")
+    flags = [f"--model-repository={tmp_path}/models", "--exit-on-error=false"]
+    with mailbox(tmp_path / "notify") as box:
+        with supervised(box, *flags, "--required-model=bad") as server:
+            status = box.wait_for(ready)["STATUS"]
+            assert re.fullmatch(r"1 model failed: required bad \(.*no licence\); 1 serves", status)
+            find_ports(server)
+            assert server.get("/v2/health/live")[0] == 200
+            assert server.get("/v2/health/ready")[0] == 400
+            assert server.add_sub("good")[0] == 200
+            server.wait_for_log(r"the server is live and not ready: 1 model failed: required bad \(.*no licence\)")
+            reason = json.loads(server.get("/edge-serve/status")[1])["server"]["reason"]
+            assert reason == status
+
+            (bad / "1/model.py").write_text(ADD_SUB)
+            server.process.send_signal(signal.SIGHUP)
+            assert box.wait_for(lambda message: message.get("STATUS") == "2 models ready")
+            assert server.get("/v2/health/ready")[0] == 200
+        with supervised(box, *flags):
+            assert box.wait_for(ready)["STATUS"] == "2 models ready"
+
+
+def test_a_required_model_that_is_not_there_is_told_and_served_when_it_comes(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "good")
+    flags = [f"--model-repository={tmp_path}/models", "--required-model=god"]
+    why = "not in the repository, did you mean 'good'?"
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags) as server:
+        assert box.wait_for(ready)["STATUS"] == f"1 model ready; required god: {why}"
+        find_ports(server)
+        assert server.get("/v2/health/live")[0] == 200
+        assert server.get("/v2/health/ready")[0] == 400
+        server.wait_for_log(rf"required model 'god' is {re.escape(why)} \(--required-model\)")
+        assert json.loads(server.get("/edge-serve/status")[1])["server"]["reason"] == f"waiting for god ({why})"
+
+        python_model(tmp_path / "aside", "god").rename(tmp_path / "models/god")
+        server.process.send_signal(signal.SIGHUP)
+        assert box.wait_for(lambda message: message.get("STATUS") == "2 models ready")
+        assert server.get("/v2/health/ready")[0] == 200
+
+
+def test_a_required_model_that_no_client_has_loaded_yet_keeps_nothing_from_starting(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "good")
+    flags = [f"--model-repository={tmp_path}/models", "--required-model=good", "--model-control-mode=explicit"]
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags) as server:
+        assert box.wait_for(ready)["STATUS"] == "0 models ready; required good: not loaded"
+        find_ports(server)
+        assert server.get("/v2/health/ready")[0] == 400
+        assert server.post("/v2/repository/models/good/load")[0] == 200
+        assert server.get("/v2/health/ready")[0] == 200
+        assert box.wait_for(lambda message: message.get("STATUS") == "1 model ready")
+
+
+@pytest.mark.parametrize("mode", ["poll", "none"])
+def test_a_repository_that_cannot_be_read_is_told_and_served_when_it_can(tmp_path: Path, mode: str) -> None:
+    python_model(tmp_path / "aside", "good")
+    repository = tmp_path / "models"
+    flags = [f"--model-repository={repository}", "--exit-on-error=false", f"--model-control-mode={mode}"]
+    flags += ["--repository-poll-secs=1"] if mode == "poll" else []
+    flags += [f"--state-directory={tmp_path}"]
+    why = f"failed to read model repository '{repository}': No such file or directory"
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags) as server:
+        assert box.wait_for(ready)["STATUS"].startswith(f"0 models ready; {why}")
+        find_ports(server)
+        assert server.get("/v2/health/live")[0] == 200
+        assert server.get("/v2/health/ready")[0] == 400
+        server.wait_for_log(f"^E.*{why}.* the server is live, and not ready until it can be read")
+        told = json.loads(server.get("/edge-serve/status")[1])["server"]
+        assert told["state"] == "not ready"
+        assert told["reason"].startswith(why)
+
+        (tmp_path / "aside").rename(repository)
+        if mode == "none":
+            server.process.send_signal(signal.SIGHUP)
+        assert box.wait_for(lambda message: message.get("STATUS") == "1 model ready")
+        assert server.get("/v2/health/ready")[0] == 200
+        assert server.add_sub("good")[0] == 200
+
+
+@pytest.mark.parametrize("way_out", ["mended", "removed"])
+def test_a_model_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path, way_out: str) -> None:
+    python_model(tmp_path / "models", "good")
+    endless = tmp_path / "models/locked"
+    endless.symlink_to(endless)
+    with (
+        mailbox(tmp_path / "notify") as box,
+        supervised(box, f"--model-repository={tmp_path}/models", "--exit-on-error=false") as server,
+    ):
+        status = box.wait_for(ready)["STATUS"]
+        assert status.startswith("1 model failed: locked (")
+        assert "leads back to it: point it" in status, "cut to 160 characters, whatever the path"
+        find_ports(server)
+        assert server.get("/v2/health/ready")[0] == 200, "as Triton's"
+        rows = {row["name"]: row for row in json.loads(server.get("/edge-serve/status")[1])["models"]}
+        assert "leads back to it: point it at the directory of a model" in rows["locked"]["reason"]
+
+        endless.unlink()
+        if way_out == "mended":
+            python_model(tmp_path / "aside", "locked").rename(endless)
+        server.process.send_signal(signal.SIGHUP)
+        wanted = "2 models ready" if way_out == "mended" else "1 model ready"
+        assert box.wait_for(lambda message: message.get("STATUS") == wanted)
+
+
+def test_a_model_whose_configuration_cannot_be_read_is_named_until_it_is_gone(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "good")
+    bad = python_model(tmp_path / "models", "bad", config="max_batch: 8\n")
+    flags = [f"--model-repository={tmp_path}/models", "--exit-on-error=false"]
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags) as server:
+        status = box.wait_for(ready)["STATUS"]
+        assert status.startswith("1 model failed: bad (")
+        assert "unknown field 'max_batch'" in status
+        bad.rename(tmp_path / "bad")
+        server.process.send_signal(signal.SIGHUP)
+        assert box.wait_for(lambda message: message.get("STATUS") == "1 model ready")
+
+
+def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "bad", "raise RuntimeError('no licence')\n")
+    with mailbox(tmp_path / "notify") as box, supervised(box, f"--model-repository={tmp_path}/models") as server:
+        told = box.wait_for(lambda message: message.get("STATUS", "").startswith("1 model(s) failed to load"))
+        assert "no licence" in told["STATUS"]
+        assert server.process.wait(PATIENCE) == 1
+
+    python_model(tmp_path / "models", "bad")
+    with socket.create_server(("127.0.0.1", 0)) as taken, mailbox(tmp_path / "again") as box:
+        port = taken.getsockname()[1]
+        with supervised(box, f"--model-repository={tmp_path}/models", f"--http-port={port}") as server:
+            assert box.wait_for(lambda message: "ERRNO" in message)["ERRNO"] == "98"
+            assert server.process.wait(PATIENCE) == 1
+
+
+@pytest.mark.parametrize("mode", ["none", "explicit"])
+def test_a_reload_begins_and_ends(tmp_path: Path, mode: str) -> None:
+    python_model(tmp_path / "models", "first")
+    flags = [f"--model-repository={tmp_path}/models", f"--model-control-mode={mode}"]
+    with mailbox(tmp_path / "notify") as box, supervised(box, *flags) as server:
+        box.wait_for(ready)
+        before = time.monotonic_ns() // 1000
+        (tmp_path / "aside").mkdir()
+        python_model(tmp_path / "aside", "second").rename(tmp_path / "models/second")
+        server.process.send_signal(signal.SIGHUP)
+
+        begins = box.wait_for(lambda message: message.get("RELOADING") == "1")
+        assert before <= int(begins["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
+        ends: Message = box.wait_for(ready)
+        assert ends["STATUS"] == ("2 models ready" if mode == "none" else "0 models ready")
+
+
+def test_workers_do_not_speak_in_the_service_s_name(tmp_path: Path) -> None:
+    python_model(tmp_path / "models", "quick")
+    flag = f"--model-repository={tmp_path}/models"
+    with mailbox(tmp_path / "notify") as box, supervised(box, flag, watchdog=60.0) as server:
+        box.wait_for(ready)
+        workers = server.workers()
+        assert workers
+        for pid in workers:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            assert b"NOTIFY_SOCKET" not in environment
+            assert b"WATCHDOG_USEC" not in environment
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_the_control_group_is_divided_only_when_systemd_has_started_this_very_process(
+    ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[None] = []
+    monkeypatch.setattr(supervisor, "find_groups", lambda: asked.append(None))
+    workers = SimpleNamespace(default_hang=0.0, control_groups=None)
+    watched = supervisor.Watched(cast(Service, None), cast(Registry, None), cast(Workers, workers))
+    pid = os.getpid() if ours else os.getppid()
+
+    supervisor.Supervisor(watched, Notifier(quiet), MonotonicClock()).obey({"SYSTEMD_EXEC_PID": str(pid)})
+
+    assert bool(asked) is ours
+
+
+def test_hung_models_have_the_watchdog_s_time_unless_it_watches_another_process() -> None:
+    for pid, expected in ((os.getpid(), 3.0), (os.getppid(), 0.0)):
+        workers = SimpleNamespace(default_hang=0.0, control_groups=None)
+        watched = supervisor.Watched(cast(Service, None), cast(Registry, None), cast(Workers, workers))
+        environ = {"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(pid)}
+        supervisor.Supervisor(watched, Notifier(quiet), MonotonicClock()).obey(environ)
+        assert workers.default_hang == expected
