@@ -254,7 +254,7 @@ def test_rooms_of_ota_import_downwards_only() -> None:
     [
         ("edge_serve.config.bad", "import edge_serve.service", "(layer 1) imports edge_serve.service (layer 5)"),
         ("edge_serve.config.bad", "from edge_serve import service", "(layer 1) imports edge_serve.service (layer 5)"),
-        ("edge_serve.config.bad", "from edge_serve.protocol import routes", "(layer 1) imports edge_serve.protocol"),
+        ("edge_serve.config.bad", "from edge_serve.protocol.v2 import routes", "(layer 1) imports edge_serve.protocol"),
         (
             "edge_serve.scheduling.bad",
             "def f():\n    import edge_serve.backends.base",

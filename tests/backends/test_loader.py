@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 from importlib import metadata
@@ -76,7 +77,7 @@ def test_a_missing_library_says_what_to_install(spec: ModelSpec, monkeypatch: py
         raise ModuleNotFoundError("No module named 'onnxruntime'", name="onnxruntime")
 
     monkeypatch.setattr(importlib, "import_module", without)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: importlib.machinery.ModuleSpec(name, None))
     with pytest.raises(Unavailable, match=r"'onnxruntime', which is not installed: \S+ -m pip install onnxruntime$"):
         loader.load("onnxruntime_onnx", spec)
 

@@ -150,7 +150,7 @@ def test_the_command_does_not_take_a_record_that_it_may_not_read_for_none(tmp_pa
 
     # the interpreter is loaded before the user changes: another one may not reach it
     program = (
-        "import os, sys; from edge_serve.cli import main; from edge_serve.systemd import command;"
+        "import os, sys; from edge_serve.cli import main; from edge_serve.supervision import command;"
         " os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534);"
         " sys.exit(main(['safe-mode', *sys.argv[1:]]))"
     )

@@ -35,7 +35,7 @@ def test_names_and_numbers_are_those_of_tritons_client() -> None:
 def test_lives_in_one_process_with_tritons_client(first: bool) -> None:
     pytest.importorskip("grpc")
     pytest.importorskip("tritonclient.grpc")
-    ours = "from edge_serve.config import model_config_pb2 as ours"
+    ours = "from edge_serve.config.model import model_config_pb2 as ours"
     use = "print(ours.ModelConfig(name='x').name, service_pb2.ModelInferRequest(model_name='y').model_name)"
     assert beside_tritons_client(ours, use, first=first) == "x y\n"
 

@@ -47,6 +47,6 @@ def test_calls_are_those_of_tritons_client() -> None:
 def test_lives_in_one_process_with_tritons_client(first: bool) -> None:
     pytest.importorskip("grpc")
     pytest.importorskip("tritonclient.grpc")
-    ours = "from edge_serve.protocol import grpc_service_pb2 as ours"
+    ours = "from edge_serve.protocol.grpc import grpc_service_pb2 as ours"
     use = "print(ours.ModelInferRequest(id='x').id, service_pb2.ModelInferRequest(id='y').id)"
     assert beside_tritons_client(ours, use, first=first) == "x y\n"

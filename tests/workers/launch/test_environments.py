@@ -28,7 +28,7 @@ import os, sys
 import numpy as np
 import triton_python_backend_utils as pb_utils
 import clash
-from tests.workers.sibling import describe
+from .sibling import describe
 
 class TritonPythonModel:
     def execute(self, requests):

@@ -116,7 +116,7 @@ def test_a_process_without_the_mark_is_no_worker() -> None:
 
 def test_the_mark_is_for_good_and_for_children() -> None:
     code = (
-        "import os, sys; from edge_serve.workers import landlock; landlock.mark()\n"
+        "import os, sys; from edge_serve.workers.launch import landlock; landlock.mark()\n"
         "child = os.fork() or (os.setsid(), sys.stdin.read(), os._exit(0))\n"
         "print(landlock.is_marked(os.getpid()), landlock.is_marked(child))\n"
     )
