@@ -1,0 +1,203 @@
+"""The code that docs/tour.md shows exists, and the four examples of docs/extend.md work."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TOUR = ROOT / "docs/tour.md"
+EXTEND = ROOT / "docs/extend.md"
+MOST_LINES = 150
+MOST_NEW_LINES = 30
+
+_LINK = re.compile(r"\]\(\.\./(edge_serve/[\w/]+\.py)\)")
+_FENCE = re.compile(r"```(\w*)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"# ((?:edge_serve|models)/\S+)\n")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page, and the file that the last link before it names."""
+
+    line: int
+    language: str
+    file: str
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    """Return the fenced blocks of a page."""
+    found = []
+    for fence in _FENCE.finditer(page):
+        before = page[: fence.start()]
+        links = _LINK.findall(before)
+        found.append(Block(before.count("\n") + 1, fence[1], links[-1] if links else "", fence[2]))
+    return found
+
+
+def excerpts(block: Block) -> list[str]:
+    """Return the parts of a block that `...` separates, each without its indentation."""
+    parts = re.split(r"^\.\.\.\n", block.text, flags=re.MULTILINE)
+    return [textwrap.dedent(part).rstrip("\n") for part in parts]
+
+
+def is_in(excerpt: str, source: str) -> bool:
+    """Return whether consecutive lines of `source` are the excerpt, at any common indentation."""
+    lines, wanted = source.splitlines(), excerpt.splitlines()
+    return any(
+        textwrap.dedent("\n".join(lines[at : at + len(wanted)])) == excerpt
+        for at, line in enumerate(lines)
+        if line.strip() == wanted[0].strip()
+    )
+
+
+def missing(page: str) -> list[str]:
+    """Return a message for each excerpt of a page that its file does not contain."""
+    return [
+        f"line {block.line}: {block.file} does not contain:\n{part}\nShow the code as it is now, and adapt the text."
+        for block in blocks(page)
+        for part in excerpts(block)
+        if not (ROOT / block.file).is_file() or not is_in(part, (ROOT / block.file).read_text())
+    ]
+
+
+def test_the_code_of_the_tour_exists() -> None:
+    page = TOUR.read_text()
+
+    if wrong := missing(page):
+        pytest.fail("\n".join([f"{TOUR.name} shows code that does not exist:", *wrong]))
+    assert len(blocks(page)) > 10
+    assert len(page.splitlines()) <= MOST_LINES
+
+
+def test_an_excerpt_that_does_not_exist_is_found() -> None:
+    page = "[a](../edge_serve/clock.py)\n```py\nimport time\n...\nno such line\n```\n"
+    page += "[b](../edge_serve/no.py)\n```py\nx\n```\n"
+
+    assert [text.splitlines()[0] for text in missing(page)] == [
+        "line 2: edge_serve/clock.py does not contain:",
+        "line 8: edge_serve/no.py does not contain:",
+    ]
+
+
+def test_indentation_must_be_common() -> None:
+    source = "if a:\n    b\n        c\n"
+
+    assert is_in("b\n    c", source)
+    assert not is_in("b\nc", source)
+    assert not is_in("a:", source)
+
+
+# ---- the examples ---------------------------------------------------------------------------------------------------
+
+
+def apply(block: Block, tree: Path) -> int:
+    """Carry out a block of docs/extend.md in a copy of the code, and return how many lines it adds.
+
+    Raises:
+        AssertionError: the lines of a diff that are not new are not in its file, or not once.
+    """
+    if named := _FILE.match(block.text):
+        path = tree / named[1]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text)
+        return len([line for line in block.text.splitlines()[1:] if line])
+    if block.language != "diff":
+        return 0
+    path = tree / block.file
+    lines = block.text.splitlines()
+    old = "".join(f"{line[1:]}\n" for line in lines if line[:1] == " ")
+    new = "".join(f"{line[1:]}\n" for line in lines)
+    source = path.read_text()
+    times = source.count(f"\n{old}")
+    assert times == 1, f"line {block.line} of {EXTEND.name}: found {times} times in {block.file}, expected once:\n{old}"
+    path.write_text(source.replace(f"\n{old}", f"\n{new}"))
+    return sum(line[:1] == "+" for line in lines)
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the code with all examples applied, and a model repository `models` beside it."""
+    tree = tmp_path_factory.mktemp("changed")
+    shutil.copytree(ROOT / "edge_serve", tree / "edge_serve", ignore=shutil.ignore_patterns("__pycache__"))
+    for block in blocks(EXTEND.read_text()):
+        apply(block, tree)
+    (tree / "models/rounded/1").mkdir()
+    return tree
+
+
+def run(script: str, tree: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    made = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=tree, env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    return made.stdout
+
+
+def test_each_example_is_short(tmp_path: Path) -> None:
+    page = EXTEND.read_text()
+    shutil.copytree(ROOT / "edge_serve", tmp_path / "edge_serve", ignore=shutil.ignore_patterns("__pycache__"))
+    sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
+    added = {section.splitlines()[0]: sum(apply(block, tmp_path) for block in blocks(section)) for section in sections}
+
+    assert list(added) == ["Add a route", "Add a metric", "Add a scheduler", "Add a backend"]
+    assert [title for title, lines in added.items() if not 0 < lines < MOST_NEW_LINES] == []
+
+
+def test_the_route_the_metric_and_the_backend_answer(changed: Path) -> None:
+    printed = run(
+        """
+        from urllib.request import urlopen
+        import numpy as np
+        from edge_serve import Server
+
+        ports = {"allow_http": True, "http_port": 0, "allow_metrics": True, "metrics_port": 0}
+        with Server("models", **ports) as server:
+            print(server.infer("rounded", {"X": np.array([1.4, 1.6], np.float32)})["Y"].tolist())
+            http, metrics = (server.addresses[name][0] for name in ("HTTP", "metrics"))
+            print(urlopen(f"http://{http}/edge-serve/models").read().decode())
+            page = urlopen(f"http://{metrics}/metrics").read().decode()
+            print(*(line for line in page.splitlines() if line.startswith("edge_serve_mean_batch_size")))
+        """,
+        changed,
+    )
+
+    assert printed.splitlines() == [
+        "[1.0, 2.0]",
+        '["rounded"]',
+        'edge_serve_mean_batch_size{model="rounded",version="1"} 1',
+    ]
+
+
+def test_the_scheduler_decides(changed: Path) -> None:
+    printed = run(
+        """
+        from edge_serve.config.model import model_config_pb2 as pb
+        from edge_serve.messages.infer import InferRequest
+        from edge_serve.scheduling.core import Entry
+        from edge_serve.scheduling.policy import scheduler_for
+
+        config = pb.ModelConfig(name="m", parameters={"SMALLEST_FIRST": {"string_value": "yes"}})
+        scheduler = scheduler_for(config, 1)
+        for rows in (4, 1, 2):
+            scheduler.add(Entry(InferRequest("m"), rows, None, 0), 0)
+        for _ in range(3):
+            decided = scheduler.next(0)
+            print([entry.rows for entry in decided.entries], type(scheduler.next(0)).__name__)
+            scheduler.done(decided.instance)
+        """,
+        changed,
+    )
+
+    assert printed.splitlines() == ["[1] Wait", "[2] Wait", "[4] Wait"]
