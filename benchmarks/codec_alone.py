@@ -14,7 +14,7 @@ import orjson
 from benchmarks.report import Report
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import Array, DataType, Tensor, from_array, from_numpy_type
+from edge_serve.messages.tensors import Array, DataType, InferTensor, from_array, from_numpy_type
 from edge_serve.protocol.v2.infer import InferDecoder
 from edge_serve.protocol.v2.infer_response import InferEncoder
 
@@ -60,7 +60,7 @@ def _type(array: Array) -> DataType:
 def response(arrays: dict[str, Array]) -> InferResponse:
     """A response of model `bench` with these outputs."""
     outputs = [
-        Tensor(name, _type(array), array.shape, from_array(array, _type(array))) for name, array in arrays.items()
+        InferTensor(name, _type(array), array.shape, from_array(array, _type(array))) for name, array in arrays.items()
     ]
     return InferResponse("bench", "1", outputs=outputs)
 

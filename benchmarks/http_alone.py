@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 
 from benchmarks.report import Report, Row
 from edge_serve.messages.infer import Room
-from edge_serve.protocol.http1.head import Head
+from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.door.listeners import listen_tcp
 from edge_serve.transport.http.server import HttpServer
@@ -31,10 +31,10 @@ class Answering:
     def __init__(self, reply_bytes: int) -> None:
         self._buffers = (b"x" * reply_bytes,)
 
-    def check(self, head: Head, length: int) -> None:
+    def check(self, head: RequestHead, length: int) -> None:
         pass
 
-    def place(self, head: Head, length: int) -> Room | None:
+    def place(self, head: RequestHead, length: int) -> Room | None:
         """Ordinary memory will do."""
         return None
 

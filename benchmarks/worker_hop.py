@@ -22,11 +22,11 @@ import numpy as np
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.pool import BatchReply, OpenedModel, Workers
 from edge_serve.workers.front.selector import AwakeSelector
 from edge_serve.workers.memory.arena import Arena, Budget
-from edge_serve.workers.wire.busy_poll import Awake
+from edge_serve.workers.wire.busy_poll import PollPolicy
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -83,11 +83,11 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-async def measure(count: int, batch: int, awake: Awake) -> dict[str, float]:
+async def measure(count: int, batch: int, awake: PollPolicy) -> dict[str, float]:
     """The figures of `count` batches of `batch` requests, one after the other."""
     data = np.arange(16, dtype=np.int32).tobytes()
     requests = [
-        InferRequest("echo", inputs=[Tensor(f"INPUT{i}", DataType.INT32, (1, 16), data) for i in range(2)])
+        InferRequest("echo", inputs=[InferTensor(f"INPUT{i}", DataType.INT32, (1, 16), data) for i in range(2)])
         for _ in range(batch)
     ]
     with tempfile.TemporaryDirectory() as directory:
@@ -129,7 +129,7 @@ def main() -> None:
     machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
     figures = {}
     for name, poll_us in (("sleeping", 0), ("polling", 300)):
-        awake = Awake(poll_us, len(os.sched_getaffinity(0)))
+        awake = PollPolicy(poll_us, len(os.sched_getaffinity(0)))
         loop = asyncio.SelectorEventLoop(AwakeSelector(awake))
         with contextlib.closing(loop):
             figures[name] = loop.run_until_complete(measure(options.requests, options.batch, awake))

@@ -19,7 +19,7 @@ from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.door.door import within_files
 from edge_serve.transport.door.exchange import Application
 from edge_serve.transport.door.reloaded import Reloaded
-from edge_serve.transport.door.shared_limits import Addresses, InFlight, Sharing
+from edge_serve.transport.door.shared_limits import Addresses, InFlight, SharedLimits
 from edge_serve.transport.http.cors import Cors
 from edge_serve.transport.http.limits import HttpLimits
 from edge_serve.transport.sockets.tls import TlsFiles, make_context, tls_files
@@ -28,7 +28,7 @@ from edge_serve.transport.v2.application import V2Application
 log = logging.getLogger(__name__)
 
 
-class Guards:
+class DoorGuards:
     """What stands in the doors. Whoever keeps house calls `look` once a second: files may have changed.
 
     Raises:
@@ -45,7 +45,7 @@ class Guards:
                 origins=config.http_cors_origin,
             )
         )
-        self.sharing = Sharing(
+        self.sharing = SharedLimits(
             InFlight(config.max_requests_in_flight),
             Addresses(config.max_connections_per_address),
             BodyMemory(config.request_memory_bytes or quarter_of_memory()),

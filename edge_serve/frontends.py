@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from edge_serve.clock import Clock
 from edge_serve.config.model.json_form import model_config_to_json
 from edge_serve.config.settings.server import ServerConfig
-from edge_serve.door_settings import Guards, http_limits
+from edge_serve.door_settings import DoorGuards, http_limits
 from edge_serve.messages.peer import ADMINISTRATOR
 from edge_serve.models.control.registry import Registry
 from edge_serve.observe.metrics.custom import CustomMetrics
@@ -21,7 +21,7 @@ from edge_serve.observe.metrics.gpu import find_gpus
 from edge_serve.observe.metrics.options import parse_options
 from edge_serve.observe.metrics.page import Page
 from edge_serve.observe.metrics.source import CustomFamily, HttpSeries, ModelSeries, Readiness, StatisticsSource
-from edge_serve.protocol.v2.routes import Group
+from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.service import Service
 from edge_serve.systemd.activation import Inherited
 from edge_serve.transport.door.listeners import Listener, listen_tcp, listen_unix
@@ -44,7 +44,7 @@ WAIT_BEFORE_DOORS = 30.0
 
 
 @dataclass(slots=True)
-class Source:
+class SocketSource:
     """Implements `metrics.source.StatisticsSource` over the running server."""
 
     registry: Registry
@@ -69,7 +69,7 @@ class Source:
         return self.custom_metrics.families()
 
 
-class Entrance:
+class Frontends:
     """The doors of one server.
 
     Attributes:
@@ -77,7 +77,7 @@ class Entrance:
         addresses: where each open door listens, by its name (`HTTP`, `gRPC`, `metrics`, `admin`).
     """
 
-    def __init__(self, config: ServerConfig, service: Service, guards: Guards, codec: Codec, clock: Clock) -> None:
+    def __init__(self, config: ServerConfig, service: Service, guards: DoorGuards, codec: Codec, clock: Clock) -> None:
         self.inherited = Inherited()
         self.addresses: dict[str, list[str]] = {}
         self._config = config
@@ -239,7 +239,7 @@ def _v2_settings(config: ServerConfig) -> V2Settings:
         ui=config.allow_ui,
         health_json=config.http_health_json,
         restricted={
-            Group(api): (restriction.header, restriction.value)
+            RouteGroup(api): (restriction.header, restriction.value)
             for restriction in config.http_restricted_api
             for api in restriction.apis
         },

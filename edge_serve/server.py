@@ -27,16 +27,16 @@ from edge_serve.aio.turns import gathered
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.model.layout import advice_on_repository
 from edge_serve.config.settings.server import ServerConfig
-from edge_serve.door_settings import Guards, quarter_of_memory, raise_file_limit
+from edge_serve.door_settings import DoorGuards, quarter_of_memory, raise_file_limit
 from edge_serve.draining import DrainReport
 from edge_serve.errors import EdgeServeError
-from edge_serve.frontends import WAIT_BEFORE_DOORS, Entrance, Source
-from edge_serve.messages.log_fields import DISPLAY, about
+from edge_serve.frontends import WAIT_BEFORE_DOORS, Frontends, SocketSource
+from edge_serve.messages.log_fields import DISPLAY, model_fields
 from edge_serve.messages.settings import TRACE_LEVELS, TraceSettings
 from edge_serve.models.control.poller import Poller
 from edge_serve.models.control.registry import Registry
-from edge_serve.models.extras.calls import Calls
-from edge_serve.models.extras.rate_limit import Gate
+from edge_serve.models.extras.calls import ModelCalls
+from edge_serve.models.extras.rate_limit import RateLimitGate
 from edge_serve.models.extras.response_cache import ResponseCache
 from edge_serve.models.load.loading import Loader, LoaderOptions
 from edge_serve.models.load.memory import Memory
@@ -53,20 +53,20 @@ from edge_serve.scheduling.rate_limiter import RateLimiter
 from edge_serve.service import Service, ServiceOptions
 from edge_serve.supervision.safe_mode import CrashWatch
 from edge_serve.supervision.self_inference import SelfInference
-from edge_serve.supervision.supervisor import Supervisor, Watched
+from edge_serve.supervision.supervisor import Supervisor, WatchedServer
 from edge_serve.systemd import notify
 from edge_serve.systemd.activation import inherit
 from edge_serve.transport.door.listeners import advice_on_listening
 from edge_serve.workers.codec.codec import Codec
-from edge_serve.workers.front.free_cores import Neighbours
+from edge_serve.workers.front.free_cores import FreeCores
 from edge_serve.workers.front.pool import Hooks, Workers
-from edge_serve.workers.front.pool import Limits as WorkerLimits
+from edge_serve.workers.front.pool import ProcessLimits as WorkerLimits
 from edge_serve.workers.front.selector import AwakeSelector
 from edge_serve.workers.launch.environments import Environments
 from edge_serve.workers.launch.sandbox import Sandbox, keep_out
 from edge_serve.workers.memory.arena import Budget
 from edge_serve.workers.memory.trimming import trim_idle
-from edge_serve.workers.wire.busy_poll import Awake
+from edge_serve.workers.wire.busy_poll import PollPolicy
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ HOUSEKEEPING_SECONDS = 1.0
 LAST_GRACE = 1.0
 
 
-class Server:
+class ServerProcess:
     """One server: `run` makes a process of it; `start`, `stop` and `close` are for whoever has a process already.
 
     Attributes:
@@ -88,7 +88,9 @@ class Server:
         addresses: where each open door listens, by its name (`HTTP`, `gRPC`, `metrics`, `admin`).
     """
 
-    def __init__(self, config: ServerConfig, log_control: LogControl | None = None, awake: Awake | None = None) -> None:
+    def __init__(
+        self, config: ServerConfig, log_control: LogControl | None = None, awake: PollPolicy | None = None
+    ) -> None:
         self._config = config
         self._clock = MonotonicClock()
         self._budget = Budget(config.tensor_memory_bytes or quarter_of_memory())
@@ -121,15 +123,15 @@ class Server:
         self._poller = None if explicit else Poller(repository, self._registry, interval)
         options = ServiceOptions(config.id, explicit, config.strict_readiness, config.allow_client_shm)
         self.service = Service(self._registry, options, log_control, Tracing(_trace_settings(config)))
-        calls = Calls(self._registry.lookup, self.service)
+        calls = ModelCalls(self._registry.lookup, self.service)
         hooks.infer, hooks.control, hooks.rests = calls.infer, calls.control, calls.rests
-        self._guards = Guards(config)
-        self._entrance = Entrance(config, self.service, self._guards, self._codec, self._clock)
+        self._guards = DoorGuards(config)
+        self._entrance = Frontends(config, self.service, self._guards, self._codec, self._clock)
         self.addresses = self._entrance.addresses
-        self._source = Source(self._registry, custom, self._budget, self._entrance.series)
+        self._source = SocketSource(self._registry, custom, self._budget, self._entrance.series)
         self._log_control = log_control
         self.service.status_source = self._collector(repository).read
-        watched = Watched(self.service, self._registry, self._workers)
+        watched = WatchedServer(self.service, self._registry, self._workers)
         self._supervisor = Supervisor(watched, notify.Notifier(notify.quiet), self._clock)
         self.service.safe_mode_exit = self._supervisor.leave_safe_mode
         if self._poller is not None:
@@ -313,7 +315,7 @@ class Server:
 
         def write(row: tuple[str, str, str, str]) -> None:
             name, version, state, reason = row
-            text, extra = f": {reason}" if reason else "", {DISPLAY: True, **about(name, version)}
+            text, extra = f": {reason}" if reason else "", {DISPLAY: True, **model_fields(name, version)}
             log.info("%-*s  %7s  %s%s", width, name, version or "-", state or "-", text, extra=extra)
 
         await gathered(map(write, rows))
@@ -411,8 +413,8 @@ def _response_cache(config: ServerConfig) -> ResponseCache | None:
     return ResponseCache(config.cache_config.size) if config.cache_config is not None else None
 
 
-def _gate(config: ServerConfig) -> Gate | None:
-    return Gate(RateLimiter(config.rate_limit_resource)) if config.rate_limit != "off" else None
+def _gate(config: ServerConfig) -> RateLimitGate | None:
+    return RateLimitGate(RateLimiter(config.rate_limit_resource)) if config.rate_limit != "off" else None
 
 
 def _environments(config: ServerConfig, sandbox: Sandbox | None) -> Environments:
@@ -426,10 +428,10 @@ def _trace_settings(config: ServerConfig) -> TraceSettings:
     return TraceSettings(level, trace.rate, trace.count, trace.log_frequency, trace.file)
 
 
-def _awake(config: ServerConfig) -> Awake:
+def _awake(config: ServerConfig) -> PollPolicy:
     cores = os.sched_getaffinity(0)
-    neighbours = Neighbours(cores) if config.busy_poll_microseconds and len(cores) > 1 else None
-    return Awake(config.busy_poll_microseconds, len(cores), neighbours=neighbours)
+    neighbours = FreeCores(cores) if config.busy_poll_microseconds and len(cores) > 1 else None
+    return PollPolicy(config.busy_poll_microseconds, len(cores), neighbours=neighbours)
 
 
 def serve(config: ServerConfig, log_control: LogControl | None = None) -> int:
@@ -440,7 +442,7 @@ def serve(config: ServerConfig, log_control: LogControl | None = None) -> int:
 
     async def main() -> int:
         try:
-            return await Server(config, log_control, awake).run()
+            return await ServerProcess(config, log_control, awake).run()
         except EdgeServeError as error:
             log.error("%s", error.message)
         except OSError as error:

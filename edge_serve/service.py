@@ -26,11 +26,11 @@ from edge_serve.errors import (
 )
 from edge_serve.messages.infer import InferRequest, InferResponse, Room
 from edge_serve.messages.metadata import IndexEntry, ModelMetadata, ServerMetadata, TensorMetadata
-from edge_serve.messages.settings import LogControl, LogSettings, TraceChanges, TraceSettings
+from edge_serve.messages.settings import LogSettings, ServerLog, TraceChanges, TraceSettings
 from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.signature import TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
-from edge_serve.models.control.poller import Reloaded
+from edge_serve.models.control.poller import ReloadResult
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.ensemble.traced import check_traceable
 from edge_serve.models.repository.names import check_name, parse_version
@@ -39,7 +39,7 @@ from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.inference.validate import validate
-from edge_serve.workers.memory.regions import Regions
+from edge_serve.workers.memory.regions import SharedMemoryRegions
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ Done = Callable[["EdgeServeError | None"], None]
 OnIndex = Callable[["list[IndexEntry] | EdgeServeError"], None]
 #: called with the status document (observe/status/collect.py)
 OnStatus = Callable[[dict[str, Any]], None]
-OnReload = Callable[["list[Reloaded] | EdgeServeError"], None]
+OnReload = Callable[["list[ReloadResult] | EdgeServeError"], None]
 
 
 class Answered:
@@ -77,7 +77,7 @@ _ANSWERED = Answered()
 class Reloader(Protocol):
     """See `models.poller.Poller.reload`."""
 
-    async def __call__(self, names: Sequence[str], *, unload_first: bool = False) -> list[Reloaded]: ...
+    async def __call__(self, names: Sequence[str], *, unload_first: bool = False) -> list[ReloadResult]: ...
 
 
 @dataclass(slots=True)
@@ -106,9 +106,9 @@ class Service:
 
     registry: Registry
     options: ServiceOptions = field(default_factory=ServiceOptions)
-    log_control: LogControl | None = None
+    log_control: ServerLog | None = None
     tracing: Tracing = field(default_factory=Tracing)
-    regions: Regions = field(default_factory=Regions)
+    regions: SharedMemoryRegions = field(default_factory=SharedMemoryRegions)
     status_source: Callable[[OnStatus], None] | None = None
     safe_mode_exit: Callable[[], list[str]] = list
     reloader: Reloader | None = None
@@ -243,7 +243,7 @@ class Service:
         if self.reloader is None:
             text = "models are loaded on request here (--model-control-mode=explicit)"
             raise InvalidArgument(f"{text}: use POST /v2/repository/models/NAME/load")
-        results: list[Reloaded] = []
+        results: list[ReloadResult] = []
 
         async def look(reloader: Reloader) -> None:
             results.extend(await reloader(names, unload_first=unload_first))
@@ -264,7 +264,7 @@ class Service:
         """Apply `settings` from the next line on; raises as `log_settings`."""
         self._log_control().update(settings)
 
-    def _log_control(self) -> LogControl:
+    def _log_control(self) -> ServerLog:
         if self.log_control is None:
             raise Unavailable("the server does not support dynamic logging")
         return self.log_control
@@ -297,7 +297,7 @@ class Service:
         """Let requests use a part of a POSIX shared memory object.
 
         Raises:
-            Unsupported: the server does not allow it. EdgeServeError: as `Regions.register`.
+            Unsupported: the server does not allow it. EdgeServeError: as `SharedMemoryRegions.register`.
         """
         self.check_shm()
         self.regions.register(name, key, offset, byte_size)

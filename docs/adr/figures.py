@@ -24,21 +24,21 @@ from edge_serve.clock import MonotonicClock
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.shared_memory import NamedRegions
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import Buffer, DataType, Tensor
+from edge_serve.messages.tensors import Buffer, DataType, InferTensor
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest, ModelInferResponse
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http2 import frames as wire
 from edge_serve.protocol.http2.connection import Http2
-from edge_serve.protocol.http2.heads import Head, encode
-from edge_serve.protocol.v2.routes import Group
+from edge_serve.protocol.http2.heads import StreamHead, encode
+from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.grpc.call import GrpcCall, Unary
-from edge_serve.transport.grpc.call_head import Asked, GrpcSettings, Understanding
+from edge_serve.transport.grpc.call_head import CallHead, GrpcSettings, HeadInterpreter
 from edge_serve.transport.grpc_service.infer import GrpcInference
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.execute import decode_execute, encode_execute
-from edge_serve.workers.wire.layout import Layout
+from edge_serve.workers.wire.layout import TensorLayout
 
 PICTURE = 1 * 3 * 224 * 224 * 4
 LARGE = 8 << 20
@@ -82,9 +82,9 @@ def frames() -> dict[str, float]:
     """A request of two INT32[16] tensors to bytes and back: our structs, and pickle."""
     tensor = {"data_type": "TYPE_INT32", "dims": [16]}
     names = ("INPUT0", "INPUT1")
-    layout = Layout({"name": "m", "max_batch_size": 8, "input": [{"name": name, **tensor} for name in names]})
+    layout = TensorLayout({"name": "m", "max_batch_size": 8, "input": [{"name": name, **tensor} for name in names]})
     data = np.arange(16, dtype=np.int32).tobytes()
-    requests = [InferRequest("m", inputs=[Tensor(name, DataType.INT32, (1, 16), data) for name in names])]
+    requests = [InferRequest("m", inputs=[InferTensor(name, DataType.INT32, (1, 16), data) for name in names])]
     arena = memoryview(b"")
     frame = encode_execute(layout, 1, requests, 0, 0)
     pickled = pickle.dumps(requests, pickle.HIGHEST_PROTOCOL)
@@ -180,10 +180,10 @@ def grpc() -> dict[str, float]:
     request = decoder.decode(data)[0]
     response = InferResponse("m", "1", "17", request.inputs)
 
-    def parse() -> list[Tensor]:
+    def parse() -> list[InferTensor]:
         parsed = ModelInferRequest.FromString(data)
         return [
-            Tensor(one.name, DataType[one.datatype], tuple(one.shape), raw)
+            InferTensor(one.name, DataType[one.datatype], tuple(one.shape), raw)
             for one, raw in zip(parsed.inputs, parsed.raw_input_contents, strict=True)
         ]
 
@@ -226,13 +226,13 @@ class _Echo:
     def serve(self, path: str) -> Http2:
         """A connection whose calls ask this."""
         inference = GrpcInference(cast(Any, self), MonotonicClock())
-        self._understanding = Understanding({path: Unary(Group.INFERENCE, inference.infer)}, GrpcSettings())
+        self._understanding = HeadInterpreter({path: Unary(RouteGroup.INFERENCE, inference.infer)}, GrpcSettings())
         self._http2 = Http2(cast(Any, self), cast(Any, self), MonotonicClock(), 1 << 20)
         return self._http2
 
-    def open_stream(self, stream: int, head: Head) -> GrpcCall:
+    def open_stream(self, stream: int, head: StreamHead) -> GrpcCall:
         asked = head.meaning
-        if not isinstance(asked, Asked):
+        if not isinstance(asked, CallHead):
             asked = self._understanding.of(head)
         return GrpcCall(self._http2, cast(Any, self), stream, head.content_length, asked, 1 << 30)
 

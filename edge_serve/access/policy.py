@@ -21,7 +21,7 @@ class AdminAccess(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AccessRequest:
     """What a request says about who sends it.
 
     Attributes:
@@ -49,7 +49,7 @@ class Policy:
     anonymous: Role = Role.NONE
     admin_access: AdminAccess = AdminAccess.LOOPBACK
 
-    def refusal(self, peer: Peer, needed: Role, asked: Asked) -> EdgeServeError | None:
+    def refusal(self, peer: Peer, needed: Role, asked: AccessRequest) -> EdgeServeError | None:
         """What a client is told instead of an answer; None: it may."""
         if peer.administrator or needed is Role.NONE:
             return None
@@ -59,14 +59,14 @@ class Policy:
                 return refusal
         return self._out_of_place(peer, asked) if needed is Role.ADMIN else None
 
-    def may_read_log(self, peer: Peer, asked: Asked) -> bool:
+    def may_read_log(self, peer: Peer, asked: AccessRequest) -> bool:
         """Whether a client with the role `read` sees the log, and paths and texts of models in the status document.
 
         It does when roles are configured, so that it showed a token or a certificate, or when it is on this device.
         """
         return self.tokens is not None or self.certificates is not None or (peer.local and not asked.forwarded)
 
-    def _without_role(self, peer: Peer, needed: Role, asked: Asked) -> EdgeServeError | None:
+    def _without_role(self, peer: Peer, needed: Role, asked: AccessRequest) -> EdgeServeError | None:
         role = self.anonymous
         known = False
         if self.certificates is not None and peer.certificate is not None:
@@ -86,7 +86,7 @@ class Policy:
         how = "a token (Authorization: Bearer ...)" if self.tokens is not None else "a client certificate"
         return Unauthenticated(f"this needs the role {needed.word}: show {how} that has it")
 
-    def _out_of_place(self, peer: Peer, asked: Asked) -> EdgeServeError | None:
+    def _out_of_place(self, peer: Peer, asked: AccessRequest) -> EdgeServeError | None:
         """Administration has a place where it comes from, beside a role."""
         if asked.origin is not None:
             advice = "open the page by the device's address or host name, or start the server with the page's origin in"

@@ -24,7 +24,7 @@ _NAME = re.compile(r"[\w.@:/-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class AccessToken:
     """One that may be used.
 
     Attributes:
@@ -40,7 +40,7 @@ class Token:
 class Tokens:
     """All of a file."""
 
-    def __init__(self, entries: Iterable[Token] = ()) -> None:
+    def __init__(self, entries: Iterable[AccessToken] = ()) -> None:
         self.entries = tuple(entries)
 
     def role_of(self, token: str) -> Role | None:
@@ -60,7 +60,7 @@ def parse_tokens(text: str) -> Tokens:
         ValueError: with the number of the first line that says nothing known. The line is not repeated: it may hold a
             token that was written down by mistake.
     """
-    entries: dict[str, Token] = {}
+    entries: dict[str, AccessToken] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
@@ -74,7 +74,7 @@ def parse_tokens(text: str) -> Tokens:
             raise ValueError(f"line {number}: {error}") from None
         if match[1] in entries:
             raise ValueError(f"line {number} has the same token as another line")
-        entries[match[1]] = Token(role, match[1], words[2] if len(words) == 3 else "")
+        entries[match[1]] = AccessToken(role, match[1], words[2] if len(words) == 3 else "")
     return Tokens(entries.values())
 
 

@@ -10,5 +10,6 @@
 Imports the standard library only. Start reading in `offload`.
 
     bulk_copy          work on many bytes, beside the event loop when it would hold that up
+    memo               a dictionary that evicts its oldest entry when it is full
     pausable_deadline  a time limit for work that may have to stand still through no fault of its own
 """

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Patience:
+class PausableDeadline:
     """Calls `run_out` once, after `seconds` in which nothing was held; on the event loop.
 
     A model whose responses a client does not read is not slow: the time in which it is made to wait does not count.

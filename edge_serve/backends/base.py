@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Parameter
-from edge_serve.messages.tensors import Tensor
+from edge_serve.messages.tensors import InferTensor
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class BackendRequest:
     """
 
     id: str
-    inputs: list[Tensor]
+    inputs: list[InferTensor]
     requested_outputs: Sequence[str]
     parameters: dict[str, Parameter]
     correlation_id: int | str
@@ -91,7 +91,7 @@ class Reply:
             want them. Some may be misspelt (workers/child/mismatch.py).
     """
 
-    outputs: list[Tensor] = field(default_factory=list)
+    outputs: list[InferTensor] = field(default_factory=list)
     error: EdgeServeError | None = None
     parameters: dict[str, Parameter] = field(default_factory=dict)
     answered: bool = False

@@ -22,7 +22,7 @@ import numpy as np
 from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply, Timing
 from edge_serve.errors import InvalidArgument, NotFound
-from edge_serve.messages.tensors import Tensor
+from edge_serve.messages.tensors import InferTensor
 
 Answer = Callable[[], Reply]
 
@@ -97,7 +97,7 @@ class Deeds:
 
     def call(self, request: BackendRequest, answer: Answer) -> Reply:
         """Infers on the model named by parameter `model`."""
-        question = host.Call(str(request.parameters.get("model", "")), -1, request.inputs, ["OUTPUT0"])
+        question = host.ModelCall(str(request.parameters.get("model", "")), -1, request.inputs, ["OUTPUT0"])
         replies: SimpleQueue[tuple[Reply, bool]] = SimpleQueue()
         host.current().infer(question, lambda reply, final: replies.put((reply, final)))
         return replies.get()[0]
@@ -142,7 +142,7 @@ class Deeds:
         return answer()
 
 
-class Instance:
+class EchoInstance:
     """Answers with the inputs, named as the outputs in the same place."""
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -156,7 +156,7 @@ class Instance:
 
     def _answer(self, request: BackendRequest) -> Reply:
         names = self._outputs
-        return Reply([Tensor(names[i], t.datatype, t.shape, t.data) for i, t in enumerate(request.inputs)])
+        return Reply([InferTensor(names[i], t.datatype, t.shape, t.data) for i, t in enumerate(request.inputs)])
 
     def _one(self, request: BackendRequest) -> Reply:
         deed = getattr(self._deeds, str(request.parameters.get("do", "")), None)
@@ -191,7 +191,7 @@ class Backend:
             completed["output"] = [{**pair[0], "name": "OUTPUT0"}]
         return completed
 
-    def open(self, spec: ModelSpec, instances: Sequence[InstanceSpec]) -> list[Instance]:
+    def open(self, spec: ModelSpec, instances: Sequence[InstanceSpec]) -> list[EchoInstance]:
         """One instance each.
 
         Raises:
@@ -203,7 +203,7 @@ class Backend:
         if _parameter(spec, "on_open") == "fail_when_marked" and (spec.model_directory / "mark").exists():
             raise InvalidArgument("asked to fail")
         _misbehave(_parameter(spec, "on_open"))
-        return [Instance(spec) for _ in instances]
+        return [EchoInstance(spec) for _ in instances]
 
     def close(self) -> None:
         """As configured."""

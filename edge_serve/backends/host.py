@@ -14,7 +14,7 @@ from typing import Protocol
 from edge_serve.backends.base import Reply
 from edge_serve.errors import Unsupported
 from edge_serve.messages.infer import Parameter
-from edge_serve.messages.tensors import Tensor
+from edge_serve.messages.tensors import InferTensor
 
 #: log levels, as Triton names them
 LEVELS = ("INFO", "WARNING", "ERROR", "VERBOSE")
@@ -43,7 +43,7 @@ class MetricUpdate:
 
 
 @dataclass(slots=True)
-class Call:
+class ModelCall:
     """An inference that a model asks of another model (business logic scripting).
 
     Attributes:
@@ -55,7 +55,7 @@ class Call:
 
     model_name: str
     model_version: int
-    inputs: Sequence[Tensor]
+    inputs: Sequence[InferTensor]
     requested_outputs: Sequence[str]
     id: str = ""
     correlation_id: int | str = 0
@@ -82,7 +82,7 @@ class Host(Protocol):
     def metric(self, update: MetricUpdate) -> None:
         """Forward a change of a metric."""
 
-    def infer(self, call: Call, on_reply: OnReply) -> Cancel:
+    def infer(self, call: ModelCall, on_reply: OnReply) -> Cancel:
         """Start another model. Its errors, and why it could not be asked, come in a reply; the last one always comes.
 
         Raises:
@@ -119,7 +119,7 @@ class Alone:
     def metric(self, update: MetricUpdate) -> None:
         """Nobody reads it."""
 
-    def infer(self, call: Call, on_reply: OnReply) -> Cancel:
+    def infer(self, call: ModelCall, on_reply: OnReply) -> Cancel:
         """Refused."""
         raise Unsupported(f"model '{call.model_name}' cannot be called: {NO_SERVER}")
 

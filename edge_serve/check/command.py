@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 
 from edge_serve.backends.base import ModelSpec
-from edge_serve.check.golden import Trial, try_all
+from edge_serve.check.golden import GoldenTrial, try_all
 from edge_serve.check.golden import report as report_trial
-from edge_serve.check.infer import Asked, ask_all
+from edge_serve.check.infer import SentRequest, ask_all
 from edge_serve.check.record import record
 from edge_serve.clock import MonotonicClock
 from edge_serve.config.model import model_config_pb2 as pb
@@ -31,12 +31,12 @@ from edge_serve.config.stages import load_model_config
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.golden.reader import DIRECTORY, read_golden
 from edge_serve.models.control.registry import Registry
-from edge_serve.models.extras.calls import Calls
+from edge_serve.models.extras.calls import ModelCalls
 from edge_serve.models.load.loading import KILL_SECONDS, Loader, LoaderOptions
-from edge_serve.models.repository.repository import Found, Repository, versions
+from edge_serve.models.repository.repository import FoundModel, Repository, versions
 from edge_serve.models.repository.version_policy import choose
 from edge_serve.service import Service
-from edge_serve.workers.front.pool import Hooks, Limits, Workers
+from edge_serve.workers.front.pool import Hooks, ProcessLimits, Workers
 from edge_serve.workers.launch.environments import Environments
 from edge_serve.workers.launch.sandbox import Sandbox
 from edge_serve.workers.memory.arena import Budget
@@ -51,7 +51,7 @@ NAMELESS = "found a directory whose name is not UTF-8: no client could ask for s
 
 
 @dataclass(slots=True)
-class Line:
+class ReportLine:
     """One tensor or setting: as declared, as found, and the line of config.pbtxt that declares it (0 = none)."""
 
     what: str
@@ -62,7 +62,7 @@ class Line:
 
 
 @dataclass(slots=True)
-class Verdict:
+class ModelVerdict:
     """The outcome for one model.
 
     Attributes:
@@ -76,10 +76,10 @@ class Verdict:
     error: str = ""
     failed: str = ""
     versions: list[int] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[ReportLine] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
-    golden: list[Trial] = field(default_factory=list)
+    asked: list[SentRequest] = field(default_factory=list)
+    golden: list[GoldenTrial] = field(default_factory=list)
     recorded: str = ""
 
     @property
@@ -99,7 +99,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CheckOptions:
     """How to check.
 
     Attributes:
@@ -112,36 +112,36 @@ class Options:
     auto_complete: bool = True
     names: tuple[str, ...] = ()
     infer_seconds: float = 0.0
-    load_seconds: float = Limits().load
+    load_seconds: float = ProcessLimits().load
     record: bool = False
 
 
-async def check_repository(roots: Sequence[Path], options: Options | None = None) -> AsyncIterator[Verdict]:
+async def check_repository(roots: Sequence[Path], options: CheckOptions | None = None) -> AsyncIterator[ModelVerdict]:
     """Yield a verdict for each model, by name.
 
     Raises:
         InvalidArgument: a repository cannot be read, or a model that was asked for is not there.
     """
-    options = options or Options()
+    options = options or CheckOptions()
     clock = MonotonicClock()
     sandbox = Sandbox(tuple(roots))
     hooks = Hooks()
-    limits = Limits(load=options.load_seconds, load_setting="--load-timeout")
+    limits = ProcessLimits(load=options.load_seconds, load_setting="--load-timeout")
     tried: set[str] = set()
     workers = Workers(limits, hooks=hooks, environments=Environments(confine=sandbox.probe), sandbox=sandbox)
     loading = LoaderOptions(auto_complete=options.auto_complete, proves=lambda name: name not in tried)
     loader = Loader(workers, Budget(CHECK_BYTES), clock, loading)
     repository = Repository(roots)
     registry = Registry(repository, loader)
-    calls = Calls(registry.lookup, Service(registry, started=True))
+    calls = ModelCalls(registry.lookup, Service(registry, started=True))
     hooks.infer, hooks.control, hooks.rests = calls.infer, calls.control, calls.rests
     watch = asyncio.create_task(_watch(workers))
     try:
         models = _chosen(repository.scan(), repository, options.names)
         faults = [name for name in sorted(repository.faults) if name in (options.names or repository.faults)]
         for name in faults:
-            yield Verdict(name, repository.faults[name], "read")
-        verdicts: list[Verdict] = []
+            yield ModelVerdict(name, repository.faults[name], "read")
+        verdicts: list[ModelVerdict] = []
         prints = repository.fingerprints(models.values())  # all at once: what does not answer is known from here on
         tried.update(name for name, print in prints.items() if any(row[0] == DIRECTORY for row in print))
         together = bool(options.infer_seconds or options.record or tried)
@@ -155,7 +155,7 @@ async def check_repository(roots: Sequence[Path], options: Options | None = None
             await (_record if options.record else _ask)(verdict, models[verdict.name], registry, options)
             yield verdict
         for directory in sorted(repository.nameless) if not options.names else ():
-            yield Verdict(repr(directory.name), NAMELESS, "read")
+            yield ModelVerdict(repr(directory.name), NAMELESS, "read")
         if not models and not faults and (advice := advice_on_repository(roots[0])):
             raise InvalidArgument(advice)
     finally:
@@ -164,7 +164,7 @@ async def check_repository(roots: Sequence[Path], options: Options | None = None
         await workers.stop()
 
 
-async def _record(verdict: Verdict, found: Found, registry: Registry, options: Options) -> None:
+async def _record(verdict: ModelVerdict, found: FoundModel, registry: Registry, options: CheckOptions) -> None:
     """Write the answers of a model that was loaded as its golden test."""
     if not verdict.failed:
         try:
@@ -173,7 +173,7 @@ async def _record(verdict: Verdict, found: Found, registry: Registry, options: O
             verdict.error, verdict.failed = error.message, "golden"
 
 
-async def _ask(verdict: Verdict, found: Found, registry: Registry, options: Options) -> None:
+async def _ask(verdict: ModelVerdict, found: FoundModel, registry: Registry, options: CheckOptions) -> None:
     """Run the golden test of a model that was loaded, and with `--infer` send it one more request."""
     if options.infer_seconds:
         verdict.asked = await ask_all(verdict.name, registry, options.infer_seconds)
@@ -188,7 +188,7 @@ async def _watch(workers: Workers) -> None:
         workers.watch(time.monotonic_ns())
 
 
-def _chosen(models: dict[str, Found], repository: Repository, names: Sequence[str]) -> dict[str, Found]:
+def _chosen(models: dict[str, FoundModel], repository: Repository, names: Sequence[str]) -> dict[str, FoundModel]:
     """Return the models with these names, or all.
 
     Raises:
@@ -204,15 +204,15 @@ def _chosen(models: dict[str, Found], repository: Repository, names: Sequence[st
 
 
 async def check_model(
-    found: Found, repository: Repository, registry: Registry, workers: Workers, options: Options, *,
+    found: FoundModel, repository: Repository, registry: Registry, workers: Workers, options: CheckOptions, *,
     own_worker: bool, stays: bool,
-) -> Verdict:  # fmt: skip
+) -> ModelVerdict:  # fmt: skip
     """Load the model as a server would. If it does not stay it is unloaded; an ensemble's members stay loaded.
 
     Args:
         own_worker: in a process that it shares with no other model, so that its memory can be told.
     """
-    verdict = Verdict(found.name, failed="read")
+    verdict = ModelVerdict(found.name, failed="read")
     auto_complete = options.auto_complete
     try:
         note = repository.read(found, lambda: advice_on_config(found.directory, found.name))
@@ -243,7 +243,7 @@ async def check_model(
     return verdict
 
 
-def _compare(found: Found, config: pb.ModelConfig, model: pb.ModelConfig) -> list[Line]:
+def _compare(found: FoundModel, config: pb.ModelConfig, model: pb.ModelConfig) -> list[ReportLine]:
     """Declared and found side by side. Empty when the model tells nothing about itself."""
     if not model.input and not model.output:
         return []
@@ -258,7 +258,7 @@ def _compare(found: Found, config: pb.ModelConfig, model: pb.ModelConfig) -> lis
     return lines
 
 
-async def _described(found: Found, config: pb.ModelConfig, version: int, workers: Workers) -> pb.ModelConfig:
+async def _described(found: FoundModel, config: pb.ModelConfig, version: int, workers: Workers) -> pb.ModelConfig:
     """Return what the model tells about itself; of one whose outputs are not all tensors, beside those that are listed.
 
     What says how the model is opened (its environment, its library of operators) is told it, its tensors are not.
@@ -303,26 +303,26 @@ class _Face:
         return f"{self.datatype} {list(self.shape)}"
 
 
-def _batch_line(config: pb.ModelConfig, model: pb.ModelConfig, text: str) -> Line:
+def _batch_line(config: pb.ModelConfig, model: pb.ModelConfig, text: str) -> ReportLine:
     """An ONNX file tells whether it can batch, not how much; other models can batch when they say so, and need not."""
     line = _line_of(text, r"\bmax_batch_size\s*:")
     declared = str(config.max_batch_size) if line else ""
     if config.backend != "onnxruntime":
-        return Line("max_batch_size", declared, str(model.max_batch_size or "") if line else "", line)
+        return ReportLine("max_batch_size", declared, str(model.max_batch_size or "") if line else "", line)
     found = "has a batch dimension" if model.max_batch_size else "has no batch dimension"
-    return Line("max_batch_size", declared, found, line, not config.max_batch_size or model.max_batch_size > 0)
+    return ReportLine("max_batch_size", declared, found, line, not config.max_batch_size or model.max_batch_size > 0)
 
 
-def _tensor_line(what: str, declared: _Face | None, found: _Face | None, line: int) -> Line:
+def _tensor_line(what: str, declared: _Face | None, found: _Face | None, line: int) -> ReportLine:
     agrees = declared is None or (found is not None and declared.fits(found))
-    return Line(what, str(declared or ""), str(found or "(not in the model)"), line, agrees)
+    return ReportLine(what, str(declared or ""), str(found or "(not in the model)"), line, agrees)
 
 
-def _spec(found: Found, config: pb.ModelConfig, version: int) -> ModelSpec:
+def _spec(found: FoundModel, config: pb.ModelConfig, version: int) -> ModelSpec:
     return ModelSpec(found.name, version, found.directory, found.directory / str(version), model_config_to_json(config))
 
 
-def _config_text(found: Found) -> str:
+def _config_text(found: FoundModel) -> str:
     try:
         return (found.directory / CONFIG_FILE).read_text(errors="replace")
     except OSError:
@@ -333,7 +333,7 @@ def _line_of(text: str, pattern: str) -> int:
     return next((number for number, line in enumerate(text.splitlines(), 1) if re.search(pattern, line)), 0)
 
 
-def report(verdict: Verdict) -> str:
+def report(verdict: ModelVerdict) -> str:
     """The verdict for a person."""
     head = "ok" if verdict.good else "FAILED"
     rows = [f"{head:<7} {verdict.name}  versions {verdict.versions or '-'}"]
@@ -357,7 +357,7 @@ def report(verdict: Verdict) -> str:
     return "\n".join(rows)
 
 
-def _answer(asked: Asked) -> list[str]:
+def _answer(asked: SentRequest) -> list[str]:
     head = f"version {asked.version}, asked with {asked.request}:"
     if asked.problems:
         return [head, *(f"  {text}" for problem in asked.problems for text in problem.splitlines())]

@@ -21,7 +21,7 @@ from edge_serve.models.versions.served import Served
 
 
 @dataclass(slots=True)
-class Trial:
+class GoldenTrial:
     """The golden test of one version.
 
     Attributes:
@@ -42,7 +42,7 @@ class Trial:
     problems: list[str] = field(default_factory=list)
 
 
-async def try_all(name: str, registry: Registry, seconds: float) -> list[Trial]:
+async def try_all(name: str, registry: Registry, seconds: float) -> list[GoldenTrial]:
     """Run the golden test of each loaded version of a model.
 
     Args:
@@ -50,14 +50,14 @@ async def try_all(name: str, registry: Registry, seconds: float) -> list[Trial]:
     """
     trials = []
     for served in [one for one in registry.served() if one.identity == name and one.golden is not None]:
-        trial = Trial(int(served.version))
+        trial = GoldenTrial(int(served.version))
         await _try(served, registry, seconds, trial)
         trial.ok = not trial.problems
         trials.append(trial)
     return trials
 
 
-async def _try(served: Served, registry: Registry, seconds: float, trial: Trial) -> None:
+async def _try(served: Served, registry: Registry, seconds: float, trial: GoldenTrial) -> None:
     test = served.golden
     assert test is not None, "only models with a golden test are tried"
     needed = with_members(served, registry)
@@ -84,7 +84,7 @@ async def _try(served: Served, registry: Registry, seconds: float, trial: Trial)
         trial.over_budget = bool(trial.problems)
 
 
-async def _measure(served: Served, test: GoldenTest, seconds: float, trial: Trial) -> None:
+async def _measure(served: Served, test: GoldenTest, seconds: float, trial: GoldenTrial) -> None:
     """Send the samples again, in turn, and note the latency. An answer that differs now is a problem, too."""
     latencies = []
     for sample in _rounds(test):
@@ -108,7 +108,7 @@ def p95(latencies: Sequence[float]) -> float:
     return statistics.quantiles(latencies, n=20, method="inclusive")[-1] if len(latencies) > 1 else latencies[0]
 
 
-def _over_budget(budget: GoldenBudget, trial: Trial) -> list[str]:
+def _over_budget(budget: GoldenBudget, trial: GoldenTrial) -> list[str]:
     problems = []
     advice = "make the model cheaper, or raise the budget in golden.json"
     if budget.p95_ms is not None and trial.p95_ms is not None and trial.p95_ms > budget.p95_ms:
@@ -123,7 +123,7 @@ def _over_budget(budget: GoldenBudget, trial: Trial) -> list[str]:
     return problems
 
 
-def report(trial: Trial) -> list[str]:
+def report(trial: GoldenTrial) -> list[str]:
     """Return the lines for a person."""
     head = f"version {trial.version}, golden test:"
     if trial.problems:

@@ -23,7 +23,7 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
 from edge_serve.messages.log_fields import OUTPUT
 from edge_serve.messages.signature import Signature
-from edge_serve.messages.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.load.dependencies import members_of
 from edge_serve.models.load.warmup import make_requests, zeros
@@ -40,7 +40,7 @@ _ZEROS = "zeros"
 
 
 @dataclass(slots=True)
-class Asked:
+class SentRequest:
     """One version that was asked.
 
     Attributes:
@@ -58,13 +58,13 @@ class Asked:
     problems: list[str] = field(default_factory=list)
 
 
-async def ask_all(name: str, registry: Registry, seconds: float) -> list[Asked]:
+async def ask_all(name: str, registry: Registry, seconds: float) -> list[SentRequest]:
     """Ask every loaded version of a model."""
     return [await _ask(one, registry, seconds) for one in registry.served() if one.identity == name]
 
 
-async def _ask(served: Served, registry: Registry, seconds: float) -> Asked:
-    asked = Asked(int(served.version))
+async def _ask(served: Served, registry: Registry, seconds: float) -> SentRequest:
+    asked = SentRequest(int(served.version))
     samples = served.config.model_warmup
     if samples:
         asked.request = f"model_warmup sample '{samples[0].name}'"
@@ -96,7 +96,7 @@ async def _ask(served: Served, registry: Registry, seconds: float) -> Asked:
     return asked
 
 
-def _hint(served: Served, asked: Asked) -> str:
+def _hint(served: Served, asked: SentRequest) -> str:
     """Return the advice for an error that may be the fault of the request."""
     if asked.request != _ZEROS:
         return f"it was asked with {asked.request}"
@@ -142,13 +142,13 @@ async def _until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _samples(served: Served, registry: Registry) -> dict[str, tuple[str, Tensor]]:
+def _samples(served: Served, registry: Registry) -> dict[str, tuple[str, InferTensor]]:
     """Return the inputs in the first warm-up sample of a model, or of the members that take an ensemble's inputs.
 
     Returns:
         Input -> the model that has the sample, and the tensor.
     """
-    found: dict[str, tuple[str, Tensor]] = {}
+    found: dict[str, tuple[str, InferTensor]] = {}
     if served.config.model_warmup:
         requests = make_requests(
             served.config, served.config.model_warmup[0], served.directory, np.random.default_rng(0)
@@ -225,7 +225,7 @@ def _heard(served: Served) -> Iterator[list[str]]:
 class _Conversation:
     """One request and its responses."""
 
-    def __init__(self, served: Served, request: InferRequest, asked: Asked) -> None:
+    def __init__(self, served: Served, request: InferRequest, asked: SentRequest) -> None:
         self._served = served
         self._request = request
         self._asked = asked
@@ -268,7 +268,7 @@ class _Conversation:
             asked.problems += differences(response.outputs, self._served.signature, self._rows)
 
 
-def differences(outputs: Sequence[Tensor], signature: Signature, rows: int) -> list[str]:
+def differences(outputs: Sequence[InferTensor], signature: Signature, rows: int) -> list[str]:
     """Return how the outputs of a response differ from the configuration.
 
     A model with optional inputs may give those outputs only that follow from the inputs it got.
@@ -297,9 +297,9 @@ def _fits(shape: Sequence[int], expected: Sequence[int]) -> bool:
     return len(shape) == len(expected) and all(b in (a, -1) for a, b in zip(shape, expected, strict=True))
 
 
-def _face(tensor: Tensor) -> str:
+def _face(tensor: InferTensor) -> str:
     return f"{tensor.datatype.config_name} {list(tensor.shape)}"
 
 
-def _shown(tensor: Tensor) -> str:
+def _shown(tensor: InferTensor) -> str:
     return f"{tensor.name} {_face(tensor)}"

@@ -16,14 +16,14 @@ from edge_serve.errors import Internal
 from edge_serve.golden.reader import DIRECTORY, GoldenBudget, GoldenSample
 from edge_serve.golden.writer import Recording, write_golden
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse
-from edge_serve.messages.tensors import Tensor
+from edge_serve.messages.tensors import InferTensor
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.load.golden import read_limited, request_of
-from edge_serve.models.repository.repository import Found
+from edge_serve.models.repository.repository import FoundModel
 from edge_serve.models.versions.served import Served
 
 
-async def record(found: Found, registry: Registry, seconds: float) -> str:
+async def record(found: FoundModel, registry: Registry, seconds: float) -> str:
     """Record the answers of the highest version; what was done.
 
     Raises:
@@ -58,7 +58,7 @@ async def _recorded(
     """
     inputs = [replace(tensor) for tensor in request.inputs]  # shapes are changed on the way
     parameters = dict(before.parameters) if before is not None else _parameters(request)
-    responses: list[list[Tensor]] = []
+    responses: list[list[InferTensor]] = []
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_response(response: InferResponse) -> None:

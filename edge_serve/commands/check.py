@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
         parser.error("--record-golden writes into the directories of models: name each with --model NAME")
     if options.as_user:
         return _run_as(options.as_user, options, parser)
-    wanted = check.Options(
+    wanted = check.CheckOptions(
         not options.disable_auto_complete_config,
         tuple(dict.fromkeys(options.model)),
         options.infer_timeout if options.infer else 0.0,
@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
         return BAD
 
 
-async def _check(roots: Sequence[Path], wanted: check.Options, *, as_json: bool) -> int:
+async def _check(roots: Sequence[Path], wanted: check.CheckOptions, *, as_json: bool) -> int:
     verdicts = []
     async for verdict in check.check_repository(roots, wanted):
         verdicts.append(verdict)
@@ -68,7 +68,7 @@ async def _check(roots: Sequence[Path], wanted: check.Options, *, as_json: bool)
     return GOOD if good == len(verdicts) else BAD
 
 
-def _document(roots: Sequence[Path], verdicts: Sequence[check.Verdict], error: str = "") -> dict[str, Any]:
+def _document(roots: Sequence[Path], verdicts: Sequence[check.ModelVerdict], error: str = "") -> dict[str, Any]:
     """Return the JSON document (docs/commands.md)."""
     return {
         "schema": SCHEMA,
@@ -137,8 +137,8 @@ def _parser() -> OptionParser:
         help=f"seconds that a model may take to answer ({_INFER_SECONDS:g})",
     )  # fmt: skip
     parser.add_argument(
-        "--load-timeout", metavar="S", type=seconds(0.1, 86_400.0), default=check.Options().load_seconds,
-        help=f"seconds that a model may take to load ({check.Options().load_seconds:g})",
+        "--load-timeout", metavar="S", type=seconds(0.1, 86_400.0), default=check.CheckOptions().load_seconds,
+        help=f"seconds that a model may take to load ({check.CheckOptions().load_seconds:g})",
     )  # fmt: skip
     parser.add_argument(
         "--record-golden", action="store_true",

@@ -25,7 +25,7 @@ OLDEST_DRIVER = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class GpuMachine:
     """What the machine is, as far as the GPU is concerned.
 
     Attributes:
@@ -40,19 +40,19 @@ class Machine:
     gpu: bool = False
 
 
-def find_machine(root: Path = Path("/")) -> Machine:
+def find_machine(root: Path = Path("/")) -> GpuMachine:
     """Return what the machine is."""
     kernel = read(root / "proc/version")
     tegra = read(root / "etc/nv_tegra_release")
     driver = driver_version(read(root / "proc/driver/nvidia/version"))
     if tegra or (root / "dev/nvhost-gpu").exists():
-        return Machine("jetson", _jetson(root, tegra), driver, gpu=True)
+        return GpuMachine("jetson", _jetson(root, tegra), driver, gpu=True)
     if "microsoft" in kernel.lower():
         generation = 2 if "WSL2" in kernel or (root / "dev/dxg").exists() else 1
-        return Machine(
+        return GpuMachine(
             "wsl", f"WSL {generation} (Windows)", driver, gpu=(root / "usr/lib/wsl/lib/libcuda.so.1").exists()
         )
-    return Machine("pc", "a PC or server", driver, gpu=bool(driver) or _has_card(root))
+    return GpuMachine("pc", "a PC or server", driver, gpu=bool(driver) or _has_card(root))
 
 
 def driver_version(text: str) -> str:
@@ -93,7 +93,7 @@ def examine_gpu(root: Path = Path("/")) -> Iterator[Finding]:
             )
 
 
-def _pc(machine: Machine) -> Finding:
+def _pc(machine: GpuMachine) -> Finding:
     if machine.driver:
         return Finding("gpu", f"NVIDIA driver {machine.driver}", True)
     if machine.gpu:
@@ -102,12 +102,12 @@ def _pc(machine: Machine) -> Finding:
     return Finding("gpu", "no NVIDIA GPU found; models run on the CPU")
 
 
-def _of_jetson(machine: Machine) -> Finding:
+def _of_jetson(machine: GpuMachine) -> Finding:
     driver = f", driver {machine.driver}" if machine.driver else ""
     return Finding("gpu", f"{machine.text}{driver}", True)
 
 
-def _wsl(machine: Machine) -> Finding:
+def _wsl(machine: GpuMachine) -> Finding:
     if machine.gpu:
         text = f"{machine.text}: the GPU is reached through the driver of Windows (/usr/lib/wsl/lib/libcuda.so.1)"
         return Finding("gpu", text, True)

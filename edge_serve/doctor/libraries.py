@@ -16,7 +16,7 @@ from pathlib import Path
 
 from edge_serve.doctor.elf import needed
 from edge_serve.doctor.finding import Finding
-from edge_serve.doctor.gpu import OLDEST_DRIVER, Machine, find_machine, read
+from edge_serve.doctor.gpu import OLDEST_DRIVER, GpuMachine, find_machine, read
 
 #: where libraries lie that no file of /etc/ld.so.conf.d names
 _DIRECTORIES = (
@@ -59,7 +59,7 @@ def examine_libraries(
     yield from _driver(wanted.get("CUDA", ()), machine)
 
 
-def _mismatch(library: Path | None, machine: Machine, root: Path) -> Iterator[Finding]:
+def _mismatch(library: Path | None, machine: GpuMachine, root: Path) -> Iterator[Finding]:
     """Find a driver that was upgraded under a kernel that still has the old one: no CUDA call works."""
     version = version_of(library, root) if library is not None else ""
     if machine.kind == "pc" and machine.driver and version.count(".") and version != machine.driver:
@@ -81,7 +81,7 @@ def wanted_libraries(packages: Sequence[Path]) -> dict[str, list[str]]:
     return wanted
 
 
-def _provider(provider: str, names: Iterable[str], places: Sequence[Path], machine: Machine) -> Finding:
+def _provider(provider: str, names: Iterable[str], places: Sequence[Path], machine: GpuMachine) -> Finding:
     missing = [name for name in names if find(name, places) is None]
     head = f"onnxruntime-gpu, provider {provider}"
     if not missing:
@@ -93,7 +93,7 @@ def _provider(provider: str, names: Iterable[str], places: Sequence[Path], machi
     )
 
 
-def _advice(missing: Sequence[str], machine: Machine) -> str:
+def _advice(missing: Sequence[str], machine: GpuMachine) -> str:
     if machine.kind == "jetson":
         return "apt-get install nvidia-jetpack, and NVIDIA's onnxruntime-gpu for this JetPack: PyPI has none for Jetson"
     if all(name.split(".")[0] in _PIP for name in missing):
@@ -101,7 +101,7 @@ def _advice(missing: Sequence[str], machine: Machine) -> str:
     return "pip install 'onnxruntime-gpu[cuda,cudnn]', or install CUDA and cuDNN of these versions from NVIDIA"
 
 
-def _driver(names: Iterable[str], machine: Machine) -> Iterator[Finding]:
+def _driver(names: Iterable[str], machine: GpuMachine) -> Iterator[Finding]:
     cuda = next((_major(name) for name in names if name.startswith("libcudart.")), 0)
     oldest = OLDEST_DRIVER.get(cuda)
     if oldest is None or not machine.driver or machine.kind == "jetson":

@@ -15,7 +15,7 @@ from edge_serve.config.settings.table import BadSetting
 from edge_serve.doctor.finding import Finding
 from edge_serve.errors import EdgeServeError
 from edge_serve.models.repository.repository import Repository
-from edge_serve.observe.status.client import Target, Unreachable, fetch, find_target
+from edge_serve.observe.status.client import StatusTarget, Unreachable, fetch, find_target
 from edge_serve.observe.status.probe import library_versions
 from edge_serve.supervision import safe_mode
 from edge_serve.supervision.command import DEFAULT_DIRECTORY
@@ -203,7 +203,7 @@ def ask_server(environ: Mapping[str, str], ports: Sequence[int]) -> tuple[dict[s
     """Return the status document of the running server, and what there is to say about asking it."""
     target = find_target(environ)
     if not target.socket and ports:
-        target = Target(url=f"http://127.0.0.1:{ports[0]}")
+        target = StatusTarget(url=f"http://127.0.0.1:{ports[0]}")
     try:
         return (document := fetch(target, _ASK_SECONDS)), _running(document)
     except Unreachable as error:

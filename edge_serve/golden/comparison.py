@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_serve.errors import InvalidArgument
-from edge_serve.messages.tensors import Array, DataType, Shape, Tensor, element_count, split_bytes
+from edge_serve.messages.tensors import Array, DataType, InferTensor, Shape, element_count, split_bytes
 
 #: values that are compared at once
 _PIECE = 1 << 18
@@ -46,7 +46,7 @@ class OutputFigures:
     problem: str = ""
 
 
-def compare(found: Tensor | None, expected: Tensor, rtol: float, atol: float) -> OutputFigures:
+def compare(found: InferTensor | None, expected: InferTensor, rtol: float, atol: float) -> OutputFigures:
     """Compare an output that a model has returned; None = it has returned none of this name."""
     name = expected.name
     face = f"{expected.datatype.name} {list(expected.shape)}"
@@ -83,7 +83,7 @@ def _text(value: bytes) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _compare_numbers(found: Tensor, expected: Tensor, rtol: float, atol: float) -> OutputFigures:
+def _compare_numbers(found: InferTensor, expected: InferTensor, rtol: float, atol: float) -> OutputFigures:
     """Compare piece by piece, and remember the largest difference among the values that differ too much."""
     datatype = expected.datatype
     is_float = datatype in _FLOATS
@@ -122,7 +122,7 @@ def _compare_numbers(found: Tensor, expected: Tensor, rtol: float, atol: float) 
     )
 
 
-def _flat(tensor: Tensor) -> Array:
+def _flat(tensor: InferTensor) -> Array:
     flat: Array = tensor.array().reshape(-1)
     return flat
 

@@ -20,7 +20,15 @@ from typing import Any, NoReturn, TypeVar
 
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.tensors import BY_NAME, Buffer, DataType, Shape, Tensor, count_bytes_elements, element_count
+from edge_serve.messages.tensors import (
+    BY_NAME,
+    Buffer,
+    DataType,
+    InferTensor,
+    Shape,
+    count_bytes_elements,
+    element_count,
+)
 from edge_serve.protocol.v2.infer_header import MAX_RANK, read_own
 
 T = TypeVar("T")
@@ -59,7 +67,7 @@ class GoldenTensor:
     rtol: float = DEFAULT_RTOL
     atol: float = DEFAULT_ATOL
 
-    def read(self) -> Tensor:
+    def read(self) -> InferTensor:
         """Return the tensor.
 
         Raises:
@@ -72,7 +80,7 @@ class GoldenTensor:
             found, expected, unit = len(data), element_count(self.shape) * self.datatype.size, "bytes"
         if found != expected:
             raise _wrong_size(self, found, unit, expected)
-        return Tensor(self.name, self.datatype, self.shape, data)
+        return InferTensor(self.name, self.datatype, self.shape, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +360,7 @@ def _read_regular(path: Path, most: int) -> Buffer:
     return _or_refused(path, opened)
 
 
-def discard(tensors: Iterable[Tensor]) -> None:
+def discard(tensors: Iterable[InferTensor]) -> None:
     """Return the memory of tensors that nobody uses any more, in steps: the interpreter's lock is held in each."""
     for tensor in tensors:
         own = tensor.data.obj if isinstance(tensor.data, memoryview) else None

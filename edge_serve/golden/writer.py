@@ -21,7 +21,7 @@ from edge_serve.golden.reader import (
     GoldenBudget,
     GoldenSample,
 )
-from edge_serve.messages.tensors import Buffer, Tensor
+from edge_serve.messages.tensors import Buffer, InferTensor
 
 _NEW, _OLD = f".{DIRECTORY}.new", f".{DIRECTORY}.old"
 
@@ -36,8 +36,8 @@ class Recording:
 
     name: str
     parameters: dict[str, Any]
-    inputs: Sequence[Tensor]
-    responses: Sequence[Sequence[Tensor]]
+    inputs: Sequence[InferTensor]
+    responses: Sequence[Sequence[InferTensor]]
     streams: bool = False
     before: GoldenSample | None = None
 
@@ -48,7 +48,7 @@ class _Written:
 
     files: dict[str, Buffer] = field(default_factory=dict)
 
-    def entry(self, tensor: Tensor, file: str) -> dict[str, Any]:
+    def entry(self, tensor: InferTensor, file: str) -> dict[str, Any]:
         """Add a file; its entry in the document."""
         self.files[file] = tensor.data
         return {"name": tensor.name, "datatype": tensor.datatype.name, "shape": list(tensor.shape), "file": file}

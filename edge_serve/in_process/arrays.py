@@ -10,14 +10,14 @@ import numpy as np
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferResponse
 from edge_serve.messages.signature import TensorSpec
-from edge_serve.messages.tensors import Array, DataType, Tensor, from_array, from_numpy_type
+from edge_serve.messages.tensors import Array, DataType, InferTensor, from_array, from_numpy_type
 
 #: arrays, or what NumPy makes arrays of
 Inputs = Mapping[str, Any]
 Outputs = dict[str, Array]
 
 
-def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> Tensor:
+def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> InferTensor:
     """An input as a tensor: an array keeps its type, anything else gets the model's.
 
     Raises:
@@ -38,7 +38,7 @@ def tensor_of(name: str, value: Any, spec: TensorSpec | None) -> Tensor:
         ) from error
     if found is None:
         raise InvalidArgument(f"input '{name}' has NumPy type {array.dtype}, which models have no type for")
-    return Tensor(name, found, array.shape, data)
+    return InferTensor(name, found, array.shape, data)
 
 
 def outputs_of(response: InferResponse) -> Outputs:
@@ -55,7 +55,7 @@ def outputs_of(response: InferResponse) -> Outputs:
         release(response)
 
 
-def _copy(tensor: Tensor) -> Array:
+def _copy(tensor: InferTensor) -> Array:
     array = tensor.array()
     if tensor.datatype is DataType.BYTES:
         flat = np.empty(array.size, dtype=object)

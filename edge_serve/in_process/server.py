@@ -50,7 +50,7 @@ class Server:
             EdgeServeError: a model did not load (not with `exit_on_error=False`), or a repository cannot be read.
             OSError: a door cannot be opened.
         """
-        running = server.Server(self._config)
+        running = server.ServerProcess(self._config)
         try:
             failures = await running.start()
             if failures and self._config.exit_on_error:

@@ -72,7 +72,7 @@ class AsyncSession:
         addresses: of the open doors: `addresses["HTTP"][0]` is `127.0.0.1:8000`.
     """
 
-    def __init__(self, running: server.Server) -> None:
+    def __init__(self, running: server.ServerProcess) -> None:
         self._server = running
         self._service = running.service
         self.addresses = running.addresses
@@ -202,7 +202,7 @@ def _check_number(name: str, value: Any) -> None:
         raise InvalidArgument(f"{name}: found {value!r}, expected a whole number from 0 to {UINT64_MAX}")
 
 
-async def end(running: server.Server) -> None:
+async def end(running: server.ServerProcess) -> None:
     """Stop a server, whether or not it has started."""
     try:
         await running.stop()

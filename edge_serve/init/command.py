@@ -13,7 +13,7 @@ from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.layout import is_model
 from edge_serve.errors import EdgeServeError
 from edge_serve.init import ensemble, onnx_file, python_model
-from edge_serve.init.directory import Place, new_directory
+from edge_serve.init.directory import ModelPlace, new_directory
 from edge_serve.init.example import curl
 from edge_serve.models.repository.repository import Repository
 
@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _next_steps(place: Place, config: pb.ModelConfig) -> str:
+def _next_steps(place: ModelPlace, config: pb.ModelConfig) -> str:
     directory = place.repository / place.name
     files = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
     repository, name = shlex.quote(str(place.repository)), shlex.quote(place.name)

@@ -20,7 +20,7 @@ _DIRECTORY_MODE = 0o777
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModelPlace:
     """Where a new model goes.
 
     Attributes:
@@ -44,7 +44,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def new_directory(repository: Path, name: str) -> Iterator[Place]:
+def new_directory(repository: Path, name: str) -> Iterator[ModelPlace]:
     """Yield the place of a new model. When the block ends without an error the model is there, else nothing is.
 
     Raises:
@@ -62,7 +62,7 @@ def new_directory(repository: Path, name: str) -> Iterator[Place]:
     try:
         os.chmod(staged, _DIRECTORY_MODE & ~_umask())
         (staged / VERSION).mkdir()
-        yield Place(repository, name, staged)
+        yield ModelPlace(repository, name, staged)
         os.rename(staged, final)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)

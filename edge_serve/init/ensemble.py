@@ -14,7 +14,7 @@ from edge_serve.config.model.json_form import model_config_from_json, model_conf
 from edge_serve.config.stages import load_model_config
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.init.config_text import ensemble_text
-from edge_serve.init.directory import VERSION, Place
+from edge_serve.init.directory import VERSION, ModelPlace
 from edge_serve.models.repository.repository import Repository, versions
 from edge_serve.workers.front.pool import Workers
 
@@ -25,7 +25,7 @@ _WHY = "An ensemble has no files of its own, but needs a version directory; git 
 _Tensor = pb.ModelInput | pb.ModelOutput
 
 
-def make(place: Place, members: Sequence[str]) -> pb.ModelConfig:
+def make(place: ModelPlace, members: Sequence[str]) -> pb.ModelConfig:
     """Write the ensemble. Return its configuration.
 
     Raises:

@@ -14,7 +14,7 @@ from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.json_form import model_config_from_json, model_config_to_json
 from edge_serve.errors import EdgeServeError, InvalidArgument
 from edge_serve.init.config_text import config_text
-from edge_serve.init.directory import Place
+from edge_serve.init.directory import ModelPlace
 from edge_serve.workers.front.pool import Workers
 
 BACKEND = "onnxruntime"
@@ -25,7 +25,7 @@ _BATCH = 8
 _LOCATION = re.compile(rb"\x0a\x08location\x12([\x01-\x7f])")
 
 
-def make(place: Place, file: Path) -> pb.ModelConfig:
+def make(place: ModelPlace, file: Path) -> pb.ModelConfig:
     """Write the model. Return its configuration.
 
     Raises:
@@ -63,7 +63,7 @@ def _weights(file: Path) -> list[str]:
     return sorted(os.fsdecode(name) for name in found)
 
 
-def _copy_weights(file: Path, name: str, place: Place) -> None:
+def _copy_weights(file: Path, name: str, place: ModelPlace) -> None:
     source, target = file.parent / name, place.version / name
     if not target.resolve().is_relative_to(place.version.resolve()):
         raise InvalidArgument(f"--onnx '{file}' keeps weights in '{name}', expected a path below the file's directory")
@@ -73,7 +73,7 @@ def _copy_weights(file: Path, name: str, place: Place) -> None:
     shutil.copyfile(source, target)
 
 
-def _described(place: Place, file: Path) -> pb.ModelConfig:
+def _described(place: ModelPlace, file: Path) -> pb.ModelConfig:
     bare = pb.ModelConfig(name=place.name, backend=BACKEND, platform="onnxruntime_onnx", default_model_filename=_FILE)
 
     async def ask() -> pb.ModelConfig:

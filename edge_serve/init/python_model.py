@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.init.config_text import config_text
-from edge_serve.init.directory import VERSION, Place
+from edge_serve.init.directory import VERSION, ModelPlace
 
 _MODEL = '''"""Python model, written by `edge-serve init`: replace the line in `execute` that computes.
 
@@ -37,7 +37,7 @@ class TritonPythonModel:
 '''
 
 
-def make(place: Place) -> pb.ModelConfig:
+def make(place: ModelPlace) -> pb.ModelConfig:
     """Write the model. Return its configuration."""
     config = pb.ModelConfig(name=place.name, backend="python", max_batch_size=8)
     config.input.add(name="INPUT", data_type=pb.TYPE_FP32, dims=[-1])

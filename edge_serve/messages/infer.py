@@ -10,7 +10,7 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes
-from edge_serve.messages.tensors import Buffer, Tensor
+from edge_serve.messages.tensors import Buffer, InferTensor
 
 Parameter = str | int | bool | float
 
@@ -95,7 +95,7 @@ class InferRequest:
     model_name: str
     model_version: str = ""
     id: str = ""
-    inputs: list[Tensor] = field(default_factory=list)
+    inputs: list[InferTensor] = field(default_factory=list)
     outputs: list[RequestedOutput] = field(default_factory=list)
     parameters: dict[str, Parameter] = field(default_factory=dict)
     correlation_id: int | str = 0
@@ -128,7 +128,7 @@ class InferResponse:
     model_name: str
     model_version: str
     id: str = ""
-    outputs: list[Tensor] = field(default_factory=list)
+    outputs: list[InferTensor] = field(default_factory=list)
     parameters: dict[str, Parameter] = field(default_factory=dict)
     error: EdgeServeError | None = None
     final: bool = True

@@ -22,7 +22,7 @@ OUTPUT = "output"
 CHATTER = frozenset(("edge_serve.model", "edge_serve.workers.front.output"))
 
 
-def about(model: str, version: str | int = "", request_id: str = "") -> dict[str, str]:
+def model_fields(model: str, version: str | int = "", request_id: str = "") -> dict[str, str]:
     """For `extra` of a log call; what is not known is left out."""
     values = (model, str(version), request_id)
     return {name: value for name, value in zip(FIELDS, values, strict=True) if value}

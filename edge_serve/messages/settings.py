@@ -26,7 +26,7 @@ class LogSettings:
     format: str = "default"
 
 
-class LogControl(Protocol):
+class ServerLog(Protocol):
     """The server's log."""
 
     def settings(self) -> LogSettings: ...

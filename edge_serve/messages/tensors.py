@@ -78,7 +78,7 @@ def from_numpy_type(dtype: np.dtype[Any]) -> DataType | None:
 
 
 @dataclass(slots=True)
-class Tensor:
+class InferTensor:
     """One tensor of a request or a response; `data` is a view wherever that is possible.
 
     Attributes:
@@ -103,7 +103,7 @@ class Tensor:
 
 
 @dataclass(slots=True)
-class Handle(Tensor):
+class Handle(InferTensor):
     """A tensor in the arena of another model than the one that it is for; its lease is held by whoever passes it on.
 
     Attributes:
@@ -114,20 +114,20 @@ class Handle(Tensor):
     place: int = -1
 
     @classmethod
-    def of(cls, tensor: Tensor, arena: object) -> Tensor:
+    def of(cls, tensor: InferTensor, arena: object) -> InferTensor:
         """`tensor`, whose `offset` is in `arena`; itself when it lies in no arena."""
         if tensor.offset < 0:
             return tensor
         return cls(tensor.name, tensor.datatype, tensor.shape, tensor.data, -1, arena, tensor.offset)
 
     @classmethod
-    def renamed(cls, tensor: Tensor, name: str, shape: Shape) -> Tensor:
+    def renamed(cls, tensor: InferTensor, name: str, shape: Shape) -> InferTensor:
         """The same bytes, in the same place when they lie in an arena."""
         if type(tensor) is cls:
             return cls(name, tensor.datatype, shape, tensor.data, -1, tensor.arena, tensor.place)
         if type(tensor) is Shared:
             return Shared(name, tensor.datatype, shape, tensor.data, -1, tensor.region, tensor.place)
-        return Tensor(name, tensor.datatype, shape, tensor.data)
+        return InferTensor(name, tensor.datatype, shape, tensor.data)
 
 
 class Unseen:
@@ -146,7 +146,7 @@ class Unseen:
 
     @classmethod
     def buffer(cls, size: int) -> Buffer:
-        """For `Tensor.data`, where most code asks for the length alone: no type there should have to name this."""
+        """For `InferTensor.data`, where most code asks for the length alone: no type there should have to name this."""
         return cast(Buffer, cls(size))
 
 
@@ -156,7 +156,7 @@ def is_unseen(data: object) -> bool:
 
 
 @dataclass(slots=True)
-class Shared(Tensor):
+class Shared(InferTensor):
     """An input in a shared memory region of a client; `data` is `Unseen` in the front end.
 
     Attributes:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.statistics import ComputeTimes
-from edge_serve.messages.tensors import DataType, Shape, Tensor, is_unseen, to_array
+from edge_serve.messages.tensors import DataType, InferTensor, Shape, is_unseen, to_array
 
 #: name and time
 Timestamp = tuple[str, int]
@@ -167,7 +167,7 @@ class Trace(ComputeTimes):
             self.mark("REQUEST_END", self._recorder.now_ns())
             self.leave()
 
-    def keep(self, activity: str, tensors: Sequence[Tensor]) -> None:
+    def keep(self, activity: str, tensors: Sequence[InferTensor]) -> None:
         """Tensors as they are now: TENSOR_QUEUE_INPUT or TENSOR_BACKEND_OUTPUT."""
         if self.tensors is None or self.root.closed:
             return

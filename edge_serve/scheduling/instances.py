@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 
-class State(Enum):
+class InstanceState(Enum):
     """What an instance is doing; a PASSIVE one (`instance_group.passive`) never gets work, and a RETIRING one that is
     busy gets none after that."""
 
@@ -33,23 +33,23 @@ class Instances:
     __slots__ = ("_state", "busy", "idle")
 
     def __init__(self, count: int, passive: Collection[int] = ()) -> None:
-        self._state = {n: State.PASSIVE if n in passive else State.IDLE for n in range(count)}
-        self.idle = [n for n in reversed(range(count)) if self._state[n] is State.IDLE]
+        self._state = {n: InstanceState.PASSIVE if n in passive else InstanceState.IDLE for n in range(count)}
+        self.idle = [n for n in reversed(range(count)) if self._state[n] is InstanceState.IDLE]
         self.busy = 0
 
     def add(self, number: int, *, passive: bool = False) -> None:
         """Add an instance that is idle. No other had its number before."""
-        self._state[number] = State.PASSIVE if passive else State.IDLE
+        self._state[number] = InstanceState.PASSIVE if passive else InstanceState.IDLE
         if not passive:
             self.idle.insert(0, number)
 
     def retire(self, number: int) -> None:
         """Remove an instance; one that is busy gets no more work, and is removed when it is done or lost."""
         state = self._state.get(number)
-        if state is State.BUSY:
-            self._state[number] = State.RETIRING
-        elif state is not None and state is not State.RETIRING:
-            if state is State.IDLE:
+        if state is InstanceState.BUSY:
+            self._state[number] = InstanceState.RETIRING
+        elif state is not None and state is not InstanceState.RETIRING:
+            if state is InstanceState.IDLE:
                 self.idle.remove(number)
             del self._state[number]
 
@@ -64,7 +64,7 @@ class Instances:
             IndexError: none is idle.
         """
         number = self.idle.pop()
-        self._state[number] = State.BUSY
+        self._state[number] = InstanceState.BUSY
         self.busy += 1
         return number
 
@@ -75,37 +75,37 @@ class Instances:
             ValueError: it is not idle.
         """
         self.idle.remove(number)
-        self._state[number] = State.BUSY
+        self._state[number] = InstanceState.BUSY
         self.busy += 1
 
     def done(self, number: int) -> None:
         """It finished; no effect on an instance that was lost meanwhile."""
         state = self._state.get(number)
-        if state is State.BUSY:
-            self._state[number] = State.IDLE
+        if state is InstanceState.BUSY:
+            self._state[number] = InstanceState.IDLE
             self.idle.append(number)
             self.busy -= 1
-        elif state is State.RETIRING:
+        elif state is InstanceState.RETIRING:
             del self._state[number]
             self.busy -= 1
 
     def lost(self, number: int) -> None:
         """Its worker died, whatever it was doing."""
         state = self._state.get(number)
-        if state is State.RETIRING:
+        if state is InstanceState.RETIRING:
             self.done(number)
             return
-        if state is State.IDLE:
+        if state is InstanceState.IDLE:
             self.idle.remove(number)
-        elif state is State.BUSY:
+        elif state is InstanceState.BUSY:
             self.busy -= 1
-        if state is not State.PASSIVE and state is not None:
-            self._state[number] = State.LOST
+        if state is not InstanceState.PASSIVE and state is not None:
+            self._state[number] = InstanceState.LOST
 
     def back(self, number: int) -> None:
         """It is there and idle; queued behind the warm ones."""
-        if self._state.get(number) is State.LOST:
-            self._state[number] = State.IDLE
+        if self._state.get(number) is InstanceState.LOST:
+            self._state[number] = InstanceState.IDLE
             self.idle.insert(0, number)
 
     def count(self) -> int:
@@ -114,11 +114,11 @@ class Instances:
 
     def passive(self) -> list[int]:
         """Numbers of those that never get work."""
-        return [n for n, state in self._state.items() if state is State.PASSIVE]
+        return [n for n, state in self._state.items() if state is InstanceState.PASSIVE]
 
     def _check(self) -> None:
-        assert self.busy == sum(state in (State.BUSY, State.RETIRING) for state in self._state.values())
-        assert sorted(self.idle) == sorted(n for n, state in self._state.items() if state is State.IDLE)
+        assert self.busy == sum(state in (InstanceState.BUSY, InstanceState.RETIRING) for state in self._state.values())
+        assert sorted(self.idle) == sorted(n for n, state in self._state.items() if state is InstanceState.IDLE)
 
 
 class RankedInstances(Instances):

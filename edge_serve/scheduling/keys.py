@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature
-from edge_serve.messages.tensors import Tensor, is_unseen
+from edge_serve.messages.tensors import InferTensor, is_unseen
 
 ShapeKey = Callable[[InferRequest], Hashable]
 
@@ -21,7 +21,7 @@ def shape_key_for(signature: Signature) -> ShapeKey:
     if signature.max_batch_size <= 1:
         return _none
     specs = signature.inputs.values()
-    parts: dict[str, Callable[[Tensor], Hashable]] = {}
+    parts: dict[str, Callable[[InferTensor], Hashable]] = {}
     for spec in specs:
         if spec.is_shape_tensor:
             parts[spec.name] = _values
@@ -42,15 +42,15 @@ def _none(request: InferRequest) -> Hashable:
     return None
 
 
-def _given(tensor: Tensor) -> Hashable:
+def _given(tensor: InferTensor) -> Hashable:
     return None
 
 
-def _item_shape(tensor: Tensor) -> Hashable:
+def _item_shape(tensor: InferTensor) -> Hashable:
     return tensor.shape[1:]
 
 
-def _values(tensor: Tensor) -> Hashable:
+def _values(tensor: InferTensor) -> Hashable:
     if is_unseen(tensor.data):  # whose values nobody here knows: it shares no batch
         return tensor.shape[1:], object()
     return tensor.shape[1:], bytes(tensor.data)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edge_serve.commands.options import OptionParser
-from edge_serve.observe.status.client import ABSENT, DEFAULT_SOCKET, Target, Unreachable, leave_safe_mode
+from edge_serve.observe.status.client import ABSENT, DEFAULT_SOCKET, StatusTarget, Unreachable, leave_safe_mode
 from edge_serve.supervision import safe_mode as record_file
 from edge_serve.supervision.crash_loop import Record
 
@@ -72,7 +72,7 @@ def report(record: Record) -> str:
 def _leave(directory: Path, socket: str) -> int:
     if socket:
         try:
-            _say_left(leave_safe_mode(Target(socket)), running=True)
+            _say_left(leave_safe_mode(StatusTarget(socket)), running=True)
             return 0
         except Unreachable as error:
             if error.status != ABSENT:

@@ -28,7 +28,7 @@ STABLE_SECONDS = 120.0
 RETRY_FIRST, RETRY_LATER, RETRY_BESIDE_OTHERS = 600.0, 3600.0, 86400.0
 
 
-class Phase(Enum):
+class StartPhase(Enum):
     """What the process last said of itself."""
 
     ALIVE = "alive"
@@ -61,7 +61,7 @@ class Record:
     """
 
     boot: str = ""
-    phase: Phase = Phase.ENDED
+    phase: StartPhase = StartPhase.ENDED
     now: Suspects = Suspects()
     deaths: tuple[Suspects, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -82,23 +82,23 @@ def next_record(
         print_of: a fingerprint of a model's directory; "" = there is none.
         models: those that are there.
     """
-    died = last.phase is not Phase.ENDED
+    died = last.phase is not StartPhase.ENDED
     same_boot = last.boot == boot
     left_out = {name: seen for name, seen in last.left_out.items() if print_of(name) == seen}
     reasons = {name: last.reasons.get(name, "") for name in left_out}
     tries = last.tries if same_boot else 0
     if last.trying and died:  # also when the machine went down: a model that does that must not do it at every boot
-        return Record(boot, Phase.ALIVE, Suspects(), (), left_out, reasons, True, False, tries, now_ns)
+        return Record(boot, StartPhase.ALIVE, Suspects(), (), left_out, reasons, True, False, tries, now_ns)
     deaths = (*last.deaths, last.now) if died and same_boot else ()
     if len(deaths) >= DEATHS:
         names, reason = (None, _NO_HELP) if last.helpless else _guilty(deaths[-DEATHS:], left_out)
         for name in names if names is not None else models:
             left_out.setdefault(name, print_of(name))
             reasons.setdefault(name, reason)
-        return Record(boot, Phase.ALIVE, Suspects(), (), left_out, reasons, True, False, tries, now_ns)
+        return Record(boot, StartPhase.ALIVE, Suspects(), (), left_out, reasons, True, False, tries, now_ns)
     helpless = last.helpless and bool(deaths)
     trying = bool(left_out) and (last.trying or not same_boot)
-    return Record(boot, Phase.ALIVE, Suspects(), deaths, left_out, reasons, helpless, trying, tries, last.since_ns)
+    return Record(boot, StartPhase.ALIVE, Suspects(), deaths, left_out, reasons, helpless, trying, tries, last.since_ns)
 
 
 def retry_ns(record: Record, others: bool) -> int | None:
@@ -168,7 +168,7 @@ def from_text(text: str) -> Record:
         left_out = {name: str(one["fingerprint"]) for name, one in value["left_out"].items()}
         reasons = {name: str(one["reason"]) for name, one in value["left_out"].items()}
         deaths = tuple(_suspects(death) for death in value["deaths"])
-        phase, now, helpless = Phase(value["phase"]), _suspects(value["now"]), value["helpless"] is True
+        phase, now, helpless = StartPhase(value["phase"]), _suspects(value["now"]), value["helpless"] is True
         # what older releases did not write is optional
         trying, tries, since_ns = value.get("trying") is True, int(value.get("tries", 0)), int(value.get("since_ns", 0))
         return Record(str(value["boot"]), phase, now, deaths, left_out, reasons, helpless, trying, tries, since_ns)

@@ -10,7 +10,7 @@ from edge_serve.aio.turns import gathered
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.extras.cached_runner import CachedRunner
 from edge_serve.models.run.driver import Driver
-from edge_serve.supervision.watchdog import WAKE_SECONDS, Facts
+from edge_serve.supervision.watchdog import WAKE_SECONDS, WatchdogFacts
 from edge_serve.workers.front.pool import Workers
 from edge_serve.workers.watch.stalls import Stalls
 
@@ -26,7 +26,7 @@ class FactReader:
         self._stalls: Stalls[str] = Stalls()
         self._woken: set[str] = set()
 
-    async def read(self, now_ns: int) -> Facts:
+    async def read(self, now_ns: int) -> WatchdogFacts:
         """To be called about once a second."""
         waiting = [one for one in await gathered(self._drivers()) if one[2] is not None]
         drivers = {name: driver for name, driver, _ in waiting}
@@ -39,7 +39,7 @@ class FactReader:
                 self._woken.add(name)
                 log.warning("requests of model %s wait although an instance is free: deciding once more", name)
                 drivers[name].wake()
-        return Facts(ages, self._workers.watch(now_ns))
+        return WatchdogFacts(ages, self._workers.watch(now_ns))
 
     def _drivers(self) -> Iterator[tuple[str, Driver, int | None]]:
         """Yield the drivers by their models, and what they say of a standstill."""

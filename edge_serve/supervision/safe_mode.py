@@ -21,8 +21,8 @@ from edge_serve.models.repository.repository import Repository
 from edge_serve.supervision.crash_loop import (
     DEATHS,
     STABLE_SECONDS,
-    Phase,
     Record,
+    StartPhase,
     Suspects,
     as_text,
     from_text,
@@ -100,7 +100,7 @@ class CrashWatch:
             busy: the models that have something to do.
             started: the models of the start are loaded, or failed to.
         """
-        if self._lock < 0 or self._record.phase is not Phase.ALIVE:
+        if self._lock < 0 or self._record.phase is not StartPhase.ALIVE:
             return
         if self._removed():
             log.info("%s was removed", self._path)
@@ -127,9 +127,9 @@ class CrashWatch:
     def leave(self) -> list[str]:
         """Leave safe mode: clear the record, load the models that were left out, and return their names. A process that
         is about to end loads nothing."""
-        if self._record.phase is not Phase.ALIVE:
+        if self._record.phase is not StartPhase.ALIVE:
             return []
-        self._record = Record(self._record.boot, Phase.ALIVE, self._record.now)
+        self._record = Record(self._record.boot, StartPhase.ALIVE, self._record.now)
         names = self._readmit()
         if names:
             log.info("safe mode is left: loading %s", ", ".join(names))
@@ -139,13 +139,13 @@ class CrashWatch:
 
     def fail(self, names: Sequence[str]) -> None:
         """The process ends because these models did not load."""
-        self._end(Phase.FAILED, Suspects(tuple(names)))
+        self._end(StartPhase.FAILED, Suspects(tuple(names)))
 
     def end(self) -> None:
         """The process ends because it is to."""
         if self._load is not None:
             self._load.cancel()
-        self._end(Phase.ENDED, Suspects())
+        self._end(StartPhase.ENDED, Suspects())
 
     # ---- inside -------------------------------------------------------------------------------------------------
 
@@ -182,8 +182,8 @@ class CrashWatch:
         if self._load is task:
             self._load = None
 
-    def _end(self, phase: Phase, suspects: Suspects) -> None:
-        if self._record.phase is not Phase.ALIVE:  # this process has not begun its record, or has ended it
+    def _end(self, phase: StartPhase, suspects: Suspects) -> None:
+        if self._record.phase is not StartPhase.ALIVE:  # this process has not begun its record, or has ended it
             return
         self._registry.incidents.on_change = lambda: None
         self._record = replace(self._record, phase=phase, now=suspects)
@@ -192,7 +192,7 @@ class CrashWatch:
     def _save(self) -> None:
         """Write what has changed: what is loading, and who is left out no more."""
         incidents = self._registry.incidents
-        if self._record.phase is Phase.ALIVE:
+        if self._record.phase is StartPhase.ALIVE:
             left_out = self._record.left_out
             if not self._record.trying:
                 left_out = {name: seen for name, seen in left_out.items() if name in incidents.left_out}

@@ -20,7 +20,7 @@ from edge_serve.aio.turns import gathered
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
 from edge_serve.golden.reader import GoldenTest
 from edge_serve.messages.infer import InferRequest, InferResponse
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.extras.cached_runner import CachedRunner
 from edge_serve.models.load.golden import converse, read_limited, request_of
 from edge_serve.models.load.warmup import make_requests, zeros
@@ -103,7 +103,9 @@ class SelfInference:
         try:
             await self._ask_if_idle(served, patient)
         except Exception:
-            log.exception("self-inference of model %s failed", served.name, extra=about(served.name, served.version))
+            log.exception(
+                "self-inference of model %s failed", served.name, extra=model_fields(served.name, served.version)
+            )
 
     async def _ask_if_idle(self, served: Served, patient: _Patient) -> None:
         busy = _answers(served) > patient.answered
@@ -157,7 +159,7 @@ class SelfInference:
             patient.proven = True
             if served.sick:
                 served.sick, served.sickness = False, ""
-                log.info("model %s answers again", served.name, extra=about(served.name, served.version))
+                log.info("model %s answers again", served.name, extra=model_fields(served.name, served.version))
         elif isinstance(error, (Unavailable, Cancelled)):  # refused by its queue, or just lost: that is seen elsewhere
             return
         elif not patient.proven:
@@ -169,18 +171,20 @@ class SelfInference:
             said, reason = (_WRONG, _WRONG) if has_golden else (_FAILS_NOW, _FAILS)
             if has_golden:
                 served.sickness = f"it {reason} (--self-inference-interval-secs): {error.message}"
-            log.error(f"model %s {said}: %s", served.name, error.message, extra=about(served.name, served.version))
+            log.error(
+                f"model %s {said}: %s", served.name, error.message, extra=model_fields(served.name, served.version)
+            )
             served.opened.restart(f"it {reason}: {error.message}")
 
     def _excuse(self, served: Served, patient: _Patient, reason: str) -> None:
         patient.excused = True
         if served.golden is not None:
             text = "model %s is not asked by the server itself: %s; repair the golden test, and load the model again"
-            log.warning(text, served.name, reason, extra=about(served.name, served.version))
+            log.warning(text, served.name, reason, extra=model_fields(served.name, served.version))
             return
         text = "model %s is not asked by the server itself, because it does not take %s (%s); give it a model_warmup"
         what = "the first sample of its model_warmup" if served.config.model_warmup else "zeros"
-        log.warning(text, served.name, what, reason, extra=about(served.name, served.version))
+        log.warning(text, served.name, what, reason, extra=model_fields(served.name, served.version))
 
 
 def _answers(served: Served) -> int:

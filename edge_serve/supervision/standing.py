@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from edge_serve.messages.failures import MOST_NAMES, failed_line, models_text
 from edge_serve.messages.line import shortened
-from edge_serve.models.control.records import Standing
+from edge_serve.models.control.records import ModelSummary
 
 #: in the order of a status line: what a technician looks for first
 _MOVING = ("unready", "restarting", "loading", "unloading")
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class ServicePhase:
     """Where the server is in its life.
 
     Attributes:
@@ -29,9 +29,9 @@ class Phase:
 
 
 def status_line(
-    phase: Phase,
-    standings: Sequence[Standing],
-    lacking: Sequence[Standing] = (),
+    phase: ServicePhase,
+    standings: Sequence[ModelSummary],
+    lacking: Sequence[ModelSummary] = (),
     unread: Mapping[str, str] | None = None,
 ) -> str:
     """`3 of 5 models ready, loading det`; `1 model failed: seg (no such file); 2 serve, loading det`

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from edge_serve.aio.tasks import start_task
 from edge_serve.aio.turns import gathered
 from edge_serve.clock import Clock
-from edge_serve.models.control.records import Standing
+from edge_serve.models.control.records import ModelSummary
 from edge_serve.models.control.registry import Registry
 from edge_serve.service import Service
 from edge_serve.supervision.facts import FactReader
 from edge_serve.supervision.safe_mode import CrashWatch
-from edge_serve.supervision.standing import Phase, status_line
+from edge_serve.supervision.standing import ServicePhase, status_line
 from edge_serve.supervision.watchdog import Withhold, decide, time_of
 from edge_serve.systemd import faults, notify
 from edge_serve.workers.front.pool import Workers
@@ -39,7 +39,7 @@ STOP_EXTRA = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedServer:
     """What is looked at."""
 
     service: Service
@@ -50,7 +50,7 @@ class Watched:
 class Supervisor:
     """Tells the service manager of one server. `run` is a task from the opening of the doors to the end."""
 
-    def __init__(self, watched: Watched, notifier: notify.Notifier, clock: Clock) -> None:
+    def __init__(self, watched: WatchedServer, notifier: notify.Notifier, clock: Clock) -> None:
         self._watched = watched
         self._notifier = notifier
         self._clock = clock
@@ -167,11 +167,11 @@ class Supervisor:
 
     # ---- inside -------------------------------------------------------------------------------------------------
 
-    def _phase(self) -> Phase:
+    def _phase(self) -> ServicePhase:
         incidents = self._watched.registry.incidents
-        return Phase(self._watched.service.started, self.safe_mode, incidents.unreadable)
+        return ServicePhase(self._watched.service.started, self.safe_mode, incidents.unreadable)
 
-    def _line(self, standings: Sequence[Standing]) -> str:
+    def _line(self, standings: Sequence[ModelSummary]) -> str:
         registry = self._watched.registry
         return status_line(self._phase(), standings, registry.lacking(), registry.unread())
 
@@ -202,7 +202,7 @@ class Supervisor:
         elif decision.hopeless:
             self._notifier.tell(notify.trigger(reason))
 
-    def _extend(self, now: int, standings: Sequence[Standing]) -> None:
+    def _extend(self, now: int, standings: Sequence[ModelSummary]) -> None:
         """More time for loads that move: a model more is there, or a worker computes."""
         if now - self._extended_ns < EXTEND_EVERY * 1e9:
             return

@@ -18,7 +18,7 @@ KILL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class WatchdogFacts:
     """What was seen.
 
     Attributes:
@@ -57,7 +57,7 @@ def time_of(environ: Mapping[str, str], pid: int) -> float:
         return 0.0
 
 
-def decide(facts: Facts) -> Feed | Withhold:
+def decide(facts: WatchdogFacts) -> Feed | Withhold:
     """A stuck scheduler is a fault of ours that nothing but a restart ends. Workers are restarted one by one; when none
     of them can be ended, the machine below them hangs, and a new process may fare better."""
     stuck = sorted(model for model, seconds in facts.schedulers.items() if seconds > STUCK_SECONDS)

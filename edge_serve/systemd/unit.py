@@ -55,7 +55,7 @@ class Unit:
 
 
 @dataclass(slots=True)
-class Environment:
+class UnitEnvironment:
     """The variables that the service would start with, and what is wrong with the files they come from."""
 
     values: dict[str, str]
@@ -90,9 +90,9 @@ def unit_from(shown: Mapping[str, str]) -> Unit:
     )
 
 
-def environment_of(unit: Unit) -> Environment:
+def environment_of(unit: Unit) -> UnitEnvironment:
     """Read the unit's files as systemd does: in their order, a later value in place of an earlier one."""
-    found = Environment(dict(unit.environment))
+    found = UnitEnvironment(dict(unit.environment))
     for pattern, optional in unit.files:
         paths = sorted(glob.glob(pattern))
         if not paths and not optional:
@@ -102,7 +102,7 @@ def environment_of(unit: Unit) -> Environment:
     return found
 
 
-def _read(path: str, found: Environment) -> None:
+def _read(path: str, found: UnitEnvironment) -> None:
     try:
         file = parse_environment_file(read_small(path))
     except OSError as error:

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from edge_serve.access.certificates import parse_certificate_roles
-from edge_serve.access.policy import AdminAccess, Asked, Policy
+from edge_serve.access.policy import AccessRequest, AdminAccess, Policy
 from edge_serve.access.roles import Role
 from edge_serve.access.tokens import parse_tokens
 from edge_serve.errors import PermissionDenied, Unauthenticated
@@ -24,26 +24,26 @@ TOKENS = parse_tokens(
 ROLES = parse_certificate_roles("infer CN=camera")
 
 
-def bearer(token: str) -> Asked:
-    return Asked(f"Bearer {token}")
+def bearer(token: str) -> AccessRequest:
+    return AccessRequest(f"Bearer {token}")
 
 
 @pytest.mark.parametrize("needed", list(Role))
 def test_nothing_configured_and_on_this_device(needed: Role) -> None:
-    assert Policy().refusal(LOCAL, needed, Asked()) is None
+    assert Policy().refusal(LOCAL, needed, AccessRequest()) is None
 
 
 def test_administration_from_elsewhere() -> None:
-    assert Policy().refusal(FAR, Role.INFER, Asked()) is None
-    refusal = Policy().refusal(FAR, Role.ADMIN, Asked())
+    assert Policy().refusal(FAR, Role.INFER, AccessRequest()) is None
+    refusal = Policy().refusal(FAR, Role.ADMIN, AccessRequest())
     assert isinstance(refusal, PermissionDenied)
     assert "from another machine" in refusal.message
     assert "--admin-access=anywhere" in refusal.message
-    assert Policy(admin_access=AdminAccess.ANYWHERE).refusal(FAR, Role.ADMIN, Asked()) is None
+    assert Policy(admin_access=AdminAccess.ANYWHERE).refusal(FAR, Role.ADMIN, AccessRequest()) is None
 
 
 def test_administration_through_a_proxy_on_this_device() -> None:
-    refusal = Policy().refusal(LOCAL, Role.ADMIN, Asked(forwarded=True))
+    refusal = Policy().refusal(LOCAL, Role.ADMIN, AccessRequest(forwarded=True))
     assert isinstance(refusal, PermissionDenied)
     assert "through a proxy" in refusal.message
 
@@ -52,14 +52,14 @@ def test_administration_through_a_proxy_on_this_device() -> None:
 def test_administration_through_its_socket_only(peer: Peer) -> None:
     policy = Policy(TOKENS, admin_access=AdminAccess.SOCKET)
     assert isinstance(policy.refusal(peer, Role.ADMIN, bearer("admin")), PermissionDenied)
-    assert policy.refusal(Peer(local=True, administrator=True), Role.ADMIN, Asked()) is None
+    assert policy.refusal(Peer(local=True, administrator=True), Role.ADMIN, AccessRequest()) is None
 
 
 def test_a_page_from_elsewhere_may_not_administrate() -> None:
     for access in AdminAccess:
-        refusal = Policy(admin_access=access).refusal(LOCAL, Role.ADMIN, Asked(origin="http://evil"))
+        refusal = Policy(admin_access=access).refusal(LOCAL, Role.ADMIN, AccessRequest(origin="http://evil"))
         assert isinstance(refusal, PermissionDenied)
-    assert Policy().refusal(LOCAL, Role.READ, Asked(origin="http://evil")) is None
+    assert Policy().refusal(LOCAL, Role.READ, AccessRequest(origin="http://evil")) is None
 
 
 @pytest.mark.parametrize("given", [Role.HEALTH, Role.READ, Role.INFER, Role.ADMIN])
@@ -78,29 +78,29 @@ def test_a_role_includes_the_lesser(given: Role, needed: Role) -> None:
     "authorization", [None, "Basic YTpi", "Bearer", "bearer  ", "Token admin", "admin", "Bearer x"]
 )
 def test_without_a_token_that_is_known(authorization: str | None) -> None:
-    refusal = Policy(TOKENS).refusal(LOCAL, Role.READ, Asked(authorization))
+    refusal = Policy(TOKENS).refusal(LOCAL, Role.READ, AccessRequest(authorization))
     assert isinstance(refusal, Unauthenticated)
     assert refusal.invalid is (authorization in ("Bearer x", "Bearer", "bearer  "))
 
 
 def test_the_word_bearer_in_any_case() -> None:
-    assert Policy(TOKENS).refusal(LOCAL, Role.READ, Asked("bEARER read")) is None
+    assert Policy(TOKENS).refusal(LOCAL, Role.READ, AccessRequest("bEARER read")) is None
 
 
 def test_anonymous_clients_may_have_a_role() -> None:
     policy = Policy(TOKENS, anonymous=Role.READ)
-    assert policy.refusal(FAR, Role.READ, Asked()) is None
-    assert isinstance(policy.refusal(FAR, Role.INFER, Asked()), Unauthenticated)
+    assert policy.refusal(FAR, Role.READ, AccessRequest()) is None
+    assert isinstance(policy.refusal(FAR, Role.INFER, AccessRequest()), Unauthenticated)
     assert isinstance(policy.refusal(FAR, Role.READ, bearer("wrong")), Unauthenticated)
 
 
 def test_certificates() -> None:
     known, unknown = Peer(local=False, certificate=CAMERA), Peer(False, False, Certificate("cd" * 32, frozenset()))
     policy = Policy(certificates=ROLES)
-    assert policy.refusal(known, Role.INFER, Asked()) is None
-    assert isinstance(policy.refusal(known, Role.ADMIN, Asked()), PermissionDenied)
-    assert isinstance(policy.refusal(unknown, Role.READ, Asked()), PermissionDenied)
-    assert isinstance(policy.refusal(FAR, Role.READ, Asked()), Unauthenticated)
+    assert policy.refusal(known, Role.INFER, AccessRequest()) is None
+    assert isinstance(policy.refusal(known, Role.ADMIN, AccessRequest()), PermissionDenied)
+    assert isinstance(policy.refusal(unknown, Role.READ, AccessRequest()), PermissionDenied)
+    assert isinstance(policy.refusal(FAR, Role.READ, AccessRequest()), Unauthenticated)
 
 
 def test_the_higher_of_token_and_certificate_counts() -> None:

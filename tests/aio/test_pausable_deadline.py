@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from edge_serve.aio.pausable_deadline import Patience
+from edge_serve.aio.pausable_deadline import PausableDeadline
 from tests.workers.harness import run
 
 
 def test_it_runs_out_once() -> None:
     async def work() -> None:
         over = asyncio.Event()
-        Patience(asyncio.get_running_loop(), 0.01, over.set)
+        PausableDeadline(asyncio.get_running_loop(), 0.01, over.set)
         await over.wait()
 
     run(work())
@@ -21,7 +21,7 @@ def test_the_time_of_holds_does_not_count_also_when_they_overlap() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
-        patience = Patience(loop, 0.05, over.set)
+        patience = PausableDeadline(loop, 0.05, over.set)
         patience.hold(True)
         patience.hold(True)
         patience.hold(False)
@@ -39,7 +39,7 @@ def test_the_time_of_holds_does_not_count_also_when_they_overlap() -> None:
 def test_what_is_done_never_runs_out_whatever_goes_on_afterwards() -> None:
     async def work() -> None:
         over = asyncio.Event()
-        patience = Patience(asyncio.get_running_loop(), 0.01, over.set)
+        patience = PausableDeadline(asyncio.get_running_loop(), 0.01, over.set)
         patience.hold(True)
         patience.cancel()
         patience.hold(False)

@@ -15,18 +15,18 @@ from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Re
 from edge_serve.backends.python import backend as python
 from edge_serve.backends.python.instance import PythonInstance
 from edge_serve.messages.infer import Parameter
-from edge_serve.messages.tensors import Array, DataType, Tensor, from_array, from_numpy_type
+from edge_serve.messages.tensors import Array, DataType, InferTensor, from_array, from_numpy_type
 
 
-def tensor(name: str, array: Array, datatype: DataType | None = None) -> Tensor:
+def tensor(name: str, array: Array, datatype: DataType | None = None) -> InferTensor:
     """As it comes off the channel: bytes of its own, writable."""
     datatype = datatype or from_numpy_type(array.dtype)
     assert datatype is not None
-    return Tensor(name, datatype, array.shape, bytearray(from_array(array, datatype)))
+    return InferTensor(name, datatype, array.shape, bytearray(from_array(array, datatype)))
 
 
 def request(
-    *inputs: Tensor,
+    *inputs: InferTensor,
     outputs: Sequence[str] = ("OUTPUT0",),
     id: str = "",
     parameters: Mapping[str, Parameter] | None = None,
@@ -37,7 +37,7 @@ def request(
     return BackendRequest(id, list(inputs), tuple(outputs), dict(parameters or {}), 0, 0, 0, 0, is_cancelled, send)
 
 
-def number(value: int = 1) -> Tensor:
+def number(value: int = 1) -> InferTensor:
     """INPUT0, INT32 [1]."""
     return tensor("INPUT0", np.array([value], np.int32))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.supervision.crash_loop import Phase, Record, Suspects, as_text
+from edge_serve.supervision.crash_loop import Record, StartPhase, Suspects, as_text
 from edge_serve.supervision.safe_mode import FILE
 from tests.server.running import ADD_SUB, Running, python_model, running, start
 
@@ -210,7 +210,7 @@ def test_no_repository() -> None:
 def test_a_model_that_is_left_out(repository: Path, tmp_path: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     died = Suspects(("killer",))
-    (tmp_path / FILE).write_text(as_text(Record(boot, Phase.ALIVE, died, (died, died))))
+    (tmp_path / FILE).write_text(as_text(Record(boot, StartPhase.ALIVE, died, (died, died))))
     python_model(repository, "killer")
     with running(f"--model-repository={repository}", f"--state-directory={tmp_path}") as server:
         check(server, "safe mode", "killer")

@@ -9,14 +9,14 @@ import numpy.typing as npt
 import pytest
 
 from edge_serve.golden.comparison import _PIECE, OutputFigures, compare
-from edge_serve.messages.tensors import DataType, Tensor, from_array
+from edge_serve.messages.tensors import DataType, InferTensor, from_array
 
 INF, NAN = float("inf"), float("nan")
 
 
-def tensor(values: Any, datatype: DataType) -> Tensor:
+def tensor(values: Any, datatype: DataType) -> InferTensor:
     array: npt.NDArray[Any] = np.asarray(values, datatype.numpy)
-    return Tensor("OUT", datatype, array.shape, from_array(array, datatype))
+    return InferTensor("OUT", datatype, array.shape, from_array(array, datatype))
 
 
 def figures(found: Any, expected: Any, datatype: DataType, rtol: float = 1e-3, atol: float = 1e-5) -> OutputFigures:
@@ -75,10 +75,10 @@ def test_whole_numbers_must_be_equal(datatype: DataType, found: int, expected: i
 def test_bf16_is_a_float_and_any_byte_but_zero_is_true() -> None:
     half = np.asarray([1.0, 2.0], np.float32).view(np.uint32) >> 16
     near = half.astype(np.uint16) + np.asarray([0, 1], np.uint16)
-    ours, theirs = (Tensor("OUT", DataType.BF16, (2,), np.asarray(bits, "<u2").tobytes()) for bits in (near, half))
+    ours, theirs = (InferTensor("OUT", DataType.BF16, (2,), np.asarray(bits, "<u2").tobytes()) for bits in (near, half))
     assert compare(ours, theirs, 0.01, 0.0).problem == ""
     assert compare(ours, theirs, 0.001, 0.0).found == "2.015625"
-    two, one = Tensor("OUT", DataType.BOOL, (1,), b"\x02"), Tensor("OUT", DataType.BOOL, (1,), b"\x01")
+    two, one = InferTensor("OUT", DataType.BOOL, (1,), b"\x02"), InferTensor("OUT", DataType.BOOL, (1,), b"\x01")
     assert compare(two, one, 0.0, 0.0).problem == ""
 
 
@@ -88,7 +88,7 @@ def test_strings_must_be_equal() -> None:
     assert result.problem.startswith("1 of 2 strings differ, the first at [1]: 'tw\\\\xfftw")
     assert len(result.problem) < 120
     assert figures([b"one"], [b"one"], DataType.BYTES).problem == ""
-    cut = Tensor("OUT", DataType.BYTES, (1,), b"\x09\x00\x00\x00a")
+    cut = InferTensor("OUT", DataType.BYTES, (1,), b"\x09\x00\x00\x00a")
     assert "do not make up BYTES [1]" in compare(cut, tensor([b"a"], DataType.BYTES), 0, 0).problem
 
 

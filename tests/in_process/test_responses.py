@@ -10,11 +10,11 @@ from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.in_process import responses
 from edge_serve.in_process.responses import Responses
 from edge_serve.messages.infer import InferResponse
-from edge_serve.messages.tensors import DataType, Tensor, join_bytes
+from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
 
 
 def response(text: bytes = b"", final: bool = False, error: EdgeServeError | None = None) -> InferResponse:
-    outputs = [] if error is not None else [Tensor("TEXT", DataType.BYTES, (1,), join_bytes([text]))]
+    outputs = [] if error is not None else [InferTensor("TEXT", DataType.BYTES, (1,), join_bytes([text]))]
     return InferResponse("m", "1", outputs=outputs, error=error, final=final)
 
 

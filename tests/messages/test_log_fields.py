@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 
 
 def test_only_what_is_known_is_a_field() -> None:
-    assert about("m") == {"model": "m"}
-    assert about("m", 3, "r-1") == {"model": "m", "version": "3", "request_id": "r-1"}
-    assert about("m", "") == {"model": "m"}
+    assert model_fields("m") == {"model": "m"}
+    assert model_fields("m", 3, "r-1") == {"model": "m", "version": "3", "request_id": "r-1"}
+    assert model_fields("m", "") == {"model": "m"}

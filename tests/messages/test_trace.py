@@ -11,7 +11,7 @@ from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes
-from edge_serve.messages.tensors import DataType, Tensor, Unseen, from_array
+from edge_serve.messages.tensors import DataType, InferTensor, Unseen, from_array
 from edge_serve.messages.trace import Trace
 from tests.observe.tracing.recorder import Collected
 
@@ -31,7 +31,7 @@ from tests.observe.tracing.recorder import Collected
 def test_values_as_text(datatype: DataType, values: list[Any], text: str) -> None:
     trace = Trace(1, Collected(), timestamps=False, tensors=True)
     array = np.array(values, datatype.numpy)
-    trace.keep("TENSOR_BACKEND_OUTPUT", [Tensor("x", datatype, array.shape, from_array(array, datatype))])
+    trace.keep("TENSOR_BACKEND_OUTPUT", [InferTensor("x", datatype, array.shape, from_array(array, datatype))])
 
     assert trace.tensors is not None
     (record,) = trace.tensors
@@ -43,15 +43,15 @@ def test_only_what_was_asked_for_is_kept() -> None:
     trace = Trace(1, Collected(), timestamps=False, tensors=False)
     trace.mark("REQUEST_START", 1)
     trace.add(1, 2, 3, 4)
-    trace.keep("TENSOR_QUEUE_INPUT", [Tensor("x", DataType.INT8, (1,), b"\1")])
+    trace.keep("TENSOR_QUEUE_INPUT", [InferTensor("x", DataType.INT8, (1,), b"\1")])
 
     assert (trace.timestamps, trace.tensors) == (None, None)
 
 
 def test_values_that_nobody_sees_are_left_out() -> None:
     trace = Trace(1, Collected(), timestamps=False, tensors=True)
-    seen = Tensor("x", DataType.INT8, (1,), b"\1")
-    trace.keep("TENSOR_QUEUE_INPUT", [Tensor("y", DataType.INT8, (1,), Unseen.buffer(1)), seen])
+    seen = InferTensor("x", DataType.INT8, (1,), b"\1")
+    trace.keep("TENSOR_QUEUE_INPUT", [InferTensor("y", DataType.INT8, (1,), Unseen.buffer(1)), seen])
 
     assert [record.name for record in trace.tensors or []] == ["x"]
 

@@ -18,7 +18,7 @@ def session(model: str) -> Any:
     path = REPOSITORY / model / "1/model.onnx"
     if not path.exists():
         pytest.skip(f"{model}: run `make models`")
-    options = onnxruntime.SessionOptions()
+    options = onnxruntime.Options()
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Lease
-from edge_serve.protocol.http1.head import Head, HeadParser, MessageLimits
+from edge_serve.protocol.http1.head import HeadParser, MessageLimits, RequestHead
 from edge_serve.protocol.http1.reader import RequestReader
 
 Seen = tuple[str, str, bytes]
@@ -23,12 +23,12 @@ class Outcome:
     """
 
     seen: list[Seen] = field(default_factory=list)
-    heads: list[Head] = field(default_factory=list)
+    heads: list[RequestHead] = field(default_factory=list)
     end: str = "open"
     error: str = ""
 
 
-def no_place(head: Head, length: int) -> Lease | None:
+def no_place(head: RequestHead, length: int) -> Lease | None:
     """An application that takes every body as it comes."""
     return None
 

@@ -18,10 +18,10 @@ from edge_serve.protocol.http2.frames import (
     PREFACE,
     RST_STREAM,
     Code,
-    Setting,
+    Http2Setting,
 )
-from edge_serve.protocol.http2.heads import Head, encode, literal
-from edge_serve.protocol.http2.stream import Stream
+from edge_serve.protocol.http2.heads import StreamHead, encode, literal
+from edge_serve.protocol.http2.stream import Http2Stream
 
 #: a request head as a block without the dynamic table
 BLOCK = (
@@ -60,10 +60,10 @@ class Wire:
             self.callbacks.append(on_sent)
 
 
-class Recorder(Stream):
+class Recorder(Http2Stream):
     """Takes everything; `ends` are replies given at the end of a request."""
 
-    def __init__(self, connection: Http2, stream_id: int, head: Head) -> None:
+    def __init__(self, connection: Http2, stream_id: int, head: StreamHead) -> None:
         super().__init__(connection, stream_id, head.content_length)
         self.head = head
         self.data = b""
@@ -97,7 +97,7 @@ class Scene:
     """A connection, greeted unless told otherwise."""
 
     greeted: bool = True
-    settings: tuple[tuple[Setting, int], ...] = ()
+    settings: tuple[tuple[Http2Setting, int], ...] = ()
     wire: Wire = field(default_factory=Wire)
     time: Time = field(default_factory=Time)
     streams: dict[int, Recorder] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Scene:
 
     # the host
 
-    def open_stream(self, stream_id: int, head: Head) -> Recorder:
+    def open_stream(self, stream_id: int, head: StreamHead) -> Recorder:
         self.streams[stream_id] = Recorder(self.http2, stream_id, head)
         return self.streams[stream_id]
 

@@ -6,7 +6,7 @@ import pytest
 
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import DataType, Tensor, Unseen
+from edge_serve.messages.tensors import DataType, InferTensor, Unseen
 from edge_serve.scheduling.keys import shape_key_for
 
 FIXED = TensorSpec("F", DataType.INT32, (16,))
@@ -21,7 +21,7 @@ def signature(*inputs: TensorSpec, max_batch_size: int = 8) -> Signature:
 
 
 def request(*tensors: tuple[str, tuple[int, ...], bytes]) -> InferRequest:
-    return InferRequest("m", inputs=[Tensor(name, DataType.INT32, shape, data) for name, shape, data in tensors])
+    return InferRequest("m", inputs=[InferTensor(name, DataType.INT32, shape, data) for name, shape, data in tensors])
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,6 @@ def test_most_models_pay_nothing() -> None:
 
 def test_values_that_nobody_sees_share_no_batch() -> None:
     key = shape_key_for(signature(SHAPES))
-    asked = InferRequest("m", inputs=[Tensor("S", DataType.INT32, (1, 2), Unseen.buffer(8))])
+    asked = InferRequest("m", inputs=[InferTensor("S", DataType.INT32, (1, 2), Unseen.buffer(8))])
 
     assert key(asked) != key(asked)

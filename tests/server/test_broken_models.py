@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.check.command import Options, check_repository, report
+from edge_serve.check.command import CheckOptions, check_repository, report
 from edge_serve.errors import InvalidArgument
 from tests.backends.onnx_models import FLOAT, identity, zip_map
 from tests.server.broken_models import FIRST, MODEL, MORE, PYTHON, Broken, tensor
@@ -143,7 +143,7 @@ def checked(root: Path, *names: str) -> Report:
     """Check some models, or all."""
 
     async def work() -> Report:
-        verdicts = [verdict async for verdict in check_repository([root], Options(names=names))]
+        verdicts = [verdict async for verdict in check_repository([root], CheckOptions(names=names))]
         return Report("\n".join(map(report, verdicts)))
 
     return asyncio.run(work())

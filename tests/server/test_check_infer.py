@@ -15,7 +15,7 @@ import pytest
 from edge_serve.check.infer import differences
 from edge_serve.config.model.text import parse_model_config
 from edge_serve.config.signature import signature_of
-from edge_serve.messages.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, InferTensor
 from tests.forked import program
 from tests.server.running import python_model
 
@@ -225,7 +225,7 @@ def differing(shape: tuple[int, ...], datatype: DataType = DataType.FP32, dims: 
     config = parse_model_config(
         f'name: "m" backend: "x" max_batch_size: 2 output {{ name: "O" data_type: TYPE_FP32 dims: [ {dims} ] }}', "m"
     )
-    return differences([Tensor("O", datatype, shape, b"")], signature_of(config, "m", 1, {}), 1)
+    return differences([InferTensor("O", datatype, shape, b"")], signature_of(config, "m", 1, {}), 1)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What `doors.Guards` makes of the settings."""
+"""`door_settings.DoorGuards`: the settings as what the doors need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.config.settings.server import ServerConfig, parse_argv
-from edge_serve.door_settings import Guards, http_files, http_limits
+from edge_serve.door_settings import DoorGuards, http_files, http_limits
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.peer import LOCAL, Peer
 from edge_serve.transport.http.metrics import MetricsApplication
@@ -20,7 +20,7 @@ def config(*argv: str) -> ServerConfig:
 
 
 def test_defaults_hurt_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    guards = Guards(config())
+    guards = DoorGuards(config())
     assert guards.http_tls is None
     assert guards.metrics_tls is None
     assert guards.sharing.addresses.limit == 0
@@ -45,7 +45,7 @@ def test_what_is_open_wider_than_meant_is_told(
 ) -> None:
     (tmp_path / "tokens").write_text("")
     with caplog.at_level(logging.WARNING):
-        Guards(config(*(flag.format(tokens=tmp_path / "tokens") for flag in flags)))
+        DoorGuards(config(*(flag.format(tokens=tmp_path / "tokens") for flag in flags)))
     assert (warning in caplog.text) if warning else caplog.text == ""
     assert len(caplog.records) == bool(warning)
 
@@ -77,6 +77,6 @@ def test_limits_are_settings() -> None:
 
 
 def test_clients_are_told_apart_at_the_metrics_door(tmp_path: Path) -> None:
-    guards = Guards(config())
+    guards = DoorGuards(config())
     metrics = MetricsApplication(page_of(b""), guards.access)
     assert metrics.for_peer(LOCAL) is not metrics.for_peer(Peer(local=False))

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from edge_serve.workers.wire.frames import Kind, frame
+from edge_serve.workers.wire.frames import FrameKind, frame
 from tests.server.running import PATIENCE, Running, python_model, running
 from tests.server.test_bad_python_models import CONFIG, MODEL, infer
 from tests.workers.test_hostile import TEXTS, Dice
 
 #: frames that are checked and used, so that their sender lives on
-HARMLESS = (Kind.METRIC, Kind.LOG)
+HARMLESS = (FrameKind.METRIC, FrameKind.LOG)
 SEND = "from edge_serve.backends import host\nhost.current()._send(bytes.fromhex({data!r}))"
 WRITE_TO_ALL_SOCKETS = """
 import os, stat
@@ -61,7 +61,7 @@ def test_values_that_no_model_should_send_break_no_page(server: Running) -> None
     for seed in range(100):
         dice = Dice(seed)
         kinds = [int(dice.choice(HARMLESS)) for _ in range(5)]
-        values = [{**dice.object(), **(metric(dice) if kind == Kind.METRIC else {})} for kind in kinds]
+        values = [{**dice.object(), **(metric(dice) if kind == FrameKind.METRIC else {})} for kind in kinds]
         data = b"".join(
             frame(kind, 1 << 40, json.dumps(value).encode()) for kind, value in zip(kinds, values, strict=True)
         )

@@ -13,9 +13,9 @@ import pytest
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse
-from edge_serve.messages.tensors import BY_NAME, Tensor
+from edge_serve.messages.tensors import BY_NAME, InferTensor
 from edge_serve.models.load.memory import Memory
-from edge_serve.server import Server
+from edge_serve.server import ServerProcess
 from tests.server.running import ADD_SUB, python_model
 
 GIB = 1 << 30
@@ -34,13 +34,13 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
-def scene(root: Path, story: Callable[[Server], Coroutine[Any, Any, None]], **settings: Any) -> None:
+def scene(root: Path, story: Callable[[ServerProcess], Coroutine[Any, Any, None]], **settings: Any) -> None:
     async def run() -> None:
         config = ServerConfig(
             model_repository=(str(root),), model_control_mode="explicit", load_model=("m",), allow_http=False,
             allow_metrics=False, allow_grpc=False, memory_reserve_bytes=1, **settings,
         )  # fmt: skip
-        server = Server(config)
+        server = ServerProcess(config)
         assert await server.start() == []
         try:
             await story(server)
@@ -51,11 +51,11 @@ def scene(root: Path, story: Callable[[Server], Coroutine[Any, Any, None]], **se
     asyncio.run(run())
 
 
-def infer(server: Server) -> asyncio.Future[InferResponse]:
+def infer(server: ServerProcess) -> asyncio.Future[InferResponse]:
     """The answer to a request for the model."""
     answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
     ones = np.ones((1, 16), np.int32).tobytes()
-    inputs = [Tensor(name, BY_NAME["INT32"], (1, 16), memoryview(ones)) for name in ("INPUT0", "INPUT1")]
+    inputs = [InferTensor(name, BY_NAME["INT32"], (1, 16), memoryview(ones)) for name in ("INPUT0", "INPUT1")]
     server.service.infer(InferRequest("m", inputs=inputs), answer.set_result)
     return answer
 
@@ -68,7 +68,7 @@ def first(response: InferResponse) -> int:
 def test_a_model_that_does_not_fit_is_refused_and_the_old_one_serves(tmp_path: Path, machine: Machine) -> None:
     python_model(tmp_path, "m")
 
-    async def story(server: Server) -> None:
+    async def story(server: ServerProcess) -> None:
         machine.available = 0
         python_model(tmp_path, "m").joinpath("1", "weights").write_bytes(bytes(1 << 26))
         with pytest.raises(EdgeServeError, match=r"'m' does not fit into memory: it needs \d+ MiB .*, 0 MiB are avail"):
@@ -82,7 +82,7 @@ def test_a_model_that_does_not_fit_is_refused_and_the_old_one_serves(tmp_path: P
 def test_what_does_not_fit_beside_itself_is_exchanged_while_requests_wait(tmp_path: Path, machine: Machine) -> None:
     python_model(tmp_path, "m")
 
-    async def story(server: Server) -> None:
+    async def story(server: ServerProcess) -> None:
         await server.service.registry.load("m")
         python_model(tmp_path, "m", ADD_SUB.replace("a + b", "(a + b) * 10"))
         machine.available = 16 << 20  # with what the old one gives back it is enough
@@ -105,7 +105,7 @@ def test_what_does_not_fit_beside_itself_is_exchanged_while_requests_wait(tmp_pa
 def test_an_exchange_that_fails_is_told_to_those_who_wait(tmp_path: Path, machine: Machine) -> None:
     python_model(tmp_path, "m")
 
-    async def story(server: Server) -> None:
+    async def story(server: ServerProcess) -> None:
         await server.service.registry.load("m")
         python_model(tmp_path, "m", "import time\ntime.sleep(0.2)\nraise RuntimeError('no licence')\n")
         machine.available = 16 << 20

@@ -15,8 +15,8 @@ from edge_serve.supervision.crash_loop import (
     RETRY_BESIDE_OTHERS,
     RETRY_FIRST,
     RETRY_LATER,
-    Phase,
     Record,
+    StartPhase,
     Suspects,
     as_text,
     from_text,
@@ -72,27 +72,27 @@ def test_the_start_after_the_sixth_death_has_no_model_at_all(deaths: list[Suspec
 
 def test_unless_the_service_served_for_a_while_between() -> None:
     first = stable(after([Suspects(("a",))] * DEATHS))
-    assert set(after([Suspects(("b",))] * DEATHS, replace(first, phase=Phase.ENDED)).left_out) == {"a", "b"}
+    assert set(after([Suspects(("b",))] * DEATHS, replace(first, phase=StartPhase.ENDED)).left_out) == {"a", "b"}
 
 
-@pytest.mark.parametrize("phase", list(Phase))
-def test_what_counts_as_a_death(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", list(StartPhase))
+def test_what_counts_as_a_death(phase: StartPhase) -> None:
     record = next_record(Record(BOOT, phase, Suspects(("a",))), BOOT, same, MODELS)
-    assert len(record.deaths) == (phase is not Phase.ENDED)
-    assert record.phase is Phase.ALIVE
+    assert len(record.deaths) == (phase is not StartPhase.ENDED)
+    assert record.phase is StartPhase.ALIVE
 
 
 def test_a_clean_end_clears_the_deaths_before_it() -> None:
     record = Record(BOOT)
     for _ in range(2 * DEATHS):
-        record = next_record(replace(record, phase=Phase.ALIVE), BOOT, same, MODELS)
-        record = next_record(replace(record, phase=Phase.ENDED), BOOT, same, MODELS)
+        record = next_record(replace(record, phase=StartPhase.ALIVE), BOOT, same, MODELS)
+        record = next_record(replace(record, phase=StartPhase.ENDED), BOOT, same, MODELS)
     assert record.deaths == ()
     assert not record.left_out
 
 
 def test_a_machine_that_went_down_is_no_crash_of_ours() -> None:
-    record = Record("another boot", Phase.ALIVE, Suspects(("a",)), (Suspects(("a",)),) * 2)
+    record = Record("another boot", StartPhase.ALIVE, Suspects(("a",)), (Suspects(("a",)),) * 2)
     assert next_record(record, BOOT, same, MODELS).deaths == ()
 
 
@@ -105,7 +105,7 @@ def test_what_is_left_out_is_tried_again_at_the_next_boot_and_out_again_after_on
     tried = next_record(ALL_OUT, "the next boot", same, MODELS)
     assert tried.trying
     assert set(tried.left_out) == set(MODELS), "remembered, not left out"
-    assert next_record(replace(tried, phase=Phase.ENDED), "the next boot", same, MODELS).trying, "the try goes on"
+    assert next_record(replace(tried, phase=StartPhase.ENDED), "the next boot", same, MODELS).trying, "the try goes on"
 
     for boot in ("the next boot", "one more boot"):  # a model that takes the machine down does not do so at every boot
         dead = next_record(tried, boot, same, MODELS, 7)
@@ -127,7 +127,7 @@ def test_when_models_are_tried_again() -> None:
     assert seconds(out) == RETRY_FIRST
     assert seconds(out, others=True) == RETRY_BESIDE_OTHERS
     assert seconds(try_again(out)) is None, "they are"
-    again = next_record(replace(try_again(out), phase=Phase.ALIVE), BOOT, same, MODELS, 9 * SECOND)
+    again = next_record(replace(try_again(out), phase=StartPhase.ALIVE), BOOT, same, MODELS, 9 * SECOND)
     assert (again.since_ns, seconds(again)) == (9 * SECOND, RETRY_LATER)
     assert seconds(Record(BOOT)) is None
 
@@ -139,7 +139,7 @@ def test_a_clean_restart_neither_tries_again_nor_begins_to_wait_anew() -> None:
 
 
 def test_service_for_a_while_forgives_deaths_but_not_the_guilty() -> None:
-    record = stable(Record(BOOT, Phase.ALIVE, Suspects(), (Suspects(("a",)),) * 2, {"b": "print of b"}))
+    record = stable(Record(BOOT, StartPhase.ALIVE, Suspects(), (Suspects(("a",)),) * 2, {"b": "print of b"}))
     assert record.deaths == ()
     assert record.left_out
 
@@ -156,7 +156,7 @@ def test_a_model_whose_directory_changed_or_went_is_innocent(now: str) -> None:
     st.builds(
         Record,
         st.text(),
-        st.sampled_from(Phase),
+        st.sampled_from(StartPhase),
         suspects,
         st.lists(suspects).map(tuple),
         st.dictionaries(st.sampled_from(MODELS), st.text()),

@@ -19,9 +19,9 @@ import pytest
 
 from edge_serve.cli import main
 from edge_serve.models.control.registry import Registry
-from edge_serve.models.load.load_history import Incidents
+from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.repository.repository import Repository
-from edge_serve.supervision.crash_loop import RETRY_FIRST, Phase, Record, Suspects, as_text
+from edge_serve.supervision.crash_loop import RETRY_FIRST, Record, StartPhase, Suspects, as_text
 from edge_serve.supervision.safe_mode import FILE, LOCK, CrashWatch
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model, running, start
 from tests.supervision.manager import find_ports, mailbox, ready, supervised
@@ -35,7 +35,7 @@ KILLS = (
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 #: of a service that died twice, and a third time since, while no model was loading
-THREE_DEATHS = Record(BOOT, Phase.ALIVE, deaths=(Suspects(), Suspects()))
+THREE_DEATHS = Record(BOOT, StartPhase.ALIVE, deaths=(Suspects(), Suspects()))
 
 
 def die(tmp_path: Path, *flags: str) -> Running:
@@ -86,7 +86,7 @@ def test_models_that_fail_to_load_are_left_out_in_the_end(tmp_path: Path) -> Non
     python_model(tmp_path / "models", "good")
     python_model(tmp_path / "models", "bad", "raise RuntimeError('no licence')\n")
     dead = Suspects(("bad",))
-    (tmp_path / FILE).write_text(as_text(Record(BOOT, Phase.FAILED, dead, (dead,))))
+    (tmp_path / FILE).write_text(as_text(Record(BOOT, StartPhase.FAILED, dead, (dead,))))
     assert die(tmp_path).process.returncode == 1
 
     flags = [f"--model-repository={tmp_path}/models", f"--state-directory={tmp_path}"]
@@ -115,7 +115,7 @@ def test_the_command_says_who_is_left_out_and_forgets_it(
 
 def test_a_missing_state_directory_is_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
-    registry = cast(Registry, SimpleNamespace(incidents=Incidents(), served=list))
+    registry = cast(Registry, SimpleNamespace(incidents=LoadHistory(), served=list))
     for directory in (tmp_path / "a" / "b", tmp_path / "file" / "b"):
         watch = CrashWatch(directory, registry, Repository([tmp_path]))
         asyncio.run(watch.begin(0))

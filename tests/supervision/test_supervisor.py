@@ -230,7 +230,7 @@ def test_the_control_group_is_divided_only_when_systemd_has_started_this_very_pr
     asked: list[None] = []
     monkeypatch.setattr(supervisor, "find_groups", lambda: asked.append(None))
     workers = SimpleNamespace(default_hang=0.0, control_groups=None)
-    watched = supervisor.Watched(cast(Service, None), cast(Registry, None), cast(Workers, workers))
+    watched = supervisor.WatchedServer(cast(Service, None), cast(Registry, None), cast(Workers, workers))
     pid = os.getpid() if ours else os.getppid()
 
     supervisor.Supervisor(watched, Notifier(quiet), MonotonicClock()).obey({"SYSTEMD_EXEC_PID": str(pid)})
@@ -241,7 +241,7 @@ def test_the_control_group_is_divided_only_when_systemd_has_started_this_very_pr
 def test_hung_models_have_the_watchdog_s_time_unless_it_watches_another_process() -> None:
     for pid, expected in ((os.getpid(), 3.0), (os.getppid(), 0.0)):
         workers = SimpleNamespace(default_hang=0.0, control_groups=None)
-        watched = supervisor.Watched(cast(Service, None), cast(Registry, None), cast(Workers, workers))
+        watched = supervisor.WatchedServer(cast(Service, None), cast(Registry, None), cast(Workers, workers))
         environ = {"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(pid)}
         supervisor.Supervisor(watched, Notifier(quiet), MonotonicClock()).obey(environ)
         assert workers.default_hang == expected

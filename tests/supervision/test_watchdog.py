@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_serve.supervision.watchdog import KILL_SECONDS, STUCK_SECONDS, Facts, Feed, Withhold, decide, time_of
+from edge_serve.supervision.watchdog import KILL_SECONDS, STUCK_SECONDS, Feed, WatchdogFacts, Withhold, decide, time_of
 from tests.server.running import ADD_SUB, PATIENCE, Running, python_model
 from tests.supervision.manager import Mailbox, Message, find_ports, mailbox, ready, supervised
 
@@ -33,7 +33,7 @@ SEGFAULTS = HANGS.replace("__import__('time').sleep(3600)", "__import__('ctypes'
 def test_it_is_fed_unless_a_scheduler_is_stuck_or_all_workers_are(
     schedulers: dict[str, float], workers: dict[str, float]
 ) -> None:
-    decision = decide(Facts(schedulers, workers))
+    decision = decide(WatchdogFacts(schedulers, workers))
     stuck = any(age > STUCK_SECONDS for age in schedulers.values())
     hung = bool(workers) and all(overdue > KILL_SECONDS for overdue in workers.values())
     assert isinstance(decision, Withhold) is (stuck or hung)
@@ -44,7 +44,7 @@ def test_it_is_fed_unless_a_scheduler_is_stuck_or_all_workers_are(
 
 @given(ages, ages, st.sampled_from(["a", "b", "c"]))
 def test_one_well_worker_is_enough(schedulers: dict[str, float], workers: dict[str, float], well: str) -> None:
-    with_one = decide(Facts({}, {**workers, well: 0.0}))
+    with_one = decide(WatchdogFacts({}, {**workers, well: 0.0}))
     assert isinstance(with_one, Feed)
 
 

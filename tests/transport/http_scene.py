@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Room
-from edge_serve.protocol.http1.head import Head
+from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.door.listeners import Listener, listen_tcp
-from edge_serve.transport.door.shared_limits import Sharing
+from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.http.limits import HttpLimits
 from edge_serve.transport.http.server import HttpServer
 from tests.leases import Slot
@@ -33,10 +33,10 @@ class Recorder:
         self.refusal: EdgeServeError | None = None
         self._handle = handle
 
-    def check(self, head: Head, length: int) -> None:
+    def check(self, head: RequestHead, length: int) -> None:
         pass
 
-    def place(self, head: Head, length: int) -> Room | None:
+    def place(self, head: RequestHead, length: int) -> Room | None:
         if self.refusal is not None:
             raise self.refusal
         if not self.places:
@@ -135,7 +135,7 @@ class Scene:
         application: Recorder,
         limits: HttpLimits,
         tls: Callable[[], ssl.SSLContext] | None = None,
-        sharing: Sharing | None = None,
+        sharing: SharedLimits | None = None,
     ) -> None:
         self.application = application
         self.clock = StandingClock()
@@ -170,7 +170,7 @@ async def scene(
     limits: HttpLimits | None = None,
     listeners: list[Listener] | None = None,
     tls: Callable[[], ssl.SSLContext] | None = None,
-    sharing: Sharing | None = None,
+    sharing: SharedLimits | None = None,
 ) -> AsyncIterator[Scene]:
     """A running server; its clients are closed at the end."""
     here = Scene(application or Recorder(), limits or HttpLimits(), tls, sharing)

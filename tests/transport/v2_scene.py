@@ -14,13 +14,13 @@ from edge_serve.messages.settings import LogSettings, TraceChanges, TraceSetting
 from edge_serve.messages.shared_memory import RegionStatus
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.statistics import ModelStatistics
-from edge_serve.messages.tensors import Buffer, DataType, Tensor
-from edge_serve.models.control.poller import Reloaded
-from edge_serve.protocol.http1.head import Head, HeadParser, MessageLimits
+from edge_serve.messages.tensors import Buffer, DataType, InferTensor
+from edge_serve.models.control.poller import ReloadResult
+from edge_serve.protocol.http1.head import HeadParser, MessageLimits, RequestHead
 from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
 from edge_serve.workers.memory.arena import Arena
-from edge_serve.workers.memory.regions import Regions
+from edge_serve.workers.memory.regions import SharedMemoryRegions
 
 JSON, PLAIN, BINARY = "application/json", "text/plain", "application/octet-stream"
 SIGNATURE = Signature(
@@ -98,7 +98,7 @@ class FakeService:
     ticket: FakeTicket = field(default_factory=FakeTicket)
     log: LogSettings = field(default_factory=LogSettings)
     trace_changes: list[tuple[str, TraceChanges]] = field(default_factory=list)
-    regions: Regions = field(default_factory=Regions)
+    regions: SharedMemoryRegions = field(default_factory=SharedMemoryRegions)
     allows_shm: bool = True
     document: dict[str, Any] = field(default_factory=lambda: {"server": {"state": "ready"}, "models": []})
 
@@ -131,7 +131,7 @@ class FakeService:
         return ["left", "out"]
 
     def reload(self, names: Sequence[str], unload_first: bool, done: Any) -> None:
-        done([Reloaded(name, ("1",), unload_first) for name in names])
+        done([ReloadResult(name, ("1",), unload_first) for name in names])
 
     def live(self) -> bool:
         return self.alive
@@ -216,7 +216,7 @@ class FakeService:
             response = InferResponse("m", "3", request.id, error=self.error, lease=self.response_lease)
             if self.error is None:
                 (x,) = request.inputs
-                response.outputs = [Tensor("Y", x.datatype, x.shape, x.data)]
+                response.outputs = [InferTensor("Y", x.datatype, x.shape, x.data)]
             if request.lease is not None:
                 request.lease.release()
             on_response(response)
@@ -230,7 +230,7 @@ class FakeService:
 
 @dataclass
 class FakeExchange:
-    head: Head
+    head: RequestHead
     body: Buffer = b""
     lease: Lease | None = None
     on_abandoned: Callable[[], None] | None = None
@@ -283,7 +283,7 @@ class FixedClock:
 PARSER = HeadParser(MessageLimits())
 
 
-def head_of(method: str, path: str, headers: Mapping[str, str] | None = None, length: int = 0) -> Head:
+def head_of(method: str, path: str, headers: Mapping[str, str] | None = None, length: int = 0) -> RequestHead:
     lines = [f"{method} {path} HTTP/1.1", f"Content-Length: {length}"]
     lines += [f"{name}: {value}" for name, value in {"Host": "h", **(headers or {})}.items()]
     return PARSER.parse("\r\n".join([*lines, "", ""]).encode())

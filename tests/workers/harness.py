@@ -13,8 +13,8 @@ import numpy as np
 from edge_serve.backends.base import InstanceSpec, ModelSpec, Reply
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, Lease, Parameter
-from edge_serve.messages.tensors import DataType, Tensor
-from edge_serve.workers.front.pool import BatchReply, Hooks, Limits, OpenedModel, Workers
+from edge_serve.messages.tensors import DataType, InferTensor
+from edge_serve.workers.front.pool import BatchReply, Hooks, OpenedModel, ProcessLimits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 
 #: nothing here takes longer unless it is broken
@@ -88,7 +88,7 @@ def config(dims: int = 16, datatype: str = "TYPE_INT32", decoupled: bool = False
 def request(values: Any = range(16), deadline_ns: int = 0, **parameters: Parameter) -> InferRequest:
     """One row of INT32 values, and the same plus one."""
     row = np.asarray(values, dtype=np.int32).reshape(1, -1)
-    inputs = [Tensor(f"INPUT{i}", DataType.INT32, row.shape, (row + i).tobytes()) for i in range(2)]
+    inputs = [InferTensor(f"INPUT{i}", DataType.INT32, row.shape, (row + i).tobytes()) for i in range(2)]
     return InferRequest("echo", inputs=inputs, parameters=parameters, deadline_ns=deadline_ns)
 
 
@@ -142,7 +142,7 @@ async def serving(
     model_config: dict[str, Any] | None = None,
     *,
     instances: int = 1,
-    limits: Limits | None = None,
+    limits: ProcessLimits | None = None,
     hooks: Hooks | None = None,
     budget: int = 256 << 20,
 ) -> AsyncIterator[Served]:

@@ -12,19 +12,19 @@ import pytest
 from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, NotFound, Unavailable
 from edge_serve.messages.infer import NULL_SEAT, InferRequest, Parameter, RequestedOutput
-from edge_serve.messages.tensors import DataType, Tensor, join_bytes
+from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.execute import Batch, decode_execute, encode_execute
 from edge_serve.workers.wire.frames import HEADER_SIZE, FrameError, parse_header
-from edge_serve.workers.wire.layout import INLINE, Layout
+from edge_serve.workers.wire.layout import INLINE, TensorLayout
 from edge_serve.workers.wire.reply import REPLY_HEAD, OutputRoom, decode_answers, encode_reply
 from tests.workers.harness import config
 
-LAYOUT = Layout(config())
+LAYOUT = TensorLayout(config())
 NOWHERE = memoryview(b"")
 
 
-def there(*requests: InferRequest, layout: Layout = LAYOUT, arena: memoryview = NOWHERE) -> Batch:
+def there(*requests: InferRequest, layout: TensorLayout = LAYOUT, arena: memoryview = NOWHERE) -> Batch:
     """The batch as the worker sees it."""
     sent = encode_execute(layout, 5, requests, 4096, 8192)
     assert parse_header(sent)[0] == len(sent) - HEADER_SIZE
@@ -52,16 +52,16 @@ def back(sent: bytes, slot: Any = None) -> list[Reply]:
     return decode_answers(LAYOUT, sent, HEADER_SIZE + REPLY_HEAD.size, meta, count, slot, capacity)[0]
 
 
-def tensor(name: str, values: Any, datatype: DataType = DataType.INT32) -> Tensor:
+def tensor(name: str, values: Any, datatype: DataType = DataType.INT32) -> InferTensor:
     """A tensor of `values`."""
     array = np.asarray(values, dtype=datatype.numpy)
-    return Tensor(name, datatype, array.shape, array.tobytes())
+    return InferTensor(name, datatype, array.shape, array.tobytes())
 
 
-def of_type(datatype: DataType) -> Tensor:
+def of_type(datatype: DataType) -> InferTensor:
     """Three elements that start anywhere."""
     if datatype is DataType.BYTES:
-        return Tensor("INPUT1", datatype, (1, 3), join_bytes(["", "ä", b"\x00\xff"]))
+        return InferTensor("INPUT1", datatype, (1, 3), join_bytes(["", "ä", b"\x00\xff"]))
     return tensor("INPUT1", [[0, 1, 1]], datatype)
 
 
@@ -117,7 +117,7 @@ def test_inputs_come_in_the_order_of_the_configuration() -> None:
 
 def test_many_outputs_are_listed_by_name() -> None:
     names = [f"O{i}" for i in range(100)]
-    layout = Layout({"output": [{"name": name, "data_type": "TYPE_INT32", "dims": [1]} for name in names]})
+    layout = TensorLayout({"output": [{"name": name, "data_type": "TYPE_INT32", "dims": [1]} for name in names]})
     sent = InferRequest("echo", outputs=[RequestedOutput("O3"), RequestedOutput("O99")])
     assert list(there(sent, layout=layout).requests[0].requested_outputs) == ["O3", "O99"]
 
@@ -127,7 +127,7 @@ def test_unaligned_tensors_of_the_arena_are_copied(offset: int, is_view: bool) -
     arena = Arena("m", Budget(1 << 20), 1 << 20)
     values = np.arange(4, dtype=np.int32)
     arena.view[offset : offset + 16] = values.tobytes()
-    sent = Tensor("INPUT0", DataType.INT32, (1, 4), arena.view[offset : offset + 16], offset)
+    sent = InferTensor("INPUT0", DataType.INT32, (1, 4), arena.view[offset : offset + 16], offset)
     found = there(InferRequest("echo", inputs=[sent]), arena=arena.view).requests[0].inputs[0]
     assert found.array().tolist() == [values.tolist()]
     assert found.array().flags.aligned
@@ -190,7 +190,7 @@ def test_large_outputs_go_into_the_slot_and_small_ones_ride_along() -> None:
 
 def test_what_is_no_tensor_is_refused_by_the_worker() -> None:
     with pytest.raises(Internal, match="has 4 bytes, which is not INT32"):
-        written([Reply([Tensor("OUTPUT0", DataType.INT32, (1, 2), b"1234")])])
+        written([Reply([InferTensor("OUTPUT0", DataType.INT32, (1, 2), b"1234")])])
 
 
 def test_an_output_outside_its_slot_is_refused() -> None:

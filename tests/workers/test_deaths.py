@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.workers.front.pool import Limits
+from edge_serve.workers.front.pool import ProcessLimits
 from tests.workers.harness import config, request, run, serving, survives, values
 
 
@@ -72,7 +72,7 @@ def test_garbage_from_users_code_ends_only_its_worker(tmp_path: Path) -> None:
 
 def test_a_stuck_interpreter_is_noticed(tmp_path: Path) -> None:
     async def work() -> None:
-        async with serving(tmp_path, limits=Limits(silence=0.6)) as served:
+        async with serving(tmp_path, limits=ProcessLimits(silence=0.6)) as served:
             served.send(request(do="hold", ms=20_000))
             assert "its interpreter is stuck" in (await served.listener.lost()).message
             await survives(served)
@@ -82,7 +82,7 @@ def test_a_stuck_interpreter_is_noticed(tmp_path: Path) -> None:
 
 def test_a_stuck_interpreter_is_noticed_though_it_is_asked_how_it_is(tmp_path: Path) -> None:
     async def work() -> None:
-        async with serving(tmp_path, limits=Limits(silence=0.6)) as served:
+        async with serving(tmp_path, limits=ProcessLimits(silence=0.6)) as served:
 
             async def ask() -> None:
                 while True:
@@ -99,7 +99,7 @@ def test_a_stuck_interpreter_is_noticed_though_it_is_asked_how_it_is(tmp_path: P
 
 def test_a_slow_model_is_not_stuck(tmp_path: Path) -> None:
     async def work() -> None:
-        async with serving(tmp_path, limits=Limits(silence=0.3)) as served:
+        async with serving(tmp_path, limits=ProcessLimits(silence=0.3)) as served:
             assert values((await served.ask(request(do="sleep", ms=800))).replies[0]) == list(range(16))
 
     run(work())

@@ -15,13 +15,13 @@ import pytest
 
 from edge_serve.errors import EdgeServeError, NotFound
 from edge_serve.messages.infer import InferRequest
-from edge_serve.models.extras.calls import Calls
+from edge_serve.models.extras.calls import ModelCalls
 from edge_serve.models.versions.served import Served
 from edge_serve.observe.metrics.custom import CustomMetrics
-from edge_serve.workers.front.bls_broker import Caller, Desk
-from edge_serve.workers.front.pool import Hooks, Limits
+from edge_serve.workers.front.bls_broker import BlsBroker, Caller
+from edge_serve.workers.front.pool import Hooks, ProcessLimits
 from edge_serve.workers.wire.calls import CALL_HEAD
-from edge_serve.workers.wire.frames import HEADER, LONGEST, NEED, VERSION, Frame, FrameError, Kind, frame
+from edge_serve.workers.wire.frames import HEADER, LONGEST, NEED, VERSION, Frame, FrameError, FrameKind, frame
 from edge_serve.workers.wire.layout import TENSOR
 from edge_serve.workers.wire.reply import ANSWER, FINAL, NULL, PARTIAL_HEAD, REPLY_HEAD
 from tests.workers.front.test_channel import peer
@@ -31,12 +31,13 @@ from tests.workers.hostile import Plan, Said, run_hostile_processes
 SEEDS = 25
 #: of the tests that start no process
 MANY = 3000
-LIMITS = Limits(hello=5, load=1, close=0.5)
-EXECUTE = Kind.EXECUTE.value
-DATA = (Kind.REPLY, Kind.REPLY, Kind.PARTIAL, Kind.PARTIAL, Kind.NEED_OUTPUT)
+LIMITS = ProcessLimits(hello=5, load=1, close=0.5)
+EXECUTE = FrameKind.EXECUTE.value
+DATA = (FrameKind.REPLY, FrameKind.REPLY, FrameKind.PARTIAL, FrameKind.PARTIAL, FrameKind.NEED_OUTPUT)
 CONTROL = (
-    Kind.OPENED, Kind.FAILED, Kind.CLOSED, Kind.HEALTH_REPLY, Kind.LOG, Kind.METRIC, Kind.CALL, Kind.INFER, Kind.INFER,
-    Kind.INFER_CANCEL, Kind.INFER_FREE, Kind.INFER_REST,
+    FrameKind.OPENED, FrameKind.FAILED, FrameKind.CLOSED, FrameKind.HEALTH_REPLY, FrameKind.LOG,
+    FrameKind.METRIC, FrameKind.CALL, FrameKind.INFER, FrameKind.INFER,
+    FrameKind.INFER_CANCEL, FrameKind.INFER_FREE, FrameKind.INFER_REST,
 )  # fmt: skip
 NUMBERS = (0, 1, 2, 7, 255, 4096, 65535, 1 << 20, (1 << 31) - 1, (1 << 32) - 1)
 LARGE = (*NUMBERS, 1 << 40, (1 << 63) - 1)
@@ -95,21 +96,21 @@ class Dice(random.Random):
     def payload(self, kind: int) -> bytes:
         if self.random() < 0.15:
             return self.randbytes(self.choice((0, 1, 15, 16, 100, 5000)))
-        if kind == Kind.REPLY:
+        if kind == FrameKind.REPLY:
             marks = [self.choice((0, 1, -1, (1 << 63) - 1, -(1 << 63))) for _ in range(4)]
             body = self.answers(2)
             meta = len(body) if self.random() < 0.95 else self.choice(NUMBERS)
             return REPLY_HEAD.pack(*marks, self.choice((0, 0, 0, 1)), meta) + body + bytes(64)
-        if kind == Kind.PARTIAL:
+        if kind == FrameKind.PARTIAL:
             body, flags = self.answers(1), self.choice((0, FINAL, NULL, FINAL | NULL, 0xFF))
             return PARTIAL_HEAD.pack(self.choice((0, 1, *NUMBERS)), flags, self.choice((0, 1)), len(body)) + body
-        if kind == Kind.NEED_OUTPUT:
+        if kind == FrameKind.NEED_OUTPUT:
             return NEED.pack(self.choice(LARGE), self.choice(NUMBERS))
-        if kind == Kind.INFER:
+        if kind == FrameKind.INFER:
             text, block = json.dumps(self.call()).encode(), self.blocks()
             sizes = (len(text), len(block)) if self.random() < 0.8 else (self.choice(NUMBERS), self.choice(NUMBERS))
             return CALL_HEAD.pack(self.choice((0, 1, 9)), self.choice((0, 1)), self.randrange(4), *sizes) + text + block
-        if kind == Kind.INFER_REST:
+        if kind == FrameKind.INFER_REST:
             return b"".join(struct.pack("<QQ", self.choice((0, 1)), self.choice((0, 1))) for _ in range(3))
         return json.dumps(self.object() if self.random() < 0.9 else self.value()).encode()
 
@@ -122,7 +123,7 @@ class Dice(random.Random):
 
     def said(self, moment: int) -> Said:
         usual = DATA if moment == EXECUTE else CONTROL
-        kind = int(self.choice(usual if self.random() < 0.8 else (*Kind, 0, 13, 43, 255)))
+        kind = int(self.choice(usual if self.random() < 0.8 else (*FrameKind, 0, 13, 43, 255)))
         data = self.payload(kind)
         match self.randrange(8):
             case 0:  # a header that is none
@@ -137,7 +138,7 @@ class Dice(random.Random):
                 return kind, data
 
     def plan(self) -> Plan:
-        moments = [EXECUTE, EXECUTE, EXECUTE, 0, Kind.OPEN, Kind.HEALTH, Kind.CLOSE]
+        moments = [EXECUTE, EXECUTE, EXECUTE, 0, FrameKind.OPEN, FrameKind.HEALTH, FrameKind.CLOSE]
         return {moment: [self.said(moment) for _ in range(self.randrange(1, 4))] for moment in self.sample(moments, 2)}
 
 
@@ -174,7 +175,7 @@ def test_frames_of_a_hostile_worker_cost_that_worker_at_most(
     custom = CustomMetrics()
 
     async def work() -> None:
-        calls = Calls(_lookup, Nothing())
+        calls = ModelCalls(_lookup, Nothing())
         hooks = Hooks(custom.apply, custom.gone, calls.control, calls.infer, calls.rests)
         faults: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
@@ -243,18 +244,18 @@ def test_a_desk_takes_a_control_frame_or_raises_a_frame_error() -> None:
     custom, sent = CustomMetrics(), list[bytes]()
 
     async def work() -> None:
-        calls = Calls(_lookup, Nothing())
+        calls = ModelCalls(_lookup, Nothing())
         hooks = Hooks(custom.apply, custom.gone, calls.control, calls.infer, calls.rests)
         async with peer(config()) as made:
             caller = Caller(made.arena, made.listener, {0: made.channel})
             for seed in range(MANY):
                 dice = Dice(seed)
-                desk = Desk(asyncio.get_running_loop(), sent.append, {1: caller}.get, hooks, set())
+                desk = BlsBroker(asyncio.get_running_loop(), sent.append, {1: caller}.get, hooks, set())
                 for _ in range(3):
                     kind = int(dice.choice(CONTROL))
                     received = Frame(kind, dice.choice((0, 1, 2)), dice.choice((1, 2, *LARGE)), dice.payload(kind))
                     with contextlib.suppress(FrameError):
-                        if kind == Kind.METRIC:
+                        if kind == FrameKind.METRIC:
                             custom.apply(received.json())
                         else:
                             desk.on_frame(received)

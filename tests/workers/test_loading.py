@@ -13,7 +13,7 @@ import pytest
 
 from edge_serve.backends.base import InstanceSpec
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
-from edge_serve.workers.front.pool import Limits, Workers
+from edge_serve.workers.front.pool import ProcessLimits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 from tests.processes import started_here
 from tests.workers.harness import Recorder, config, request, run, serving, spec, survives
@@ -32,7 +32,7 @@ def test_a_failed_load_says_why_and_leaves_nothing(
     tmp_path: Path, deed: str, cls: type[EdgeServeError], text: str
 ) -> None:
     async def work() -> None:
-        workers = Workers(Limits(load=0.5 if deed == "sleep" else 20))
+        workers = Workers(ProcessLimits(load=0.5 if deed == "sleep" else 20))
         arena = Arena("echo", Budget(1 << 20))
         for phase in ("on_describe", "on_open") if deed == "fail" else ("on_open",):
             made = spec(tmp_path, config(**{phase: deed}))  # type: ignore[arg-type]  # only parameters are named
@@ -127,7 +127,9 @@ def test_readiness_is_the_models_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_model_that_does_not_close_is_killed(tmp_path: Path, busy: bool) -> None:
     async def work() -> None:
-        async with serving(tmp_path, config(on_close="" if busy else "sleep"), limits=Limits(close=0.3)) as served:
+        async with serving(
+            tmp_path, config(on_close="" if busy else "sleep"), limits=ProcessLimits(close=0.3)
+        ) as served:
             if busy:
                 served.send(request(do="sleep", ms=20_000))
             (pid,) = served.model.pids()
@@ -141,7 +143,7 @@ def test_a_model_that_does_not_close_is_killed(tmp_path: Path, busy: bool) -> No
 
 def test_stop_ends_everything(tmp_path: Path) -> None:
     async def work() -> None:
-        workers = Workers(Limits(close=1))
+        workers = Workers(ProcessLimits(close=1))
         arena = Arena("echo", Budget(1 << 20))
         model = await workers.open(spec(tmp_path, config()), "echo", [InstanceSpec("e")], Recorder(), arena)
         await workers.describe(spec(tmp_path, config()), "echo", own_worker=True)
@@ -211,7 +213,7 @@ def test_the_loop_is_never_blocked_for_long(tmp_path: Path) -> None:
 
 def test_an_open_that_is_called_off_needs_its_workers_no_more(tmp_path: Path) -> None:
     async def work() -> None:
-        workers, arena = Workers(Limits(close=1)), Arena("echo", Budget(1 << 20))
+        workers, arena = Workers(ProcessLimits(close=1)), Arena("echo", Budget(1 << 20))
         slow = spec(tmp_path, config(on_open="sleep"))
         opening = asyncio.create_task(workers.open(slow, "echo", [InstanceSpec("echo_0")], Recorder(), arena))
         while not workers.workers():

@@ -12,8 +12,8 @@ import pytest
 from edge_serve.backends.base import InstanceSpec
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.tensors import DataType, Tensor
-from edge_serve.workers.front.pool import Limits, Workers
+from edge_serve.messages.tensors import DataType, InferTensor
+from edge_serve.workers.front.pool import ProcessLimits, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
 from tests.workers.harness import Recorder, run, spec, values
 
@@ -67,7 +67,9 @@ def test_each_instance_has_its_own_process_and_main_thread(tmp_path: Path) -> No
                 os.kill(sent, signal.SIGINT)
                 os.kill(sent, signal.SIGTERM)
             data = (41 + instance).to_bytes(4, "little")
-            model.execute(instance, instance, [InferRequest("echo", inputs=[Tensor("IN", DataType.INT32, (1,), data)])])
+            model.execute(
+                instance, instance, [InferRequest("echo", inputs=[InferTensor("IN", DataType.INT32, (1,), data)])]
+            )
             assert values((await listener.reply(instance)).replies[0]) == [41 + instance, pids[instance], 1]
         assert not await model.refusal(5)
         os.kill(pids[1], signal.SIGKILL)
@@ -90,7 +92,7 @@ def test_questions_about_health_share_one_is_ready_and_one_that_hangs_delays_not
         for name, deed in (("hangs", "threading.Event().wait()"), ("slow", "return not threading.Event().wait(0.5)")):
             (tmp_path / name / "1").mkdir(parents=True)
             (tmp_path / name / "1" / "model.py").write_text(f"{MODEL}    def is_ready(self):\n        {deed}\n")
-        workers, arena, listener = Workers(Limits(close=1)), Arena("m", Budget(1 << 20)), Recorder()
+        workers, arena, listener = Workers(ProcessLimits(close=1)), Arena("m", Budget(1 << 20)), Recorder()
         hangs, slow = [
             await workers.open(
                 spec(tmp_path / name, await workers.describe(spec(tmp_path / name, CONFIG), "python")),
@@ -104,7 +106,7 @@ def test_questions_about_health_share_one_is_ready_and_one_that_hangs_delays_not
         answers = await asyncio.gather(*(hangs.refusal(0.2) for _ in range(20)), *(slow.refusal(20) for _ in range(3)))
         assert answers == ["its worker did not answer within 0.2 s whether it is ready"] * 20 + [""] * 3
         assert len(list(threads.iterdir())) == before
-        one = Tensor("IN", DataType.INT32, (1,), (41).to_bytes(4, "little"))
+        one = InferTensor("IN", DataType.INT32, (1,), (41).to_bytes(4, "little"))
         hangs.execute(0, 1, [InferRequest("echo", inputs=[one])])
         assert values((await listener.reply()).replies[0])[0] == 41
         await asyncio.gather(hangs.close(), slow.close())
@@ -124,7 +126,7 @@ def test_a_load_that_hangs_is_reported_with_the_line_of_the_model(
     async def work() -> str:
         (tmp_path / "1").mkdir()
         (tmp_path / "1" / "model.py").write_text(static + "  def execute(self, requests): return []\n")
-        workers, arena = Workers(Limits(load=1.5, slow_load=0.7, silence=0.6)), Arena("m", Budget(1 << 20))
+        workers, arena = Workers(ProcessLimits(load=1.5, slow_load=0.7, silence=0.6)), Arena("m", Budget(1 << 20))
         made = spec(tmp_path, CONFIG)
         describing = workers.describe(made, "python")
         opening = workers.open(made, "python", [InstanceSpec("echo_0")], Recorder(), arena)

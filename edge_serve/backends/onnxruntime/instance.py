@@ -23,8 +23,8 @@ from edge_serve.messages.tensors import (
     BY_CONFIG_NAME,
     Array,
     DataType,
+    InferTensor,
     Shape,
-    Tensor,
     from_array,
     join,
     to_array,
@@ -36,7 +36,7 @@ _MOST_LISTS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BindingPlan:
     """What does not change from batch to batch.
 
     Attributes:
@@ -59,11 +59,11 @@ class Plan:
     through_values: bool
 
 
-def make_plan(config: Mapping[str, Any], inputs: Iterable[FoundTensor], outputs: Iterable[FoundTensor]) -> Plan:
+def make_plan(config: Mapping[str, Any], inputs: Iterable[FoundTensor], outputs: Iterable[FoundTensor]) -> BindingPlan:
     """The plan for a checked configuration and what the model's file says."""
     inputs, outputs = list(inputs), list(outputs)
     dims = {entry["name"]: tuple(int(dim) for dim in entry["dims"]) for entry in config.get("output", ())}
-    return Plan(
+    return BindingPlan(
         batches=config.get("max_batch_size", 0) > 0,
         outputs={tensor.name: BY_CONFIG_NAME[tensor.data_type] for tensor in outputs if tensor.data_type},
         scalars=frozenset(tensor.name for tensor in inputs if not tensor.dims),
@@ -109,7 +109,7 @@ class SharedSession:
 class OnnxInstance:
     """One executor. Instances of a model on one device share its sessions, which run in several threads at once."""
 
-    def __init__(self, session: SharedSession, plan: Plan, run_options: sessions.RunOptions | None) -> None:
+    def __init__(self, session: SharedSession, plan: BindingPlan, run_options: sessions.RunOptions | None) -> None:
         self._session = session
         self._plan = plan
         self._run_options = run_options
@@ -203,13 +203,13 @@ class OnnxInstance:
         output = self._plan.batch_outputs[name]
         return ragged.scatter(array, output.dims, [_source_shape(request, output.source_input) for request in batch])
 
-    def _tensor(self, name: str, array: Array) -> Tensor:
+    def _tensor(self, name: str, array: Array) -> InferTensor:
         datatype = self._plan.outputs[name]
         if array.ndim == 0:
             array = array.reshape(self._plan.scalar_outputs.get(name, ()))
         if datatype is _BYTES or not array.size or not array.flags.c_contiguous:
-            return Tensor(name, datatype, array.shape, from_array(array, datatype))
-        return Tensor(name, datatype, array.shape, array.data.cast("B"))
+            return InferTensor(name, datatype, array.shape, from_array(array, datatype))
+        return InferTensor(name, datatype, array.shape, array.data.cast("B"))
 
     def is_ready(self) -> bool:
         """A loaded session always is."""
@@ -220,7 +220,7 @@ class OnnxInstance:
         del self._session
 
 
-def _array(tensor: Tensor, scalar: bool) -> Array:
+def _array(tensor: InferTensor, scalar: bool) -> Array:
     """The values of an input, a view where they lie aligned, with strings as the library wants them."""
     datatype, shape = tensor.datatype, () if scalar else tensor.shape
     if datatype is _BYTES:
@@ -229,7 +229,7 @@ def _array(tensor: Tensor, scalar: bool) -> Array:
     return array if array.flags.aligned else array.copy()
 
 
-def _input(request: BackendRequest, index: int, name: str) -> Tensor:
+def _input(request: BackendRequest, index: int, name: str) -> InferTensor:
     """An input by name; requests of one batch nearly always have theirs in the same order."""
     if index < len(request.inputs) and request.inputs[index].name == name:
         return request.inputs[index]

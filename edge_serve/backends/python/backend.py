@@ -15,7 +15,7 @@ from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.backends.python.api.config import ModelConfig
 from edge_serve.backends.python.api.errors import describe
 from edge_serve.backends.python.instance import PythonInstance
-from edge_serve.backends.python.model import PythonModel
+from edge_serve.backends.python.model import ModelFile
 from edge_serve.errors import Internal
 
 
@@ -23,7 +23,7 @@ class Backend:
     """One version of a Python model in this process."""
 
     def __init__(self) -> None:
-        self._model: PythonModel | None = None
+        self._model: ModelFile | None = None
 
     def complete_config(self, spec: ModelSpec) -> dict[str, Any]:
         """What the model's `auto_complete_config` makes of the configuration.
@@ -67,7 +67,7 @@ class Backend:
             self._model.forget()
             self._model = None
 
-    def _imported(self, spec: ModelSpec) -> PythonModel:
+    def _imported(self, spec: ModelSpec) -> ModelFile:
         if self._model is None:
-            self._model = PythonModel(spec)
+            self._model = ModelFile(spec)
         return self._model

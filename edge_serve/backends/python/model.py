@@ -48,7 +48,7 @@ def _provide_utils() -> None:
         sys.modules[module.__name__.rpartition(".")[2]] = module
 
 
-class PythonModel:
+class ModelFile:
     """An imported model file, until `forget`.
 
     Attributes:

@@ -6,7 +6,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from edge_serve.config.settings.kinds import BOOLEAN, COUNT, FILLED, NAME, PATH, POSITIVE, Kind, choice, number, shown
+from edge_serve.config.settings.kinds import (
+    BOOLEAN,
+    COUNT,
+    FILLED,
+    NAME,
+    PATH,
+    POSITIVE,
+    SettingKind,
+    choice,
+    number,
+    shown,
+)
 from edge_serve.config.settings.table import Setting
 
 _http = partial(Setting, "HTTP")
@@ -23,7 +34,7 @@ def _parse_origin(text: str) -> str:
     return text
 
 
-_ORIGIN = Kind("origin", _parse_origin)
+_ORIGIN = SettingKind("origin", _parse_origin)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def shown(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SettingKind:
     """One way to write values.
 
     Attributes:
@@ -50,7 +50,7 @@ def parse_boolean(text: str) -> bool:
     raise ValueError(f"found '{shown(text)}', expected true or false")
 
 
-def integer(low: int = -(2**63), high: int = 2**63 - 1) -> Kind:
+def integer(low: int = -(2**63), high: int = 2**63 - 1) -> SettingKind:
     """A whole number from `low` to `high`, both included."""
 
     def parse(text: str) -> int:
@@ -60,16 +60,16 @@ def integer(low: int = -(2**63), high: int = 2**63 - 1) -> Kind:
         _check_range(value, low, high)
         return value
 
-    return Kind("integer", parse)
+    return SettingKind("integer", parse)
 
 
-def level() -> Kind:
+def level() -> SettingKind:
     """Triton's ParseIntBoolOption: a number from 0, or `true` for 1 and `false` for 0."""
     number = integer(0)
-    return Kind("integer", lambda text: number.parse({"true": "1", "false": "0"}.get(text.lower(), text)))
+    return SettingKind("integer", lambda text: number.parse({"true": "1", "false": "0"}.get(text.lower(), text)))
 
 
-def number(low: float = 0.0, high: float = 1e18) -> Kind:
+def number(low: float = 0.0, high: float = 1e18) -> SettingKind:
     """A decimal number from `low` to `high`, both included."""
 
     def parse(text: str) -> float:
@@ -80,10 +80,10 @@ def number(low: float = 0.0, high: float = 1e18) -> Kind:
         _check_range(value, low, high)
         return value
 
-    return Kind("number", parse)
+    return SettingKind("number", parse)
 
 
-def choice(*words: str) -> Kind:
+def choice(*words: str) -> SettingKind:
     """One of `words`, in any case."""
     known = {word.lower(): word for word in words}
 
@@ -92,7 +92,7 @@ def choice(*words: str) -> Kind:
             raise ValueError(f"found '{shown(text)}', expected one of {', '.join(words)}")
         return known[text.lower()]
 
-    return Kind("|".join(words), parse)
+    return SettingKind("|".join(words), parse)
 
 
 def _check_range(value: float, low: float, high: float) -> None:
@@ -152,15 +152,15 @@ def _parse_repository(text: str) -> str:
 
 
 LEVEL = level()
-TEXT = Kind("string", str)
-FILLED = Kind("string", _filled("a value"))
-NAME = Kind("name", _parse_name)
-PATH = Kind("path", _filled("a path"))
-REPOSITORY = Kind("path", _parse_repository)
-BOOLEAN = Kind("boolean", parse_boolean)
-FLAG = Kind("", parse_boolean, bare=True)
+TEXT = SettingKind("string", str)
+FILLED = SettingKind("string", _filled("a value"))
+NAME = SettingKind("name", _parse_name)
+PATH = SettingKind("path", _filled("a path"))
+REPOSITORY = SettingKind("path", _parse_repository)
+BOOLEAN = SettingKind("boolean", parse_boolean)
+FLAG = SettingKind("", parse_boolean, bare=True)
 PORT = integer(0, 65535)
 COUNT = integer(0)
 POSITIVE = integer(1)
 SECONDS = number(0)
-PATTERN = Kind("regex", _parse_pattern)
+PATTERN = SettingKind("regex", _parse_pattern)

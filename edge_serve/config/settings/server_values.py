@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from edge_serve.config.settings.kinds import Kind, shown
+from edge_serve.config.settings.kinds import SettingKind, shown
 
 #: what `--http-restricted-api` and `--grpc-restricted-protocol` may name
 RESTRICTABLE = (
@@ -167,7 +167,7 @@ def _parse_gpu_share(text: str) -> GpuShare:
     return share
 
 
-def _restriction(header_prefix: str) -> Kind:
+def _restriction(header_prefix: str) -> SettingKind:
     def parse(text: str) -> Restriction:
         apis, colon, pair = text.partition(":")
         key, equals, value = pair.partition("=")
@@ -178,7 +178,7 @@ def _restriction(header_prefix: str) -> Kind:
                 raise ValueError(f"unknown restricted api '{shown(api)}', expected one of {', '.join(RESTRICTABLE)}")
         return Restriction(tuple(apis.split(",")), header_prefix + key, value)
 
-    return Kind("apis:header=value", parse)
+    return SettingKind("apis:header=value", parse)
 
 
 def combine_restrictions(parts: Sequence[Restriction]) -> tuple[Restriction, ...]:
@@ -276,11 +276,11 @@ def _trace_mode(word: str) -> str:
     return word.lower()
 
 
-BACKEND_SETTING = Kind("[backend,]setting=value", _parse_backend_setting)
-METRICS_SETTING = Kind("setting=value", _parse_metrics_setting)
-RATE_LIMIT_RESOURCE = Kind("name:count[:device]", _parse_rate_limit_resource)
-GPU_SHARE = Kind("device_id:fraction", _parse_gpu_share)
+BACKEND_SETTING = SettingKind("[backend,]setting=value", _parse_backend_setting)
+METRICS_SETTING = SettingKind("setting=value", _parse_metrics_setting)
+RATE_LIMIT_RESOURCE = SettingKind("name:count[:device]", _parse_rate_limit_resource)
+GPU_SHARE = SettingKind("device_id:fraction", _parse_gpu_share)
 HTTP_RESTRICTION = _restriction("")
 GRPC_RESTRICTION = _restriction(GRPC_HEADER_PREFIX)
-CACHE_SETTING = Kind("cache,setting=value", _parse_cache_setting)
-TRACE_SETTING = Kind("[mode,]setting=value", _parse_trace_setting)
+CACHE_SETTING = SettingKind("cache,setting=value", _parse_cache_setting)
+TRACE_SETTING = SettingKind("[mode,]setting=value", _parse_trace_setting)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge_serve.config.settings.kinds import Kind, shown
+from edge_serve.config.settings.kinds import SettingKind, shown
 from edge_serve.errors import InvalidArgument
 
 #: between the values of a repeatable setting in its environment variable
@@ -56,7 +56,7 @@ class Setting:
     """
 
     group: str
-    kind: Kind
+    kind: SettingKind
     help: str
     many: Callable[[Sequence[Any]], Any] | None = None
     ignored: str = ""
@@ -83,7 +83,7 @@ Table = Mapping[str, Setting]
 
 
 @dataclass(slots=True)
-class Found:
+class FoundSetting:
     """What was given: raw values by setting, and where each came from for messages."""
 
     values: dict[str, list[str]] = field(default_factory=dict)
@@ -159,8 +159,8 @@ def nearest(found: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(found[:100], list(known), n=1)), "")
 
 
-def _from_argv(table: Table, aliases: Mapping[str, Alias], argv: Sequence[str]) -> Found:
-    found = Found()
+def _from_argv(table: Table, aliases: Mapping[str, Alias], argv: Sequence[str]) -> FoundSetting:
+    found = FoundSetting()
     aliased: dict[str, list[str]] = {}
     arguments = iter(argv)
     for argument in arguments:

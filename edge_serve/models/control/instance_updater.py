@@ -8,17 +8,17 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 
 from edge_serve.errors import EdgeServeError, Unavailable
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.load.dependencies import LoadFailure
-from edge_serve.models.load.instance_update import Regrouping
-from edge_serve.models.load.loading import Loader, Plan
+from edge_serve.models.load.instance_update import InstanceUpdate
+from edge_serve.models.load.loading import Loader, LoadPlan
 from edge_serve.models.load.memory import Memory
 from edge_serve.models.versions.served import Served
 
 log = logging.getLogger(__name__)
 
 
-class Regrouper:
+class InstanceUpdater:
     """For all models of the server.
 
     Args:
@@ -34,20 +34,23 @@ class Regrouper:
         self.memory: Memory | None = None
 
     @contextlib.asynccontextmanager
-    async def prepared(self, plan: Plan, versions: Mapping[int, Served]) -> AsyncIterator[list[Regrouping]]:
+    async def prepared(self, plan: LoadPlan, versions: Mapping[int, Served]) -> AsyncIterator[list[InstanceUpdate]]:
         """Open the new instances of each version. They are closed again if the context ends with an error.
 
         Raises:
             LoadFailure: one does not open; nothing has changed.
         """
-        prepared: list[Regrouping] = []
+        prepared: list[InstanceUpdate] = []
         try:
             for version, served in versions.items():
                 try:
                     regrouping = self._loader.regroup(served, plan)
                     await self._prepare(plan, regrouping)
                 except EdgeServeError as error:
-                    text, extra = "failed to change the instances of '%s' version %d: %s", about(plan.name, version)
+                    text, extra = (
+                        "failed to change the instances of '%s' version %d: %s",
+                        model_fields(plan.name, version),
+                    )
                     log.error(text, plan.name, version, error.as_triton(), extra=extra)
                     reason = f"version {version} is at READY state: {error.as_triton()};"
                     raise LoadFailure(plan.name, reason) from error
@@ -58,7 +61,7 @@ class Regrouper:
                 await one.abandon()
             raise
 
-    async def _prepare(self, plan: Plan, regrouping: Regrouping) -> None:
+    async def _prepare(self, plan: LoadPlan, regrouping: InstanceUpdate) -> None:
         opened, count = regrouping.served.opened, len(regrouping.added)
         if self.memory is None or not count or opened is None:
             await regrouping.prepare()
@@ -67,17 +70,17 @@ class Regrouper:
         async with self.memory.admit(f"{plan.name} ({count} more instances)", each * count, 0, joins=True):
             await regrouping.prepare()
 
-    def commit(self, regrouping: Regrouping) -> list[asyncio.Task[None]]:
+    def commit(self, regrouping: InstanceUpdate) -> list[asyncio.Task[None]]:
         """Let the new instances work; a task for each one that leaves, done when it has left."""
         free = {number: asyncio.Event() for number in regrouping.removed}
         regrouping.commit(lambda number: free[number].set())
         served = regrouping.served
-        text, extra = "model %s version %s: %d instances added, %d removed", about(served.name, served.version)
+        text, extra = "model %s version %s: %d instances added, %d removed", model_fields(served.name, served.version)
         log.info(text, served.name, served.version, len(regrouping.added), len(free), extra=extra)
         create = asyncio.get_running_loop().create_task
         return [create(self._remove(regrouping, *one), name=f"remove {served.name}") for one in free.items()]
 
-    async def _remove(self, regrouping: Regrouping, number: int, free: asyncio.Event) -> None:
+    async def _remove(self, regrouping: InstanceUpdate, number: int, free: asyncio.Event) -> None:
         served, late = regrouping.served, None
         try:
             await asyncio.wait_for(free.wait(), self._drain_seconds)
@@ -87,7 +90,7 @@ class Regrouper:
                 f"{self._drain_seconds:g} s later (--swap-drain-secs)"
             )
             text = "model %s version %s: an instance that was removed still has work after %g s, and is closed"
-            extra = about(served.name, served.version)
+            extra = model_fields(served.name, served.version)
             log.warning(text, served.name, served.version, self._drain_seconds, extra=extra)
         await regrouping.remove(number)
         if late is not None:

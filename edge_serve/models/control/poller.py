@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError, Unavailable
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.control.polling import Changes, Watch
 from edge_serve.models.control.registry import Registry
 from edge_serve.models.repository.repository import Repository, Snapshot
@@ -23,7 +23,7 @@ SETTLE_WHEN_ASKED = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reloaded:
+class ReloadResult:
     """The result of a reload for one model.
 
     Attributes:
@@ -71,7 +71,7 @@ class Poller:
         """Look as soon as possible."""
         self._wake.set()
 
-    async def reload(self, names: Sequence[str], *, unload_first: bool = False) -> list[Reloaded]:
+    async def reload(self, names: Sequence[str], *, unload_first: bool = False) -> list[ReloadResult]:
         """Load and unload what has changed, at once, and return the result for each model.
 
         Args:
@@ -115,12 +115,12 @@ class Poller:
             raise Unavailable(f"the model repositories cannot be read: {self._trouble}")
         return found
 
-    def _reloaded(self, name: str, changed: bool, unloaded: bool) -> Reloaded:
+    def _reloaded(self, name: str, changed: bool, unloaded: bool) -> ReloadResult:
         reason = self._registry.why_not(name)
         versions = () if unloaded else self._registry.ready_versions(name)
         if not (versions or unloaded or reason):
             reason = f"the model repositories hold no model '{name}'"
-        return Reloaded(name, versions, changed, reason)
+        return ReloadResult(name, versions, changed, reason)
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -169,7 +169,7 @@ class Poller:
         """Unload what is gone, and load what has changed."""
         for name in changes.unload:
             if self._registry.knows(name):
-                log.info("model %s is gone from the repository", name, extra=about(name))
+                log.info("model %s is gone from the repository", name, extra=model_fields(name))
                 task = asyncio.get_running_loop().create_task(self._registry.unload(name), name=f"unload {name}")
                 self._unloading.add(task)  # it may take as long as its last request: nobody else waits for that
                 task.add_done_callback(self._unloading.discard)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge_serve.messages.metadata import IndexEntry
-from edge_serve.models.load.loading import Plan
-from edge_serve.models.repository.repository import Found, namespace_of, plain_name
-from edge_serve.models.versions.lifecycle import Event, State, after
+from edge_serve.models.load.loading import LoadPlan
+from edge_serve.models.repository.repository import FoundModel, namespace_of, plain_name
+from edge_serve.models.versions.lifecycle import VersionEvent, VersionState, after
 from edge_serve.models.versions.served import Served
 from edge_serve.observe.metrics.source import Readiness
 
@@ -25,13 +25,13 @@ class VersionRecord:
     """
 
     version: int
-    state: State = State.LOADING
+    state: VersionState = VersionState.LOADING
     reason: str = ""
     served: Served | None = None
     directory: Path | None = None
     dismissed: bool = False
 
-    def move(self, event: Event, reason: str = "") -> None:
+    def move(self, event: VersionEvent, reason: str = "") -> None:
         """One step through the table."""
         self.state = after(self.state, event)
         self.reason = reason
@@ -40,7 +40,7 @@ class VersionRecord:
     @property
     def failed(self) -> bool:
         """It failed to load, and that counts."""
-        return self.state is State.GONE and self.reason != "unloaded" and not self.dismissed
+        return self.state is VersionState.GONE and self.reason != "unloaded" and not self.dismissed
 
     def news(self) -> str:
         """Why it is where it is; of one that serves, what became of its workers lately."""
@@ -55,13 +55,13 @@ class VersionRecord:
     @property
     def settled(self) -> bool:
         """It serves and is healthy, or is being exchanged, or was unloaded, or its failure no longer counts."""
-        if self.state is State.READY:
+        if self.state is VersionState.READY:
             return self.served is not None and (self.served.healthy or self.served.exchanging)
-        return self.state is State.GONE and not self.failed
+        return self.state is VersionState.GONE and not self.failed
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ModelSummary:
     """A model in a word, for people: `ready`, `unready` (it says so itself), `restarting` (it has no worker),
     `loading`, `failed`, `unloading` or `unloaded`.
 
@@ -75,7 +75,7 @@ class Standing:
     serves: bool = False
 
 
-_WORDS = {State.LOADING: "loading", State.READY: "ready", State.DRAINING: "unloading"}
+_WORDS = {VersionState.LOADING: "loading", VersionState.READY: "ready", VersionState.DRAINING: "unloading"}
 #: of several versions the first of these tells most
 _FIRST = ("failed", "unready", "restarting", "loading", "ready", "unloading", "unloaded")
 
@@ -93,7 +93,7 @@ class ModelRecord:
 
     name: str
     versions: dict[int, VersionRecord] = field(default_factory=dict)
-    plan: Plan | None = None
+    plan: LoadPlan | None = None
     explicit: bool = False
     barren: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -104,11 +104,11 @@ class ModelRecord:
         if not self.versions:
             return not self.barren
         counted = [version for version in self.versions.values() if not version.settled]
-        return not counted or (bool(self.ready()) and all(one.state is State.DRAINING for one in counted))
+        return not counted or (bool(self.ready()) and all(one.state is VersionState.DRAINING for one in counted))
 
     def ready(self) -> list[VersionRecord]:
         """Versions that serve, ascending."""
-        return [record for _, record in sorted(self.versions.items()) if record.state is State.READY]
+        return [record for _, record in sorted(self.versions.items()) if record.state is VersionState.READY]
 
     def failed(self) -> list[VersionRecord]:
         """Versions whose failure to load counts."""
@@ -126,18 +126,18 @@ class ModelRecord:
                 plain_name(self.name), str(version.version), version.state.value, version.news(), version.dismissed
             )
             for _, version in sorted(self.versions.items())
-            if not ready_only or version.state is State.READY
+            if not ready_only or version.state is VersionState.READY
         ]
 
     def readiness(self) -> Iterator[tuple[str, bool]]:
         """Yield whether each version that serves or should can answer; without a version to try, "" and False."""
         for _, version in sorted(self.versions.items()):
-            if version.state in (State.LOADING, State.READY) or version.failed:
-                yield str(version.version), version.state is State.READY and version.settled
+            if version.state in (VersionState.LOADING, VersionState.READY) or version.failed:
+                yield str(version.version), version.state is VersionState.READY and version.settled
         if not self.versions and (self.barren or self.plan is not None or self.lock.locked()):
             yield "", False
 
-    def standing(self) -> Standing:
+    def standing(self) -> ModelSummary:
         """How the whole model is."""
         found = [
             (_word(version), version.reason or version.refusal, version.version) for version in self.versions.values()
@@ -148,14 +148,14 @@ class ModelRecord:
         serves = any(version.settled for version in self.ready())
         if word == "failed" and serves:
             reason = f"version {number}: {reason}"
-        return Standing(plain_name(self.name), word, reason, serves)
+        return ModelSummary(plain_name(self.name), word, reason, serves)
 
 
 def _word(version: VersionRecord) -> str:
-    if version.state is State.READY and not version.settled:
+    if version.state is VersionState.READY and not version.settled:
         opened = version.served.opened if version.served is not None else None
         return "unready" if opened is not None and opened.complete else "restarting"
-    if version.state is State.GONE:
+    if version.state is VersionState.GONE:
         return "unloaded" if version.settled else "failed"
     return _WORDS[version.state]
 
@@ -180,7 +180,7 @@ def readiness(models: Mapping[str, ModelRecord], untried: Collection[str]) -> It
 
 
 def repository_index(
-    found: Mapping[str, Found],
+    found: Mapping[str, FoundModel],
     models: Mapping[str, ModelRecord],
     reasons: Mapping[str, str],
     faults: Mapping[str, str],

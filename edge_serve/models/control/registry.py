@@ -18,16 +18,16 @@ from operator import attrgetter
 from edge_serve.aio.offload import offload
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable, UnreadableEntry, with_advice
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.models.control.failures import dismiss_gone
-from edge_serve.models.control.records import ModelRecord, Standing, readiness, repository_index
+from edge_serve.models.control.records import ModelRecord, ModelSummary, readiness, repository_index
 from edge_serve.models.control.required import absent, lacking
-from edge_serve.models.control.version_swap import Turnover, settled
-from edge_serve.models.load.batch import Batch, Results
+from edge_serve.models.control.version_swap import VersionSwapper, settled
+from edge_serve.models.load.batch import LoadBatch, Results
 from edge_serve.models.load.dependencies import (
     LoadFailure,
-    Member,
+    MemberFacts,
     check_members,
     dependents,
     members_of,
@@ -35,16 +35,16 @@ from edge_serve.models.load.dependencies import (
     outermost_first,
     released,
 )
-from edge_serve.models.load.load_history import Incidents
-from edge_serve.models.load.loading import Loader, Plan
+from edge_serve.models.load.load_history import LoadHistory
+from edge_serve.models.load.loading import Loader, LoadPlan
 from edge_serve.models.load.memory import Memory
 from edge_serve.models.load.planning import Planner
 from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
-from edge_serve.models.repository.repository import Found, Repository, plain_name
-from edge_serve.models.versions.busy_versions import Busy, busy_versions
-from edge_serve.models.versions.draining_versions import Elders
-from edge_serve.models.versions.lifecycle import State
+from edge_serve.models.repository.repository import FoundModel, Repository, plain_name
+from edge_serve.models.versions.busy_versions import BusyVersion, busy_versions
+from edge_serve.models.versions.draining_versions import DrainingVersions
+from edge_serve.models.versions.lifecycle import VersionState
 from edge_serve.models.versions.served import Served
 from edge_serve.observe.metrics.source import ModelSeries, Readiness
 
@@ -85,10 +85,10 @@ class Registry:
         #: required models that were not in the repository at the start, and why that may be
         self._absent: dict[str, str] = {}
         self._models: dict[str, ModelRecord] = {}
-        self.elders = Elders()
-        self.incidents = Incidents()
+        self.elders = DrainingVersions()
+        self.incidents = LoadHistory()
         self._planner = Planner(repository, loader, self.incidents)
-        self._turnover = Turnover(loader, at_once, self.lookup, self.elders, drain_seconds, retries)
+        self._turnover = VersionSwapper(loader, at_once, self.lookup, self.elders, drain_seconds, retries)
 
         self._turnover.incidents = self.incidents
         self.departing = self._turnover.departing
@@ -98,7 +98,7 @@ class Registry:
         self._turnover.load_at_once(count)
 
     def admit(self, memory: Memory | None, most_waiting: int) -> None:
-        """See `Turnover.admit`."""
+        """See `VersionSwapper.admit`."""
         self._turnover.admit(memory, most_waiting)
 
     # ---- asking -------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Registry:
         known = record.versions.get(parse_version(version))
         if known is None:
             raise NotFound(f"Request for unknown model: '{name}' version {int(version)} is not found")
-        if known.served is None or known.state is not State.READY:
+        if known.served is None or known.state is not VersionState.READY:
             elder = self.elders.of_version(name, version)
             if elder is not None:
                 return elder
@@ -197,7 +197,7 @@ class Registry:
         for _, record in sorted(self._models.items()):
             yield from (version.served for version in record.ready() if version.served is not None)
 
-    def busy(self) -> list[Busy]:
+    def busy(self) -> list[BusyVersion]:
         """The versions that have requests to answer, those that drain included."""
         return busy_versions({*self.served(), *self.departing.versions})
 
@@ -222,7 +222,7 @@ class Registry:
             return False
         return all(record.settled for name, record in self._models.items() if plain_name(name) in self._required)
 
-    def standings(self) -> Iterator[Standing]:
+    def standings(self) -> Iterator[ModelSummary]:
         """Every model that was asked for, in a word each."""
         return (record.standing() for _, record in sorted(self._models.items()))
 
@@ -231,7 +231,7 @@ class Registry:
         reasons = {**self.incidents.reasons, **self._repository.faults}.items()
         return {plain_name(name): reason for name, reason in reasons if name not in self._models}
 
-    def lacking(self) -> list[Standing]:
+    def lacking(self) -> list[ModelSummary]:
         """The required models that are not ready, and why."""
         if not self._required:
             return []
@@ -246,9 +246,9 @@ class Registry:
         if self._required:
             self._absent = absent(self._required, set(map(plain_name, await offload(self._repository.scan))))
         for name, reason in self._absent.items():
-            log.warning("required model '%s' is %s (--required-model)", name, reason, extra=about(name))
+            log.warning("required model '%s' is %s (--required-model)", name, reason, extra=model_fields(name))
 
-    def index(self, *, ready_only: bool, found: Mapping[str, Found] | None = None) -> Iterator[IndexEntry]:
+    def index(self, *, ready_only: bool, found: Mapping[str, FoundModel] | None = None) -> Iterator[IndexEntry]:
         """The repository index: what is on disk and what was loaded, by name.
 
         Args:
@@ -258,7 +258,7 @@ class Registry:
         faults = self._repository.faults if found is not None else {}
         return repository_index(found or {}, self._models, reasons, faults, ready_only=ready_only)
 
-    async def scan(self) -> dict[str, Found]:
+    async def scan(self) -> dict[str, FoundModel]:
         """What lies in the repositories now, read in a thread.
 
         Raises:
@@ -329,7 +329,7 @@ class Registry:
         for name in plans:
             self._models.setdefault(name, ModelRecord(name))
         async with self._locked(plans) as needing:
-            batch = Batch({**{name: self._old_plan(name) for name in needing}, **plans}, results)
+            batch = LoadBatch({**{name: self._old_plan(name) for name in needing}, **plans}, results)
             for name in wanted:
                 if name in plans:
                     self._models[name].explicit = True
@@ -356,7 +356,7 @@ class Registry:
         plans = [record.plan for record in self._models.values() if record.plan is not None]
         return [plan.name for plan in plans if not self._repository.bound(plan.config, plan.name)]
 
-    def _old_plan(self, name: str) -> Plan:
+    def _old_plan(self, name: str) -> LoadPlan:
         plan = self._models[name].plan
         assert plan is not None, "only a model with a plan needs others"
         return plan
@@ -380,7 +380,7 @@ class Registry:
         plans = {name: record.plan.config for name, record in self._models.items() if record.plan is not None}
         return {name: members for name, config in plans.items() if (members := members_of(config))}
 
-    async def _load_one(self, plan: Plan, batch: Batch, *, own_worker: bool) -> None:
+    async def _load_one(self, plan: LoadPlan, batch: LoadBatch, *, own_worker: bool) -> None:
         """Load a model whose members were loaded before.
 
         Raises:
@@ -389,13 +389,13 @@ class Registry:
         record = self._models[plan.name]
         if record.plan is not None and plan.leaves_override(record.plan):
             log.info("model %s keeps the configuration of its last load request: its files did not change", plan.name,
-                     extra=about(plan.name))  # fmt: skip
+                     extra=model_fields(plan.name))  # fmt: skip
             plan = record.plan
         if not batch.members_changed(plan) and record.plan is not None and plan.same_as(record.plan):
             if plan is record.plan:  # nobody asked for it, and what it needs did not change
                 return
             if record.ready():
-                log.info("model %s is unchanged, nothing to load", plan.name, extra=about(plan.name))
+                log.info("model %s is unchanged, nothing to load", plan.name, extra=model_fields(plan.name))
                 return
         try:
             if members_of(plan.config):
@@ -409,12 +409,12 @@ class Registry:
             if members_of(plan.config):
                 self._give_up(record, plan, batch.results, error)
             elif not plan.versions:
-                log.error("failed to load '%s': %s", plan.name, error.reason, extra=about(plan.name))
+                log.error("failed to load '%s': %s", plan.name, error.reason, extra=model_fields(plan.name))
             raise
         if changed:
             batch.changed.add(plan.name)
 
-    def _fit(self, plan: Plan, results: Results) -> Plan:
+    def _fit(self, plan: LoadPlan, results: Results) -> LoadPlan:
         """The plan of an ensemble, completed with what its members say.
 
         Raises:
@@ -425,19 +425,19 @@ class Registry:
         config.model_transaction_policy.decoupled = check_members(config, lambda name: self._member(name, results))
         return replace(plan, config=config)
 
-    def _member(self, name: str, results: Results) -> Member:
+    def _member(self, name: str, results: Results) -> MemberFacts:
         record, served = self._models.get(name), self._turnover.highest.get(name)
         known = record is not None and (record.plan is not None or isinstance(results.get(name), LoadFailure))
-        return Member(
+        return MemberFacts(
             served.config if served is not None else None,
             [version.version for version in record.ready()] if record is not None else (),
             results.get(name),
             known,
         )
 
-    def _give_up(self, record: ModelRecord, plan: Plan, results: Results, error: LoadFailure) -> None:
+    def _give_up(self, record: ModelRecord, plan: LoadPlan, results: Results, error: LoadFailure) -> None:
         """An ensemble does not load. What served before goes too if it does not fit its members any more."""
-        log.error("failed to load '%s': %s", record.name, error.reason, extra=about(record.name))
+        log.error("failed to load '%s': %s", record.name, error.reason, extra=model_fields(record.name))
         if record.plan is None:
             record.plan = plan  # it is tried again when a member is loaded
             return

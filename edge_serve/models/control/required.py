@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 
-from edge_serve.models.control.records import Standing
+from edge_serve.models.control.records import ModelSummary
 
 
 def absent(required: Iterable[str], found: Collection[str]) -> dict[str, str]:
@@ -17,15 +17,19 @@ def absent(required: Iterable[str], found: Collection[str]) -> dict[str, str]:
     return reasons
 
 
-def lacking(required: Iterable[str], standings: Iterable[Standing], others: Mapping[str, str]) -> list[Standing]:
+def lacking(
+    required: Iterable[str], standings: Iterable[ModelSummary], others: Mapping[str, str]
+) -> list[ModelSummary]:
     """The required models that are not ready.
 
     Args:
         standings: of the models that were asked for.
         others: model -> why it has no standing.
     """
-    known: dict[str, Standing] = {}
+    known: dict[str, ModelSummary] = {}
     for one in sorted(standings, key=lambda one: one.word == "ready"):
         known.setdefault(one.name, one)  # of several models of one name the one that is not ready
-    found = [known.get(name) or Standing(name, "absent", others.get(name, "not loaded")) for name in sorted(required)]
+    found = [
+        known.get(name) or ModelSummary(name, "absent", others.get(name, "not loaded")) for name in sorted(required)
+    ]
     return [one for one in found if one.word != "ready"]

@@ -18,7 +18,7 @@ class Waiter:
     __slots__ = ("key", "on_response", "request", "room", "rows", "ticket")
 
     def __init__(
-        self, room: WaitingRoom, request: InferRequest, rows: int, key: Hashable, on_response: OnResponse
+        self, room: SwapQueue, request: InferRequest, rows: int, key: Hashable, on_response: OnResponse
     ) -> None:
         self.room = room
         self.request, self.rows, self.key = request, rows, key
@@ -35,7 +35,7 @@ class Waiter:
         return self.ticket is not None and self.ticket.hold(held)
 
 
-class WaitingRoom:
+class SwapQueue:
     """Implements `served.Runner` for a version that is being exchanged.
 
     Args:

@@ -8,21 +8,21 @@ import time
 from collections.abc import Callable, Iterable
 
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
-from edge_serve.messages.log_fields import about
-from edge_serve.models.control.instance_updater import Regrouper
+from edge_serve.messages.log_fields import model_fields
+from edge_serve.models.control.instance_updater import InstanceUpdater
 from edge_serve.models.control.records import ModelRecord, VersionRecord
-from edge_serve.models.control.swap_queue import WaitingRoom
+from edge_serve.models.control.swap_queue import SwapQueue
 from edge_serve.models.ensemble.flight import Lookup
 from edge_serve.models.extras.cached_runner import CachedRunner
 from edge_serve.models.load.admission import Way
 from edge_serve.models.load.dependencies import LoadFailure, members_of
-from edge_serve.models.load.load_history import Incidents
-from edge_serve.models.load.loading import Loader, Plan
+from edge_serve.models.load.load_history import LoadHistory
+from edge_serve.models.load.loading import Loader, LoadPlan
 from edge_serve.models.load.memory import Memory
 from edge_serve.models.repository.repository import of_version
 from edge_serve.models.run.driver import Driver
-from edge_serve.models.versions.draining_versions import Elders, open_sequences
-from edge_serve.models.versions.lifecycle import Event, State
+from edge_serve.models.versions.draining_versions import DrainingVersions, open_sequences
+from edge_serve.models.versions.lifecycle import VersionEvent, VersionState
 from edge_serve.models.versions.served import Served
 from edge_serve.models.versions.unloading_versions import Departing
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.01
 
 
-class Turnover:
+class VersionSwapper:
     """Brings versions into records and takes them out.
 
     Args:
@@ -49,7 +49,7 @@ class Turnover:
     """
 
     def __init__(
-        self, loader: Loader, at_once: int, lookup: Lookup, elders: Elders, drain_seconds: float, retries: int
+        self, loader: Loader, at_once: int, lookup: Lookup, elders: DrainingVersions, drain_seconds: float, retries: int
     ) -> None:
         self._loader = loader
         self._lookup = lookup
@@ -64,8 +64,8 @@ class Turnover:
         self.departing = Departing()
         #: models of which the serving versions leave before the new ones load, although memory may hold both
         self.unload_first: frozenset[str] = frozenset()
-        self.incidents = Incidents()
-        self._regrouper = Regrouper(loader, drain_seconds)
+        self.incidents = LoadHistory()
+        self._regrouper = InstanceUpdater(loader, drain_seconds)
 
     def load_at_once(self, count: int) -> None:
         """How many versions may be loading at the same time from now on."""
@@ -76,7 +76,7 @@ class Turnover:
         self._memory, self._most_waiting = memory, most_waiting
         self._regrouper.memory = memory
 
-    async def swap(self, record: ModelRecord, plan: Plan, *, own_worker: bool) -> bool:
+    async def swap(self, record: ModelRecord, plan: LoadPlan, *, own_worker: bool) -> bool:
         """Load every version of `plan`; when all are there, they take over. When one fails, none does.
 
         A version that serves and did not change is left alone: its state and its open sequences stay. So are its other
@@ -100,11 +100,11 @@ class Turnover:
             await asyncio.wait(quick)
         return bool(wanted) or not (regrouped and stay)
 
-    async def _swap(self, record: ModelRecord, plan: Plan, wanted: list[int], own_worker: bool) -> None:
+    async def _swap(self, record: ModelRecord, plan: LoadPlan, wanted: list[int], own_worker: bool) -> None:
         for version in wanted:
             known = record.versions.setdefault(version, VersionRecord(version))
-            if known.state in (State.GONE, State.DRAINING):
-                known.move(Event.RELOADED)
+            if known.state in (VersionState.GONE, VersionState.DRAINING):
+                known.move(VersionEvent.RELOADED)
         opened = await self._open_all(record, plan, wanted, own_worker)
         failures = {v: r for v, r in zip(wanted, opened, strict=True) if isinstance(r, EdgeServeError)}
         if failures:
@@ -118,7 +118,7 @@ class Turnover:
         self._take_over(record, plan, [served for served in opened if not isinstance(served, EdgeServeError)])
 
     async def _open_all(
-        self, record: ModelRecord, plan: Plan, wanted: list[int], own_worker: bool
+        self, record: ModelRecord, plan: LoadPlan, wanted: list[int], own_worker: bool
     ) -> list[Served | EdgeServeError]:
         """Open versions when there is memory for them; when there is not, after those that serve have gone.
 
@@ -144,7 +144,7 @@ class Turnover:
                         await self._send_away(record, going)
                     opened = await self._open_each(plan, wanted, own_worker)
             except EdgeServeError as error:
-                log.error("failed to load '%s': %s", plan.name, error.message, extra=about(plan.name))
+                log.error("failed to load '%s': %s", plan.name, error.message, extra=model_fields(plan.name))
                 return [error for _ in wanted]
         took = [one.opened.memory_bytes() for one in opened if isinstance(one, Served) and one.opened is not None]
         if took:
@@ -154,17 +154,17 @@ class Turnover:
     async def _send_away(self, record: ModelRecord, going: list[VersionRecord]) -> None:
         """Close versions that serve; requests for them wait until `_take_over` or `_close_rooms`."""
         text = "model %s: memory holds one version only, so what serves is unloaded first; requests wait"
-        log.warning(text, record.name, extra=about(record.name))
+        log.warning(text, record.name, extra=model_fields(record.name))
         tasks = []
         for known in going:
             old = known.served
             assert old is not None, "only versions that serve go"
-            known.served = old.stand_in(WaitingRoom(record.name, self._most_waiting))
+            known.served = old.stand_in(SwapQueue(record.name, self._most_waiting))
             tasks.append(self._retire_quietly(old, replaced=False))
         self._refresh(record)
         await asyncio.wait(tasks)
 
-    async def _bring_back(self, record: ModelRecord, plan: Plan, wanted: list[int]) -> None:
+    async def _bring_back(self, record: ModelRecord, plan: LoadPlan, wanted: list[int]) -> None:
         """Load again what left first for versions that then failed, so that the requests that wait are answered.
 
         A version of which `plan` has other files under the same name is gone.
@@ -172,7 +172,7 @@ class Turnover:
         old = record.plan
         for known in record.ready():
             room = known.served.runner if known.served is not None else None
-            if old is None or known.served is None or not isinstance(room, WaitingRoom):
+            if old is None or known.served is None or not isinstance(room, SwapQueue):
                 continue
             if old.directory == plan.directory and known.version in wanted:
                 continue
@@ -183,23 +183,23 @@ class Turnover:
                 self._retire_quietly(known.served, replaced=True)
                 known.served = back
                 text = "model %s version %s serves again, because its successor failed to load"
-                log.warning(text, record.name, known.version, extra=about(record.name, known.version))
+                log.warning(text, record.name, known.version, extra=model_fields(record.name, known.version))
         self._refresh(record)
 
     def _close_rooms(self, record: ModelRecord, failures: dict[int, EdgeServeError]) -> None:
         """The new versions do not load and the old ones have gone: whoever waits for them is told."""
         for known in record.ready():
-            if known.served is not None and isinstance(known.served.runner, WaitingRoom):
+            if known.served is not None and isinstance(known.served.runner, SwapQueue):
                 error = failures.get(known.version) or next(iter(failures.values()))
                 known.served.runner.fail(error)
                 self._retire_quietly(known.served, replaced=False)
                 known.served = None
-                known.move(Event.RETIRED)
-                known.move(Event.DRAINED, error.as_triton())
+                known.move(VersionEvent.RETIRED)
+                known.move(VersionEvent.DRAINED, error.as_triton())
                 record.plan = None
         self._refresh(record)
 
-    async def _open_each(self, plan: Plan, wanted: list[int], own_worker: bool) -> list[Served | EdgeServeError]:
+    async def _open_each(self, plan: LoadPlan, wanted: list[int], own_worker: bool) -> list[Served | EdgeServeError]:
         """Open versions one after the other in the slot of their model, and in further slots while some are free."""
         own_slot = asyncio.Lock()
 
@@ -210,17 +210,17 @@ class Turnover:
 
         return await asyncio.gather(*map(open, wanted))
 
-    async def _open_with_retries(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
+    async def _open_with_retries(self, plan: LoadPlan, version: int, own_worker: bool) -> Served | EdgeServeError:
         for left in range(self._retries, -1, -1):
             opened = await self._try(plan, version, own_worker)
             if not isinstance(opened, EdgeServeError) or not left:
                 break
-            text, extra = "model %s version %d is tried again, at most %d times", about(plan.name, version)
+            text, extra = "model %s version %d is tried again, at most %d times", model_fields(plan.name, version)
             log.info(text, plan.name, version, left, extra=extra)
         return opened
 
-    async def _try(self, plan: Plan, version: int, own_worker: bool) -> Served | EdgeServeError:
-        extra = about(plan.name, version)
+    async def _try(self, plan: LoadPlan, version: int, own_worker: bool) -> Served | EdgeServeError:
+        extra = model_fields(plan.name, version)
         try:
             if members_of(plan.config):
                 return await self._loader.open_ensemble(plan, version, self._lookup)
@@ -236,29 +236,29 @@ class Turnover:
         self, record: ModelRecord, opened: list[Served | EdgeServeError], failures: dict[int, EdgeServeError]
     ) -> None:
         for version in record.versions.values():
-            if version.state is State.LOADING:
+            if version.state is VersionState.LOADING:
                 error = failures.get(version.version)
-                version.move(Event.FAILED, error.as_triton() if error else "unloaded")
+                version.move(VersionEvent.FAILED, error.as_triton() if error else "unloaded")
         await asyncio.gather(
             *(self._loader.close(served) for served in opened if not isinstance(served, EdgeServeError))
         )
 
-    def _take_over(self, record: ModelRecord, plan: Plan, fresh: list[Served]) -> None:
+    def _take_over(self, record: ModelRecord, plan: LoadPlan, fresh: list[Served]) -> None:
         replaced = [known for known in record.ready() if known.version not in plan.versions]
         for served in fresh:
             known = record.versions[int(served.version)]
-            if known.state is State.READY and known.served is not None:
-                if isinstance(known.served.runner, WaitingRoom):
+            if known.state is VersionState.READY and known.served is not None:
+                if isinstance(known.served.runner, SwapQueue):
                     known.served.runner.open(served)
                 served.replace(known.served)
                 self._retire_quietly(known.served, replaced=True)
             else:
-                known.move(Event.LOADED)
+                known.move(VersionEvent.LOADED)
             known.served = served
-            text, extra = "model %s version %s ready in %.2f s", about(served.name, served.version)
+            text, extra = "model %s version %s ready in %.2f s", model_fields(served.name, served.version)
             log.info(text, served.name, served.version, served.load_seconds, extra=extra)
         for known in replaced:
-            if known.served is not None and isinstance(known.served.runner, WaitingRoom):
+            if known.served is not None and isinstance(known.served.runner, SwapQueue):
                 known.served.runner.open(fresh[-1])
             self._retire(known, replaced=True)
         record.plan = plan
@@ -280,12 +280,12 @@ class Turnover:
     def _retire(self, known: VersionRecord, *, replaced: bool) -> asyncio.Task[None]:
         served, known.served = known.served, None
         assert served is not None, "only a version that serves is retired"
-        known.move(Event.RETIRED)
+        known.move(VersionEvent.RETIRED)
         task = self._retire_quietly(served, replaced=replaced)
 
         def drained(_: asyncio.Task[None]) -> None:
-            if known.state is State.DRAINING:  # it may have been asked for again meanwhile
-                known.move(Event.DRAINED, "unloaded")
+            if known.state is VersionState.DRAINING:  # it may have been asked for again meanwhile
+                known.move(VersionEvent.DRAINED, "unloaded")
 
         task.add_done_callback(drained)
         return task
@@ -310,7 +310,7 @@ class Turnover:
             log.warning(
                 "model %s version %s still has %d requests and %d open sequences after %g s",
                 served.name, served.version, served.runner.in_flight(), open_sequences(served), self._drain_seconds,
-                extra=about(served.name, served.version),
+                extra=model_fields(served.name, served.version),
             )  # fmt: skip
         self._elders.remove(served)
         await self._loader.close(served)
@@ -319,7 +319,7 @@ class Turnover:
         if late and isinstance(runner, Driver):
             runner.give_up(_too_late(served, self._drain_seconds))
         self.departing.close(served)
-        text, extra = "model %s version %s unloaded in %.2f s", about(served.name, served.version)
+        text, extra = "model %s version %s unloaded in %.2f s", model_fields(served.name, served.version)
         log.info(text, served.name, served.version, time.monotonic() - started, extra=extra)
 
     def _refresh(self, record: ModelRecord) -> None:
@@ -334,16 +334,16 @@ class Turnover:
             self.highest.pop(record.name, None)
 
 
-def _stays(record: ModelRecord, plan: Plan, version: int) -> bool:
+def _stays(record: ModelRecord, plan: LoadPlan, version: int) -> bool:
     known = record.versions.get(version)
-    ready = known is not None and known.state is State.READY
+    ready = known is not None and known.state is VersionState.READY
     return ready and not members_of(plan.config) and plan.keeps(version, record.plan)
 
 
-def _regroups(record: ModelRecord, plan: Plan, version: int) -> Served | None:
+def _regroups(record: ModelRecord, plan: LoadPlan, version: int) -> Served | None:
     """The version that serves, if only its instances are to change."""
     known = record.versions.get(version)
-    served = known.served if known is not None and known.state is State.READY else None
+    served = known.served if known is not None and known.state is VersionState.READY else None
     return served if not members_of(plan.config) and plan.regroups(version, record.plan, served) else None
 
 

@@ -18,14 +18,14 @@ from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgume
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Parameter, RequestedOutput
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ComputeTimes, ModelStatistics
-from edge_serve.messages.tensors import Handle, Shape, Tensor
+from edge_serve.messages.tensors import Handle, InferTensor, Shape
 from edge_serve.models.ensemble.member import Member, fitted, mark_parameters, override
 from edge_serve.models.ensemble.shared_memory import share
 from edge_serve.models.run import statistics as record
 from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.scheduling.core import label
-from edge_serve.scheduling.ensemble.plan import Call, Deadlock, EnsemblePlan, Failed, Finished, Next
+from edge_serve.scheduling.ensemble.plan import Deadlock, EnsemblePlan, Failed, Finished, Next, StepsToRun
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class Flight:
 
     def _proceed(self, decision: Next) -> None:
         match decision:
-            case Call(steps, spent):
+            case StepsToRun(steps, spent):
                 for step in spent:
                     self._release(step)
                 for step in steps:
@@ -269,7 +269,11 @@ class Flight:
         self._deliver(self._response([], {}, named, None))
 
     def _response(
-        self, outputs: list[Tensor], parameters: dict[str, Parameter], error: EdgeServeError | None, lease: Lease | None
+        self,
+        outputs: list[InferTensor],
+        parameters: dict[str, Parameter],
+        error: EdgeServeError | None,
+        lease: Lease | None,
     ) -> InferResponse:
         face = self._ensemble.signature
         return InferResponse(
@@ -281,7 +285,7 @@ class Flight:
         notify(self._on_response, response)
         self._ensemble.landed()
 
-    def _outputs(self) -> list[Tensor]:
+    def _outputs(self) -> list[InferTensor]:
         """The tensors of the answer; one that its model left out is left out."""
         batching = self._ensemble.signature.max_batch_size > 0
         wanted, outputs = self._run.route.outputs, []
@@ -291,7 +295,7 @@ class Flight:
                 outputs.append(Handle.renamed(tensor, name, fitted(tensor.shape, dims, batching, self._rows[writer])))
         return outputs
 
-    def _parameters(self, outputs: Sequence[Tensor]) -> dict[str, Parameter]:
+    def _parameters(self, outputs: Sequence[InferTensor]) -> dict[str, Parameter]:
         """What Triton adds to an answer unless all of its outputs are empty."""
         writers = self._ensemble.plan.writers
         for tensor in outputs:

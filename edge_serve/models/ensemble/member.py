@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter
 from edge_serve.messages.signature import Signature
-from edge_serve.messages.tensors import Handle, Shape, Tensor
+from edge_serve.messages.tensors import Handle, InferTensor, Shape
 from edge_serve.protocol.inference.validate import validate
-from edge_serve.scheduling.ensemble.plan import Step
+from edge_serve.scheduling.ensemble.plan import EnsembleStep
 
 #: of each step; beyond that shapes change all the time, and memory is not free
 _REMEMBERED = 64
@@ -33,7 +33,7 @@ class Member:
 
     __slots__ = ("_known", "_lookalikes", "batching", "inputs", "marked_by", "signature")
 
-    def __init__(self, step: Step, signature: Signature, writers: Mapping[str, int]) -> None:
+    def __init__(self, step: EnsembleStep, signature: Signature, writers: Mapping[str, int]) -> None:
         self.signature = signature
         self.batching = signature.max_batch_size > 0
         self.inputs = [(name, outer, writers.get(outer)) for name, outer in step.inputs.items()]
@@ -45,7 +45,7 @@ class Member:
             spec.datatype.size for spec in signature.inputs.values()
         )
 
-    def fill(self, request: InferRequest, tensors: Mapping[str, Tensor], rows: Mapping[int | None, int]) -> None:
+    def fill(self, request: InferRequest, tensors: Mapping[str, InferTensor], rows: Mapping[int | None, int]) -> None:
         """Give a request its inputs, and check it as the model's clients are checked.
 
         Args:
@@ -55,7 +55,7 @@ class Member:
         Raises:
             InvalidArgument: with Triton's text.
         """
-        found: list[tuple[str, Tensor]] = []
+        found: list[tuple[str, InferTensor]] = []
         looks: list[object] = []
         for name, outer, writer in self.inputs:
             tensor = tensors.get(outer)
@@ -72,8 +72,8 @@ class Member:
         shapes, request.rows = known
         request.validated = self.signature
         request.inputs = [
-            Tensor(name, tensor.datatype, shape, tensor.data)
-            if type(tensor) is Tensor
+            InferTensor(name, tensor.datatype, shape, tensor.data)
+            if type(tensor) is InferTensor
             else Handle.renamed(tensor, name, shape)
             for (name, tensor), shape in zip(found, shapes, strict=True)
         ]
@@ -82,7 +82,7 @@ class Member:
         self,
         request: InferRequest,
         key: tuple[object, ...],
-        found: list[tuple[str, Tensor]],
+        found: list[tuple[str, InferTensor]],
         rows: Mapping[int | None, int],
     ) -> None:
         writers = {name: writer for name, _, writer in self.inputs}
@@ -95,7 +95,7 @@ class Member:
             self._known[key] = shapes, request.rows
 
 
-def member_input(name: str, tensor: Tensor, signature: Signature, rows: int) -> Tensor:
+def member_input(name: str, tensor: InferTensor, signature: Signature, rows: int) -> InferTensor:
     """An ensemble tensor as the input `name` of a member; `rows` as in `fitted`."""
     shape, spec = tensor.shape, signature.inputs.get(name)
     if spec is not None:

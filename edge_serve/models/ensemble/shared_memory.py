@@ -9,8 +9,8 @@ from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature
-from edge_serve.messages.tensors import Shared, Tensor, is_unseen
-from edge_serve.scheduling.ensemble.plan import EnsemblePlan, Step
+from edge_serve.messages.tensors import InferTensor, Shared, is_unseen
+from edge_serve.scheduling.ensemble.plan import EnsemblePlan, EnsembleStep
 
 
 def refusal(request: InferRequest, plan: EnsemblePlan, signature: Signature) -> InvalidArgument | None:
@@ -32,7 +32,7 @@ def refusal(request: InferRequest, plan: EnsemblePlan, signature: Signature) -> 
     return None
 
 
-def share(request: InferRequest, top: InferRequest, step: Step) -> None:
+def share(request: InferRequest, top: InferRequest, step: EnsembleStep) -> None:
     """Let a member write what the client of the ensemble wants in its memory, and read what was written there."""
     places = {output.name: output.place for output in top.outputs if output.place is not None}
     request.outputs = [replace(one, place=places.get(step.outputs[one.name])) for one in request.outputs]
@@ -42,7 +42,7 @@ def share(request: InferRequest, top: InferRequest, step: Step) -> None:
     )
 
 
-def _there(tensor: Tensor, step: Step, places: Mapping[str, Place]) -> Tensor:
+def _there(tensor: InferTensor, step: EnsembleStep, places: Mapping[str, Place]) -> InferTensor:
     if not is_unseen(tensor.data) or isinstance(tensor, Shared):
         return tensor
     place = places[step.inputs[tensor.name]]

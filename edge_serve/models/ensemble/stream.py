@@ -15,7 +15,7 @@ from edge_serve.aio.callbacks import notify
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ComputeTimes
-from edge_serve.messages.tensors import Handle, Tensor
+from edge_serve.messages.tensors import Handle, InferTensor
 from edge_serve.models.ensemble.flight import DEADLOCK, Callee, Ensemble, Leases, known, record_answer, record_refusal
 from edge_serve.models.ensemble.member import fitted, mark_parameters, member_input, override
 from edge_serve.models.ensemble.shared_memory import share
@@ -36,7 +36,7 @@ class _Outputs:
         leases: one for each of the users; empty when no output lies in a slot.
     """
 
-    tensors: dict[str, Tensor]
+    tensors: dict[str, InferTensor]
     rows: int
     mark: tuple[int | str, int]
     users: int
@@ -140,7 +140,7 @@ class StreamFlight:
         top, (index, iteration) = self._request, cell
         step, writers = self._ensemble.plan.steps[index], self._ensemble.plan.writers
         mark: tuple[int | str, int] = (top.correlation_id, top.flags)
-        inputs: list[Tensor] = []
+        inputs: list[InferTensor] = []
         for name, outer in step.inputs.items():
             writer = writers.get(outer)
             if writer is None:
@@ -298,7 +298,7 @@ class StreamFlight:
             response.lease = Leases([lease for lease in leases if lease is not None])
         return response
 
-    def _copied(self, name: str) -> Tensor | None:
+    def _copied(self, name: str) -> InferTensor | None:
         """An input that is an output too: the client's memory goes back before the last answer."""
         tensor = self._given.get(name)
-        return None if tensor is None else Tensor(name, tensor.datatype, tensor.shape, bytes(tensor.data))
+        return None if tensor is None else InferTensor(name, tensor.datatype, tensor.shape, bytes(tensor.data))

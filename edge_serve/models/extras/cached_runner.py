@@ -19,11 +19,11 @@ from struct import Struct
 from edge_serve.clock import Clock
 from edge_serve.errors import Cancelled, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
-from edge_serve.messages.tensors import Tensor
-from edge_serve.models.extras.response_cache import Answer, Key, ResponseCache
+from edge_serve.messages.tensors import InferTensor
+from edge_serve.models.extras.response_cache import CachedResponse, Key, ResponseCache
 from edge_serve.models.run import statistics as record
 from edge_serve.models.run.ticket import OnResponse, Ticket
 from edge_serve.models.versions.served import Runner
@@ -119,17 +119,17 @@ class CachedRunner:
         """The version is gone: give the memory of its answers back."""
         self._cache.forget(self._owner)
 
-    def _find(self, look: _Look) -> Answer | None:
+    def _find(self, look: _Look) -> CachedResponse | None:
         for key in look.keys(self._owner, self._always_personal, self._seen_personal):
             answer = self._cache.get(key)
             if answer is not None:
                 return answer
         return None
 
-    def _response(self, request: InferRequest, look: _Look, answer: Answer) -> InferResponse:
+    def _response(self, request: InferRequest, look: _Look, answer: CachedResponse) -> InferResponse:
         """The answer as a response of its own: whoever gets it may change it."""
         outputs = [
-            Tensor(one.name, one.datatype, one.shape, one.data)
+            InferTensor(one.name, one.datatype, one.shape, one.data)
             for one in answer.outputs
             if look.outputs is None or one.name in look.outputs
         ]
@@ -148,7 +148,7 @@ class CachedRunner:
             if key in self._cache:  # an equal request ran beside this one: Triton counts neither hit nor miss
                 return
             parameters = response.parameters if self._keep_parameters else {}
-            answer = Answer.copied(response.outputs, parameters, personal, self._most_bytes)
+            answer = CachedResponse.copied(response.outputs, parameters, personal, self._most_bytes)
             if answer is not None:
                 self._cache.put(key, answer)
             else:
@@ -163,7 +163,8 @@ class CachedRunner:
             log.warning(
                 "an answer of model '%s' takes more than %d bytes, the most that the response cache keeps of one "
                 "(--cache-config=local,size=%d); it is not kept, and neither are others like it",
-                self._signature.model_name, self._most_bytes, self._cache.size, extra=about(self._signature.model_name),
+                self._signature.model_name, self._most_bytes, self._cache.size,
+                extra=model_fields(self._signature.model_name),
             )  # fmt: skip
 
     def _in_turn(self, on_response: OnResponse) -> OnResponse:
@@ -262,5 +263,5 @@ class _Answered:
 _ANSWERED = _Answered()
 
 
-def _name(tensor: Tensor) -> str:
+def _name(tensor: InferTensor) -> str:
     return tensor.name

@@ -20,18 +20,18 @@ from typing import Any, Protocol
 from edge_serve.aio.bulk_copy import copy, work
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, RequestedOutput
-from edge_serve.messages.tensors import Tensor
+from edge_serve.messages.tensors import InferTensor
 from edge_serve.messages.trace import Trace
 from edge_serve.models.ensemble.flight import Flight, Lookup
 from edge_serve.models.ensemble.traced import TracedServed
 from edge_serve.models.extras.cached_runner import running
 from edge_serve.models.extras.rate_limit import LimitedModel
-from edge_serve.models.extras.wait_for_graph import Place, Waits
+from edge_serve.models.extras.wait_for_graph import Place, WaitForGraph
 from edge_serve.models.run.driver import Driver, Job
 from edge_serve.models.run.ticket import Ticket
 from edge_serve.models.versions.served import Served
 from edge_serve.protocol.inference.validate import validate
-from edge_serve.workers.front.bls_broker import Answer, Asked
+from edge_serve.workers.front.bls_broker import Answer, InboundCall
 from edge_serve.workers.memory.arena import Slot
 from edge_serve.workers.wire.layout import INLINE, padded
 
@@ -46,7 +46,7 @@ _CIRCLE = (
 Done = Callable[["EdgeServeError | None"], None]
 
 
-class Repository(Protocol):
+class RepositoryControl(Protocol):
     """The operations on models that models may ask for (`service.Service`)."""
 
     def load_model(self, name: str, parameters: Mapping[str, Any], done: Done) -> object: ...
@@ -56,24 +56,24 @@ class Repository(Protocol):
     def model_ready(self, name: str, version: str) -> bool: ...
 
 
-class Calls:
+class ModelCalls:
     """Runs what models ask for. `infer`, `control` and `rests` are `workers.desk.Hooks`.
 
     Args:
         lookup: the version that a call means; raises an EdgeServeError when it does not serve.
     """
 
-    def __init__(self, lookup: Lookup, repository: Repository) -> None:
+    def __init__(self, lookup: Lookup, repository: RepositoryControl) -> None:
         self._lookup = lookup
         self._repository = repository
-        self._waits = Waits()
+        self._waits = WaitForGraph()
         #: calls that their models have taken
-        self._accepted: dict[Asked, _Call] = {}
+        self._accepted: dict[InboundCall, _Call] = {}
         #: instances that wait, and for what
-        self._resting: dict[Place, list[Asked]] = {}
+        self._resting: dict[Place, list[InboundCall]] = {}
         self._loop = asyncio.get_running_loop()
 
-    def infer(self, asked: Asked) -> None:
+    def infer(self, asked: InboundCall) -> None:
         """Run a call; never raises."""
         place = _place_of(asked)
         if place in self._resting and not self._resting[place][0].call.blocking:  # it has gone on; no answer woke it
@@ -110,7 +110,7 @@ class Calls:
         else:
             slot.when_ready(lambda: prepared(slot.error) if slot.error is not None else work(nbytes, job, prepared))
 
-    def _target(self, asked: Asked) -> Served:
+    def _target(self, asked: InboundCall) -> Served:
         call = asked.call
         version = "" if call.model_version == -1 else str(call.model_version)
         try:
@@ -126,7 +126,7 @@ class Calls:
             )
         return served
 
-    def _moved(self, asked: Asked, served: Served, request: InferRequest) -> list[tuple[memoryview, Any]]:
+    def _moved(self, asked: InboundCall, served: Served, request: InferRequest) -> list[tuple[memoryview, Any]]:
         """What is to be copied into the called model's arena, where `request` looks for it; it is not there yet.
 
         Raises:
@@ -147,12 +147,12 @@ class Calls:
         for tensor in request.inputs:
             target = view[start : start + len(tensor.data)]
             moves.append((target, tensor.data))
-            placed.append(Tensor(tensor.name, tensor.datatype, tensor.shape, target, slot.offset + start))
+            placed.append(InferTensor(tensor.name, tensor.datatype, tensor.shape, target, slot.offset + start))
             start += padded(len(tensor.data))
         request.inputs = placed
         return moves
 
-    def _submit(self, asked: Asked, served: Served, request: InferRequest) -> None:
+    def _submit(self, asked: InboundCall, served: Served, request: InferRequest) -> None:
         """Queue a request whose inputs are where the called model reads them."""
         call = self._accepted[asked] = _Call(asked, served, self._on_answer)
         call.start(request)
@@ -168,7 +168,7 @@ class Calls:
         elif asked in self._resting.get(place, ()):  # it was being prepared when its instance came to rest
             self._rest(place)
 
-    def _on_answer(self, asked: Asked, final: bool) -> None:
+    def _on_answer(self, asked: InboundCall, final: bool) -> None:
         """A response wakes the instance that waits for it."""
         place = _place_of(asked)
         if asked in self._resting.get(place, ()):
@@ -178,7 +178,7 @@ class Calls:
 
     # ---- circles ------------------------------------------------------------------------------------------------
 
-    def rests(self, calls: Sequence[Asked]) -> None:
+    def rests(self, calls: Sequence[InboundCall]) -> None:
         """An instance does nothing but wait for an answer to one of these calls. Should that close a circle, the call
         that came into it last is refused; its caller goes on, and may come to rest again."""
         place = _place_of(calls[0])
@@ -200,11 +200,11 @@ class Calls:
         if any((call := self._accepted.get(asked)) is not None and call.is_of_ensemble for asked in calls):
             self._loop.call_later(LOOK_SECONDS, self._look_again, place, calls)
 
-    def _look_again(self, place: Place, calls: Sequence[Asked]) -> None:
+    def _look_again(self, place: Place, calls: Sequence[InboundCall]) -> None:
         if self._resting.get(place) is calls:
             self._rest(place)
 
-    def _waits_for(self, calls: Sequence[Asked]) -> list[Place] | None:
+    def _waits_for(self, calls: Sequence[InboundCall]) -> list[Place] | None:
         found: list[Place] = []
         for asked in calls:
             call = self._accepted.get(asked)
@@ -269,7 +269,7 @@ class _Call:
 
     __slots__ = ("_accepted", "_asked", "_circle", "_on_answer", "_served", "_ticket", "final", "number")
 
-    def __init__(self, asked: Asked, served: Served, on_answer: Callable[[Asked, bool], None]) -> None:
+    def __init__(self, asked: InboundCall, served: Served, on_answer: Callable[[InboundCall, bool], None]) -> None:
         self.number = next(self._numbers)
         self.final = False
         self._asked = asked
@@ -342,11 +342,11 @@ def _number(call: _Call) -> int:
     return call.number
 
 
-def _place_of(asked: Asked) -> Place:
+def _place_of(asked: InboundCall) -> Place:
     return _driver_of(asked), asked.instance
 
 
-def _trace_of(asked: Asked) -> Trace | None:
+def _trace_of(asked: InboundCall) -> Trace | None:
     """The trace that the caller has said, if that request is traced and its batch runs."""
     batch_id, position = asked.call.trace >> 16, asked.call.trace & 0xFFFF
     driver = _driver_of(asked)
@@ -354,12 +354,12 @@ def _trace_of(asked: Asked) -> Trace | None:
     return request.compute if request is not None and isinstance(request.compute, Trace) else None
 
 
-def _driver_of(asked: Asked) -> object:
+def _driver_of(asked: InboundCall) -> object:
     """Who drives the calling model; the rate limiter may stand between it and its workers."""
     return asked.caller.driver if isinstance(asked.caller, LimitedModel) else asked.caller
 
 
-def _request(asked: Asked, served: Served) -> InferRequest:
+def _request(asked: InboundCall, served: Served) -> InferRequest:
     call = asked.call
     return InferRequest(
         call.model_name, served.version, call.id, list(call.inputs),
@@ -381,19 +381,19 @@ def _preparation(
     return prepare, strings + sum(len(source) for _, source in moves)
 
 
-def _refuse(asked: Asked, request: InferRequest, error: Exception) -> None:
+def _refuse(asked: InboundCall, request: InferRequest, error: Exception) -> None:
     if request.lease is not None:
         request.lease.release()
     known = error if isinstance(error, EdgeServeError) else Internal(f"{type(error).__name__}: {error}")
     asked.refuse(_in_call(asked, known))
 
 
-def _in_call(asked: Asked, error: EdgeServeError) -> EdgeServeError:
+def _in_call(asked: InboundCall, error: EdgeServeError) -> EdgeServeError:
     """Why a call was not accepted, in Triton's words."""
     return Internal(f"Model {asked.call.model_name} - Error when running inference: {error.message}")
 
 
-def _release(asked: Asked) -> None:
+def _release(asked: InboundCall) -> None:
     lease: Lease | None = asked.lease
     if lease is not None:
         lease.release()

@@ -30,7 +30,7 @@ class _Held:
     cancelled: set[int] = field(default_factory=set)
 
 
-class Gate:
+class RateLimitGate:
     """One for the server: starts what may start."""
 
     def __init__(self, limiter: RateLimiter) -> None:
@@ -73,7 +73,7 @@ class Gate:
 class LimitedModel:
     """An opened model as its driver sees it, and its driver as the workers see it."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: RateLimitGate) -> None:
         self._gate = gate
         #: by instance
         self._claimants: dict[int, Claimant] = {}

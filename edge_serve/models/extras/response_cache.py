@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from edge_serve.messages.infer import Parameter
-from edge_serve.messages.tensors import Tensor
+from edge_serve.messages.tensors import InferTensor
 
 #: what an answer costs beside its tensors: key, digest, place in the table, the answer itself
 ANSWER_BYTES = 900
@@ -36,7 +36,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CachedResponse:
     """What a model answered.
 
     Attributes:
@@ -44,22 +44,22 @@ class Answer:
         size: bytes that it takes, with what belongs to it.
     """
 
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[InferTensor, ...]
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     personal: bool = False
     size: int = 0
 
     @classmethod
     def copied(
-        cls, outputs: Iterable[Tensor], parameters: Mapping[str, Parameter], personal: bool, most_bytes: int
-    ) -> Answer | None:
+        cls, outputs: Iterable[InferTensor], parameters: Mapping[str, Parameter], personal: bool, most_bytes: int
+    ) -> CachedResponse | None:
         """An answer whose tensors share no memory with `outputs`; None when it would take more than `most_bytes`."""
         tensors = tuple(outputs)
         size = ANSWER_BYTES + sum(TENSOR_BYTES + len(tensor.data) for tensor in tensors)
         size += sum(200 + len(name) + len(str(value)) * 4 for name, value in parameters.items())
         if size > most_bytes:
             return None
-        copies = tuple(Tensor(one.name, one.datatype, one.shape, bytes(one.data)) for one in tensors)
+        copies = tuple(InferTensor(one.name, one.datatype, one.shape, bytes(one.data)) for one in tensors)
         return cls(copies, dict(parameters), personal, size)
 
 
@@ -73,7 +73,7 @@ class ResponseCache:
     def __init__(self, size: int) -> None:
         self.size = size
         self._used = 0
-        self._answers: OrderedDict[Key, Answer] = OrderedDict()
+        self._answers: OrderedDict[Key, CachedResponse] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -86,14 +86,14 @@ class ResponseCache:
         """Bytes taken; never more than `size`."""
         return self._used
 
-    def get(self, key: Key) -> Answer | None:
+    def get(self, key: Key) -> CachedResponse | None:
         """The answer, which is now the one used last."""
         answer = self._answers.get(key)
         if answer is not None:
             self._answers.move_to_end(key)
         return answer
 
-    def put(self, key: Key, answer: Answer) -> bool:
+    def put(self, key: Key, answer: CachedResponse) -> bool:
         """Keep an answer; others go to make room. False when it is larger than the whole cache."""
         if answer.size > self.size:
             return False

@@ -14,7 +14,7 @@ Place = tuple[object, int]
 WaitsFor = Callable[[], "Iterable[Place] | None"]
 
 
-class Waits:
+class WaitForGraph:
     """The instances that wait for an answer."""
 
     def __init__(self) -> None:

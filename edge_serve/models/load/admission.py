@@ -22,7 +22,7 @@ class Way(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class MemoryFigures:
     """Bytes.
 
     Attributes:
@@ -42,7 +42,7 @@ class Figures:
     replaced: int = 0
 
 
-def decide(name: str, figures: Figures) -> Way:
+def decide(name: str, figures: MemoryFigures) -> Way:
     """How to load the model.
 
     Raises:
@@ -62,7 +62,7 @@ def decide(name: str, figures: Figures) -> Way:
     )
 
 
-def _way(figures: Figures) -> Way | None:
+def _way(figures: MemoryFigures) -> Way | None:
     left = figures.available - figures.promised - figures.reserve
     if figures.needed <= left:
         return Way.BESIDE

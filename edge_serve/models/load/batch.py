@@ -12,9 +12,9 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.load.dependencies import circles, dependents, members_of
-from edge_serve.models.load.loading import Plan
+from edge_serve.models.load.loading import LoadPlan
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 Results = dict[str, "EdgeServeError | None"]
 
 
-class Batch:
+class LoadBatch:
     """The models of one load request, or of the server's start.
 
     Args:
@@ -34,21 +34,21 @@ class Batch:
         changed: models of which something new serves.
     """
 
-    def __init__(self, plans: Mapping[str, Plan], results: Results) -> None:
+    def __init__(self, plans: Mapping[str, LoadPlan], results: Results) -> None:
         self._plans = plans
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.results: Results = dict(results)
         self.changed: set[str] = set()
 
-    def members_changed(self, plan: Plan) -> bool:
+    def members_changed(self, plan: LoadPlan) -> bool:
         """A member was loaded in this batch."""
         return not self.changed.isdisjoint(members_of(plan.config))
 
-    async def run(self, load: Callable[[Plan], Awaitable[None]]) -> Results:
+    async def run(self, load: Callable[[LoadPlan], Awaitable[None]]) -> Results:
         """Load all of them with `load`, whose errors become results."""
         needs = {name: members_of(plan.config) for name, plan in self._plans.items()}
         for name, failure in circles(needs).items():
-            log.error("failed to load '%s': %s", name, failure.reason, extra=about(name))
+            log.error("failed to load '%s': %s", name, failure.reason, extra=model_fields(name))
             self.results[name] = failure
         create = asyncio.get_running_loop().create_task
         callers = {name for name, plan in self._plans.items() if plan.golden is not None and _may_call(plan)}
@@ -66,7 +66,11 @@ class Batch:
         return self.results
 
     async def _load(
-        self, plan: Plan, load: Callable[[Plan], Awaitable[None]], callers: Collection[str], late: Collection[str]
+        self,
+        plan: LoadPlan,
+        load: Callable[[LoadPlan], Awaitable[None]],
+        callers: Collection[str],
+        late: Collection[str],
     ) -> None:
         needed = set(members_of(plan.config))
         if plan.name in callers:
@@ -79,12 +83,12 @@ class Batch:
         except EdgeServeError as error:
             self.results[plan.name] = error
         except Exception as error:  # a fault of ours costs this model, not those that are loaded with it
-            log.exception("failed to load '%s'", plan.name, extra=about(plan.name))
+            log.exception("failed to load '%s'", plan.name, extra=model_fields(plan.name))
             self.results[plan.name] = Internal(f"load failed for model '{plan.name}': {type(error).__name__}: {error}")
         else:
             self.results[plan.name] = None
 
 
-def _may_call(plan: Plan) -> bool:
+def _may_call(plan: LoadPlan) -> bool:
     """Whether the model may send requests to others (business logic scripting)."""
     return plan.config.backend == "python"

@@ -35,7 +35,7 @@ class LoadFailure(InvalidArgument):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberFacts:
     """What is known of a model that an ensemble needs.
 
     Attributes:
@@ -64,7 +64,7 @@ def _meant(failure: EdgeServeError | None) -> str:
     return found + name.strip()
 
 
-def check_members(config: pb.ModelConfig, member: Callable[[str], Member]) -> bool:
+def check_members(config: pb.ModelConfig, member: Callable[[str], MemberFacts]) -> bool:
     """Whether an ensemble can work with its members as they are now; True when it is decoupled.
 
     Raises:
@@ -93,7 +93,7 @@ def check_members(config: pb.ModelConfig, member: Callable[[str], Member]) -> bo
     return decoupled
 
 
-def _check_member(name: str, model: str, member: Member, versions: Collection[int]) -> None:
+def _check_member(name: str, model: str, member: MemberFacts, versions: Collection[int]) -> None:
     start, failure = f"ensemble '{name}' depends on '{model}'", member.failure
     if isinstance(failure, LoadFailure) and failure.invalid and not member.versions:
         text = f"{start} which is not valid. Model '{model}' failed with error: {failure.reason}"

@@ -19,9 +19,9 @@ from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavail
 from edge_serve.golden.comparison import OutputFigures, compare
 from edge_serve.golden.reader import DIRECTORY, DOCUMENT, GoldenSample, GoldenTensor, GoldenTest, discard, tensors_of
 from edge_serve.messages.infer import InferRequest, InferResponse
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
-from edge_serve.messages.tensors import Tensor
+from edge_serve.messages.tensors import InferTensor
 from edge_serve.models.run.driver import Driver
 from edge_serve.models.versions.served import Runner, Served
 from edge_serve.protocol.inference.validate import validate
@@ -95,7 +95,7 @@ async def prove_with(served: Served, test: GoldenTest, seconds: float, runner: R
             f"model '{name}' version {version} fails its golden test: {'; '.join(problems[:_MOST_PROBLEMS])}{more}. "
             f"What to do: {_ADVICE}"
         )
-    text, extra = "model %s version %s passed its golden test: %d samples in %.2f s", about(name, version)
+    text, extra = "model %s version %s passed its golden test: %d samples in %.2f s", model_fields(name, version)
     log.info(text, name, version, len(samples), time.monotonic() - began, extra=extra)
 
 
@@ -242,7 +242,7 @@ class _Conversation:
         self.figures.error = f"the model failed: {error.message.strip()}"
 
 
-def _compared(outputs: Sequence[Tensor], expected: Sequence[GoldenTensor]) -> list[OutputFigures]:
+def _compared(outputs: Sequence[InferTensor], expected: Sequence[GoldenTensor]) -> list[OutputFigures]:
     found = {tensor.name: tensor for tensor in outputs}
     try:
         recorded = [one.read() for one in expected]

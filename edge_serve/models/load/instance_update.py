@@ -22,7 +22,7 @@ from edge_serve.models.versions.served import Served
 from edge_serve.workers.front.pool import OpenedModel
 
 
-class Regrouping:
+class InstanceUpdate:
     """One change of one version: `prepare`, then `commit` or `abandon`.
 
     Args:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from edge_serve.errors import Internal
 
 
-class Incidents:
+class LoadHistory:
     """One for the registry.
 
     Attributes:

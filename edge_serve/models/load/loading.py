@@ -25,22 +25,22 @@ from edge_serve.config.stages import check_files, load_model_config, merge_compl
 from edge_serve.errors import EdgeServeError
 from edge_serve.golden.reader import GoldenTest, read_golden
 from edge_serve.messages.infer import InferResponse
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.ensemble.ensemble import EnsembleRunner, member_labels
 from edge_serve.models.ensemble.flight import Lookup
 from edge_serve.models.extras.cached_runner import TELLS_WHAT_IT_READ, CachedRunner
-from edge_serve.models.extras.rate_limit import Gate, LimitedModel
+from edge_serve.models.extras.rate_limit import LimitedModel, RateLimitGate
 from edge_serve.models.extras.response_cache import ResponseCache
 from edge_serve.models.load.dependencies import members_of
 from edge_serve.models.load.golden import prove, prove_with
-from edge_serve.models.load.instance_update import Regrouping
+from edge_serve.models.load.instance_update import InstanceUpdate
 from edge_serve.models.load.warmup import WarmupListener, warm_up
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.repository import (
     Fingerprint,
-    Found,
+    FoundModel,
     fingerprint,
     of_version,
     plain_name,
@@ -52,7 +52,7 @@ from edge_serve.models.run.controls import Controls
 from edge_serve.models.run.decoupled import DecoupledDriver
 from edge_serve.models.run.driver import Driver
 from edge_serve.models.run.iterative import IterativeDecoupledDriver, IterativeDriver
-from edge_serve.models.run.sequence_driver import GatheringDriver
+from edge_serve.models.run.sequence_driver import SequenceDriver
 from edge_serve.models.run.statistics import bounds_of, new_statistics
 from edge_serve.models.run.ticket import OnResponse
 from edge_serve.models.versions.instance_group import placed
@@ -75,7 +75,7 @@ KILL_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class Plan:
+class LoadPlan:
     """What a load is about to do.
 
     Attributes:
@@ -97,17 +97,17 @@ class Plan:
     advice: str = ""
     golden: GoldenTest | None = None
 
-    def same_as(self, other: Plan) -> bool:
+    def same_as(self, other: LoadPlan) -> bool:
         """Loading this would serve the same files under the same configuration as `other` does."""
         members = members_of(self.config) == members_of(other.config)  # by namespaces these may be others now
         return members and (self.override, self.directory) == (other.override, other.directory) and self._reads(other)
 
-    def _reads(self, other: Plan) -> bool:
+    def _reads(self, other: LoadPlan) -> bool:
         """The files are the same, or a configuration was written anew that says the same."""
         files = without_configuration(self.print) == without_configuration(other.print)
         return self.print == other.print or (files and self.config == other.config)
 
-    def leaves_override(self, before: Plan) -> bool:
+    def leaves_override(self, before: LoadPlan) -> bool:
         """Whether the configuration of the last load request, which `before` has, stays. It does until a file changes.
 
         Files of a load request do not stay: as in Triton, a load without them goes back to the disk.
@@ -116,7 +116,7 @@ class Plan:
             return False
         return (self.directory, self.print) == (before.directory, before.print)
 
-    def keeps(self, version: int, before: Plan | None) -> bool:
+    def keeps(self, version: int, before: LoadPlan | None) -> bool:
         """Whether a version that was loaded by `before` is what loading it again would serve."""
         return (
             before is not None
@@ -125,7 +125,7 @@ class Plan:
             and _of_one_version(self.config) == _of_one_version(before.config)
         )
 
-    def regroups(self, version: int, before: Plan | None, served: Served | None) -> bool:
+    def regroups(self, version: int, before: LoadPlan | None, served: Served | None) -> bool:
         """Whether nothing but the instances of a version that serves changes, as in Triton's
         ConfigChangeRequiresReload (core src/model_config_utils.cc).
 
@@ -171,7 +171,7 @@ class Loader:
         clock: Clock,
         options: LoaderOptions,
         cache: ResponseCache | None = None,
-        gate: Gate | None = None,
+        gate: RateLimitGate | None = None,
     ) -> None:
         self._workers = workers
         self._budget = budget
@@ -180,7 +180,7 @@ class Loader:
         self._cache = cache
         self._gate = gate
 
-    def plan(self, found: Found, override: Override | None) -> Plan:
+    def plan(self, found: FoundModel, override: Override | None) -> LoadPlan:
         """Read the configuration and choose the versions.
 
         Raises:
@@ -202,16 +202,16 @@ class Loader:
         check_files(directory, config, chosen)
         advice = "" if chosen else _advice_on_versions(directory, config)
         if override is None and (stray := advice_on_config(directory, own)):
-            log.warning("model %s: %s", found.name, stray, extra=about(found.name))
+            log.warning("model %s: %s", found.name, stray, extra=model_fields(found.name))
         golden = read_golden(directory)
-        return Plan(found.name, directory, config, chosen, print, override, kept, advice, golden)
+        return LoadPlan(found.name, directory, config, chosen, print, override, kept, advice, golden)
 
-    def joins(self, plan: Plan, *, own_worker: bool) -> bool:
+    def joins(self, plan: LoadPlan, *, own_worker: bool) -> bool:
         """Return whether `open` would load the model into a worker that runs already."""
         alone = _own_worker(plan.config, own_worker) or MEMORY_PARAMETER in plan.config.parameters
         return not alone and self._workers.runs(plan.config.backend)
 
-    async def open(self, plan: Plan, version: int, *, own_worker: bool) -> Served:
+    async def open(self, plan: LoadPlan, version: int, *, own_worker: bool) -> Served:
         """Load one version in a worker, warm it up, and run its golden test.
 
         Raises:
@@ -228,7 +228,7 @@ class Loader:
         served.load_seconds = time.monotonic() - started
         return served
 
-    def regroup(self, served: Served, plan: Plan) -> Regrouping:
+    def regroup(self, served: Served, plan: LoadPlan) -> InstanceUpdate:
         """Plan the change of instances that the plan's `instance_group` asks for; all else stays.
 
         Raises:
@@ -239,9 +239,9 @@ class Loader:
         del config.instance_group[:]
         config.instance_group.extend(plan.config.instance_group)
         config = settle_instances(config)
-        return Regrouping(served, config, self._spec(plan, config, int(served.version)), plan.directory)
+        return InstanceUpdate(served, config, self._spec(plan, config, int(served.version)), plan.directory)
 
-    async def open_ensemble(self, plan: Plan, version: int, lookup: Lookup) -> Served:
+    async def open_ensemble(self, plan: LoadPlan, version: int, lookup: Lookup) -> Served:
         """One version of an ensemble whose members serve; it has no worker and no memory of its own.
 
         Raises:
@@ -269,7 +269,7 @@ class Loader:
         self._put_cache_before(served)
         return served
 
-    async def _open(self, plan: Plan, version: int, arena: Arena, own_worker: bool) -> Served:
+    async def _open(self, plan: LoadPlan, version: int, arena: Arena, own_worker: bool) -> Served:
         config = settle_instances(plan.config)
         own = _own_worker(config, own_worker)
         spec = self._spec(plan, config, version)
@@ -278,7 +278,7 @@ class Loader:
             config = settle_instances(merge_completed(config, document))
             spec = self._spec(plan, config, version)
         for note in notes_on(config):
-            log.warning("model %s: %s", plan.name, note, extra=about(plan.name))
+            log.warning("model %s: %s", plan.name, note, extra=model_fields(plan.name))
         labels = await offload(read_labels, config, plan.directory)
         signature = signature_of(config, config.name, version, labels)
         limited = self._gate.admit(placed(config)) if self._gate is not None else None
@@ -296,7 +296,7 @@ class Loader:
 
     async def _start(
         self,
-        plan: Plan,
+        plan: LoadPlan,
         spec: ModelSpec,
         config: pb.ModelConfig,
         signature: Signature,
@@ -347,7 +347,7 @@ class Loader:
         served.runner, served.cached = runner, True
         served.on_close += (runner.close,)
 
-    def _spec(self, plan: Plan, config: pb.ModelConfig, version: int) -> ModelSpec:
+    def _spec(self, plan: LoadPlan, config: pb.ModelConfig, version: int) -> ModelSpec:
         return ModelSpec(
             config.name,
             version,
@@ -385,7 +385,7 @@ class Loader:
                 name, version, scheduler, statistics, self._clock, loop, order,
                 count_responses=config.backend != "python",
             )  # fmt: skip
-        stateful = IterativeDriver if iterative else GatheringDriver
+        stateful = IterativeDriver if iterative else SequenceDriver
         kind = stateful if signature.has_sequence_batching else Driver
         return kind(name, version, scheduler, statistics, self._clock, loop, order)
 
@@ -395,7 +395,7 @@ class Loader:
             if served.opened is not None:
                 await served.opened.close()
         except EdgeServeError as error:
-            text, extra = "model %s version %s did not close cleanly: %s", about(served.name, served.version)
+            text, extra = "model %s version %s did not close cleanly: %s", model_fields(served.name, served.version)
             log.warning(text, served.name, served.version, error.message, extra=extra)
         finally:
             for give_back in served.on_close:

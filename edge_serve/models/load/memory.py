@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from edge_serve.messages.log_fields import about
-from edge_serve.models.load.admission import Figures, Way, decide
+from edge_serve.messages.log_fields import model_fields
+from edge_serve.models.load.admission import MemoryFigures, Way, decide
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Memory:
         """
         way, needed = self._decide(name, files, replaced, joins)
         if way is Way.LATER:
-            log.info("model %s waits for memory that is promised to loads under way", name, extra=about(name))
+            log.info("model %s waits for memory that is promised to loads under way", name, extra=model_fields(name))
         while way is Way.LATER:
             await self._promise_ended.wait()
             way, needed = self._decide(name, files, replaced, joins)
@@ -66,7 +66,7 @@ class Memory:
         figures = self.figures(name, files, replaced, joins=joins)
         return (decide(name, figures), figures.needed) if figures is not None else (Way.BESIDE, 0)
 
-    def figures(self, name: str, files: int, replaced: int, *, joins: bool = False) -> Figures | None:
+    def figures(self, name: str, files: int, replaced: int, *, joins: bool = False) -> MemoryFigures | None:
         """The figures of a load; None when the machine does not say how much memory it has.
 
         Args:
@@ -79,7 +79,7 @@ class Memory:
             return None
         measured = self._measured.get(name, 0)
         estimated = files + (SHARING_BYTES if joins else WORKER_BYTES)
-        return Figures(
+        return MemoryFigures(
             max(measured, estimated),
             measured >= estimated,
             available,

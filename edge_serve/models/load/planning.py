@@ -12,15 +12,15 @@ from functools import partial
 
 from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFound, UnreadableEntry
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.load.batch import Results
 from edge_serve.models.load.dependencies import members_of
-from edge_serve.models.load.load_history import Incidents
-from edge_serve.models.load.loading import Loader, Plan
+from edge_serve.models.load.load_history import LoadHistory
+from edge_serve.models.load.loading import Loader, LoadPlan
 from edge_serve.models.repository.agents import run_agents
 from edge_serve.models.repository.override import Override
 from edge_serve.models.repository.reading import READ_SECONDS
-from edge_serve.models.repository.repository import Found, Repository, plain_name
+from edge_serve.models.repository.repository import FoundModel, Repository, plain_name
 
 log = logging.getLogger(__name__)
 
@@ -37,20 +37,20 @@ class Planner:
         incidents: says which models the server does not load any more.
     """
 
-    def __init__(self, repository: Repository, loader: Loader, incidents: Incidents) -> None:
+    def __init__(self, repository: Repository, loader: Loader, incidents: LoadHistory) -> None:
         self._repository = repository
         self._loader = loader
         self._incidents = incidents
         #: one at a time, in the order in which they were asked for: who reads last loads last
         self._turn = asyncio.Lock()
 
-    async def plans(self, wanted: Iterable[str], override: Override | None) -> tuple[dict[str, Plan], Results]:
+    async def plans(self, wanted: Iterable[str], override: Override | None) -> tuple[dict[str, LoadPlan], Results]:
         """The plans of models and of all that they need, and the errors of those that cannot be read."""
         async with self._turn:
             return await self._plans(wanted, override)
 
-    async def _plans(self, wanted: Iterable[str], override: Override | None) -> tuple[dict[str, Plan], Results]:
-        plans: dict[str, Plan] = {}
+    async def _plans(self, wanted: Iterable[str], override: Override | None) -> tuple[dict[str, LoadPlan], Results]:
+        plans: dict[str, LoadPlan] = {}
         errors: Results = {}
         left = list(wanted)
         while left:
@@ -67,11 +67,13 @@ class Planner:
             override = None  # it is for the model that was asked for
         return plans, errors
 
-    async def _plan(self, name: str, override: Override | None) -> Plan:
+    async def _plan(self, name: str, override: Override | None) -> LoadPlan:
         try:
             found = await offload(self._repository.find, name)
             if found is None and override is not None and override.files:
-                found = Found(name, self._repository.roots[0] / plain_name(name))  # all of it came with the request
+                found = FoundModel(
+                    name, self._repository.roots[0] / plain_name(name)
+                )  # all of it came with the request
             if found is None:
                 raise NotFound(await self._nowhere(name))
             if found.ambiguous:
@@ -81,10 +83,10 @@ class Planner:
         except UnreadableEntry as error:  # the repository has logged it
             raise _unreadable(name, error.message) from error
         except (EdgeServeError, OSError) as error:
-            log.error("failed to load '%s': %s", name, error, extra=about(name))
+            log.error("failed to load '%s': %s", name, error, extra=model_fields(name))
             raise _unreadable(name, str(error)) from error
         except Exception as error:  # a fault of ours costs this model, not those that are loaded with it
-            log.exception("failed to load '%s'", name, extra=about(name))
+            log.exception("failed to load '%s'", name, extra=model_fields(name))
             raise _unreadable(name, f"{type(error).__name__}, see the server's log") from error
 
     async def _nowhere(self, name: str) -> str:
@@ -93,7 +95,7 @@ class Planner:
         places = ", ".join(map(str, self._repository.roots))
         return f"no directory '{name}' in {places}" + (f", did you mean '{like}'?" if like else "")
 
-    async def _read(self, found: Found, override: Override | None) -> Plan:
+    async def _read(self, found: FoundModel, override: Override | None) -> LoadPlan:
         """Read the directory of a model in a thread: it may be large, and its disk slow."""
         written = sum(map(len, override.files.values())) if override is not None else 0
         seconds = READ_SECONDS + written / _SLOWEST_DISK
@@ -102,7 +104,7 @@ class Planner:
             await self._run_agents(plan)
         return plan
 
-    async def _run_agents(self, plan: Plan) -> None:
+    async def _run_agents(self, plan: LoadPlan) -> None:
         try:
             await asyncio.wait_for(offload(run_agents, plan.config, plan.directory), _AGENT_SECONDS)
         except asyncio.TimeoutError:

@@ -19,12 +19,12 @@ from edge_serve.config.model.model_config_pb2 import ModelConfig, ModelWarmup
 from edge_serve.config.stages import read_file
 from edge_serve.errors import EdgeServeError, InvalidArgument, with_advice
 from edge_serve.messages.infer import InferRequest, Lease
-from edge_serve.messages.log_fields import DISPLAY, about
+from edge_serve.messages.log_fields import DISPLAY, model_fields
 from edge_serve.messages.tensors import (
     BY_NUMBER,
     Buffer,
     DataType,
-    Tensor,
+    InferTensor,
     element_count,
     from_array,
     join_bytes,
@@ -99,7 +99,7 @@ async def _run(
 ) -> None:
     name, text = requests[0].model_name, "model %s is running warmup sample '%s' on instance %d"
     for _ in range(sample.count or 1):
-        log.info(text, name, sample.name, instance, extra={DISPLAY: True, **about(name)})
+        log.info(text, name, sample.name, instance, extra={DISPLAY: True, **model_fields(name)})
         reply = listener.expect(instance)
         opened.execute(instance, -1, requests)
         done = await reply
@@ -164,7 +164,7 @@ def _check_names(config: ModelConfig, sample: ModelWarmup) -> None:
 
 def _tensor(
     name: str, spec: ModelWarmup.Input, batch: tuple[int, ...], model_directory: Path, random: np.random.Generator
-) -> Tensor:
+) -> InferTensor:
     if any(dim < 0 for dim in spec.dims):
         raise InvalidArgument(
             f"warmup setting expects all variable-size dimensions are specified for input '{name}', found "
@@ -185,7 +185,7 @@ def _tensor(
                 if datatype is DataType.BYTES
                 else bytes(element_count(shape) * datatype.size)
             )
-    return Tensor(name, datatype, shape, data)
+    return InferTensor(name, datatype, shape, data)
 
 
 def _random(datatype: DataType, shape: tuple[int, ...], random: np.random.Generator) -> Buffer:

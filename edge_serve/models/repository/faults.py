@@ -7,13 +7,13 @@ import threading
 from collections.abc import Collection, Mapping
 from enum import Enum, auto
 
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.models.repository.names import shown
 
 log = logging.getLogger(__name__)
 
 
-class Stage(Enum):
+class ReadStage(Enum):
     """What could not be done with an entry; the first stage tells most."""
 
     FIND = auto()
@@ -29,7 +29,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._reasons: dict[Stage, dict[str, str]] = {stage: {} for stage in Stage}
+        self._reasons: dict[ReadStage, dict[str, str]] = {stage: {} for stage in ReadStage}
 
     def reasons(self) -> dict[str, str]:
         """Model -> why it cannot be read."""
@@ -42,29 +42,29 @@ class Faults:
             known = self._all()
             for name in faults.keys() - known.keys():
                 _tell(name, faults[name])
-            self._reasons[Stage.FIND] = dict(faults)
-            for stage in (Stage.WALK, Stage.LOAD):
+            self._reasons[ReadStage.FIND] = dict(faults)
+            for stage in (ReadStage.WALK, ReadStage.LOAD):
                 reasons = self._reasons[stage]
                 self._reasons[stage] = {name: reasons[name] for name in reasons if name in models}
 
-    def add(self, stage: Stage, name: str, reason: str) -> None:
+    def add(self, stage: ReadStage, name: str, reason: str) -> None:
         """A model cannot be read."""
         with self._lock:
             if name not in self._all():
                 _tell(name, reason)
             self._reasons[stage][name] = reason
 
-    def remove(self, stage: Stage, name: str) -> None:
+    def remove(self, stage: ReadStage, name: str) -> None:
         """A model could be read."""
         with self._lock:
             before = name in self._all()
             self._reasons[stage].pop(name, None)
             if before and name not in self._all():
-                log.info("model %s can be read again", shown(name), extra=about(name))
+                log.info("model %s can be read again", shown(name), extra=model_fields(name))
 
     def _all(self) -> dict[str, str]:
-        return {name: reason for stage in reversed(Stage) for name, reason in self._reasons[stage].items()}
+        return {name: reason for stage in reversed(ReadStage) for name, reason in self._reasons[stage].items()}
 
 
 def _tell(name: str, reason: str) -> None:
-    log.warning("model %s is left out: %s", shown(name), reason, extra=about(name))
+    log.warning("model %s is left out: %s", shown(name), reason, extra=model_fields(name))

@@ -24,7 +24,7 @@ from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.config.model.layout import refusal_of
 from edge_serve.config.settings.table import nearest
 from edge_serve.errors import InvalidArgument, UnreadableEntry
-from edge_serve.models.repository.faults import Faults, Stage
+from edge_serve.models.repository.faults import Faults, ReadStage
 from edge_serve.models.repository.names import CONTROLS, has_controls, is_text
 from edge_serve.models.repository.reading import READ_SECONDS, Reader
 from edge_serve.models.repository.walk import Row, walk
@@ -59,7 +59,7 @@ Fingerprint = tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundModel:
     """A model directory.
 
     Attributes:
@@ -124,13 +124,13 @@ class Repository:
         own = namespace_of(ensemble)
         return own if own in found else found[0]
 
-    def scan(self) -> dict[str, Found]:
+    def scan(self) -> dict[str, FoundModel]:
         """Every model, by name, or with namespaces by `<repository>::<name>`.
 
         Raises:
             InvalidArgument: a repository cannot be read.
         """
-        models: dict[str, Found] = {}
+        models: dict[str, FoundModel] = {}
         faults: dict[str, str] = {}
         for root in self.roots:
             for path, directory in self._directories(root):
@@ -140,7 +140,7 @@ class Repository:
                 elif directory is not None and has_controls(path.name):
                     faults[name] = f"the name of a model must not contain {CONTROLS}"
                 elif isinstance(directory, Path):
-                    models[name] = Found(name, directory, ambiguous=name in models)
+                    models[name] = FoundModel(name, directory, ambiguous=name in models)
                 elif isinstance(directory, Exception):
                     faults[name] = str(directory)
         self._faults.scanned(models, faults)
@@ -156,7 +156,7 @@ class Repository:
         entries: list[tuple[Path, Path | Exception | None]] = [(root / name, real / name) for name in names]
         return entries + [(Path(path), target) for path, target in targets.items()]
 
-    def find(self, name: str) -> Found | None:
+    def find(self, name: str) -> FoundModel | None:
         """One model, by what `scan` calls it.
 
         Raises:
@@ -167,9 +167,9 @@ class Repository:
         targets = self._reader.read_all({path: partial(_target, Path(path), root) for path, root in paths.items()})
         places = [target for target in targets.values() if isinstance(target, Path)]
         if places:
-            return Found(name, places[0], ambiguous=len(places) > 1)
+            return FoundModel(name, places[0], ambiguous=len(places) > 1)
         for error in (target for target in targets.values() if isinstance(target, Exception)):
-            self._faults.add(Stage.LOAD, name, str(error))
+            self._faults.add(ReadStage.LOAD, name, str(error))
             raise error
         return None
 
@@ -180,7 +180,7 @@ class Repository:
         except InvalidArgument:
             return ""
 
-    def read(self, found: Found, function: Callable[[], T], seconds: float = READ_SECONDS) -> T:
+    def read(self, found: FoundModel, function: Callable[[], T], seconds: float = READ_SECONDS) -> T:
         """Call a function that reads a model directory, and return its result.
 
         Raises:
@@ -189,13 +189,13 @@ class Repository:
         try:
             result = self._reader.read(found.name, function, seconds)
         except UnreadableEntry as error:
-            self._faults.add(Stage.LOAD, found.name, error.message)
+            self._faults.add(ReadStage.LOAD, found.name, error.message)
             raise
-        self._faults.remove(Stage.WALK, found.name)
-        self._faults.remove(Stage.LOAD, found.name)
+        self._faults.remove(ReadStage.WALK, found.name)
+        self._faults.remove(ReadStage.LOAD, found.name)
         return result
 
-    def fingerprints(self, models: Iterable[Found]) -> dict[str, Fingerprint]:
+    def fingerprints(self, models: Iterable[FoundModel]) -> dict[str, Fingerprint]:
         """The fingerprint of each model whose directory can be read. All together take little longer than one."""
         jobs = {found.name: partial(fingerprint, found.directory, plain_name(found.name)) for found in models}
         results = self._reader.read_all(jobs)
@@ -214,9 +214,9 @@ class Repository:
         snapshots = {}
         for name, result in self._reader.read_all(jobs).items():
             if isinstance(result, Exception):
-                self._faults.add(Stage.WALK, name, str(result) or repr(result))
+                self._faults.add(ReadStage.WALK, name, str(result) or repr(result))
             else:
-                self._faults.remove(Stage.WALK, name)
+                self._faults.remove(ReadStage.WALK, name)
                 snapshots[name] = result
         return snapshots, {*self._rest, *self.faults}
 
@@ -224,7 +224,7 @@ class Repository:
         """Let the next `snapshots` read all entries that it could not read before."""
         self._rest = {}
 
-    def _snapshot(self, found: Found) -> Snapshot:
+    def _snapshot(self, found: FoundModel) -> Snapshot:
         began = time.monotonic()
         try:
             return snapshot(found)
@@ -392,7 +392,7 @@ class Snapshot:
     whole: frozenset[str] = field(default=frozenset(), compare=False)
 
 
-def snapshot(found: Found) -> Snapshot:
+def snapshot(found: FoundModel) -> Snapshot:
     """The model as it lies on disk now.
 
     A rename changes the change time of a directory, which nothing else in it then surpasses, and not its modification

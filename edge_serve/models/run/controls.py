@@ -12,7 +12,7 @@ import numpy as np
 
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.messages.infer import NULL_SEAT, SEQUENCE_END, SEQUENCE_START, InferRequest
-from edge_serve.messages.tensors import BY_NUMBER, Buffer, DataType, Tensor, element_count, from_array, join_bytes
+from edge_serve.messages.tensors import BY_NUMBER, Buffer, DataType, InferTensor, element_count, from_array, join_bytes
 from edge_serve.scheduling.core import Run
 
 _Control = pb.ModelSequenceBatching.Control
@@ -27,7 +27,7 @@ class Controls:
     def __init__(self, config: pb.ModelConfig) -> None:
         self._shape = (1, 1) if config.max_batch_size else (1,)
         #: by START | END of the flags, and one row for null requests
-        self._booleans: list[list[Tensor]] = [[] for _ in range(_NULL + 1)]
+        self._booleans: list[list[InferTensor]] = [[] for _ in range(_NULL + 1)]
         self._correlation_id: tuple[str, DataType] | None = None
         for tensor in config.sequence_batching.control_input:
             for control in tensor.control:
@@ -44,7 +44,7 @@ class Controls:
             datatype, values = DataType.FP32, np.array(control.fp32_false_true, np.float32)
         else:
             datatype, values = DataType.BOOL, np.array(control.bool_false_true, np.bool_)
-        either = [Tensor(name, datatype, self._shape, from_array(values[i : i + 1], datatype)) for i in (0, 1)]
+        either = [InferTensor(name, datatype, self._shape, from_array(values[i : i + 1], datatype)) for i in (0, 1)]
         for flags in range(_NULL):
             match control.kind:
                 case _Control.CONTROL_SEQUENCE_START:
@@ -79,15 +79,15 @@ class Controls:
     def _null_request(self, like: InferRequest) -> InferRequest:
         shapes = [(tensor.name, tensor.datatype, tensor.shape) for tensor in like.inputs]
         if self._null[0] != shapes:
-            inputs = [Tensor(*shape, _zeros(tensor)) for shape, tensor in zip(shapes, like.inputs, strict=True)]
+            inputs = [InferTensor(*shape, _zeros(tensor)) for shape, tensor in zip(shapes, like.inputs, strict=True)]
             inputs += self._booleans[_NULL]
             if self._correlation_id is not None:
                 inputs.append(self._id_tensor(*self._correlation_id, 0))
             self._null = (shapes, InferRequest(like.model_name, like.model_version, inputs=inputs, seat=NULL_SEAT))
         return self._null[1]
 
-    def _id_tensor(self, name: str, datatype: DataType, correlation_id: int | str) -> Tensor:
-        return Tensor(name, datatype, self._shape, _id_bytes(datatype, correlation_id))
+    def _id_tensor(self, name: str, datatype: DataType, correlation_id: int | str) -> InferTensor:
+        return InferTensor(name, datatype, self._shape, _id_bytes(datatype, correlation_id))
 
 
 def _id_bytes(datatype: DataType, correlation_id: int | str) -> bytes:
@@ -99,6 +99,6 @@ def _id_bytes(datatype: DataType, correlation_id: int | str) -> bytes:
     return (number % (1 << 64)).to_bytes(8, "little")[: datatype.size]
 
 
-def _zeros(tensor: Tensor) -> Buffer:
+def _zeros(tensor: InferTensor) -> Buffer:
     count = element_count(tensor.shape)
     return join_bytes([b""] * count) if tensor.datatype is DataType.BYTES else bytes(count * tensor.datatype.size)

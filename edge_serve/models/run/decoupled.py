@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from edge_serve.aio.callbacks import notify
-from edge_serve.aio.pausable_deadline import Patience
+from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.backends.base import Reply
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
@@ -55,7 +55,7 @@ class _Open:
     instance: int
     streams: dict[int, _Stream]
     since_ns: int
-    patience: Patience | None = None
+    patience: PausableDeadline | None = None
 
     def end(self) -> None:
         """Nothing comes any more."""
@@ -173,7 +173,7 @@ class DecoupledDriver(Driver):
         streams = {job.position: _Stream(job, 0, now) for job in jobs}
         opened = self._open[batch_id] = _Open(instance, streams, now)
         if self.model.timeout:
-            opened.patience = Patience(self._loop, self.model.timeout, partial(self._on_overrun, batch_id))
+            opened.patience = PausableDeadline(self._loop, self.model.timeout, partial(self._on_overrun, batch_id))
 
     def _hold(self, batch_id: int, opened: _Open, position: int, held: bool) -> None:
         """Each stream that is held is let go once, at the latest when it ends: the worker keeps no list of its own."""

@@ -18,7 +18,7 @@ from edge_serve.messages.infer import InferRequest, InferResponse, Lease
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.run import statistics as record
 from edge_serve.models.run.controls import Controls
-from edge_serve.models.run.outage import Absence
+from edge_serve.models.run.outage import WorkerOutage
 from edge_serve.models.run.shared_lease import shares
 from edge_serve.models.run.ticket import OnResponse
 from edge_serve.scheduling.core import Entry, Run, Scheduler, Wait
@@ -119,7 +119,7 @@ class Driver:
         self._gathering = False
         #: instances that get no new work -> what to call when they have none left
         self._retiring: dict[int, Callable[[], None]] = {}
-        self._absence = Absence(name, loop, self._on_absence)
+        self._absence = WorkerOutage(name, loop, self._on_absence)
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Job:
         """Queue a request. `on_response` is called exactly once, possibly before this returns; for a decoupled model

@@ -11,7 +11,7 @@ from edge_serve.errors import Unavailable
 ABSENCE_SECONDS = 5.0
 
 
-class Absence:
+class WorkerOutage:
     """Of one version.
 
     Args:

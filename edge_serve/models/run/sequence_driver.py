@@ -10,7 +10,7 @@ from edge_serve.messages.infer import InferRequest
 from edge_serve.models.run.driver import Driver
 
 
-class GatheringDriver(Driver):
+class SequenceDriver(Driver):
     """Runs one version; of what the event loop has ready at a time, all is decided on together."""
 
     def _on_arrival(self, request: InferRequest) -> None:

@@ -13,7 +13,7 @@ _MOST_NAMES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class BusyVersion:
     """A version that has not answered everything.
 
     Attributes:
@@ -37,17 +37,17 @@ class Busy:
         return f"{shown(self.name)} version {self.version} ({requests}{running})"
 
 
-def busy_versions(versions: Iterable[Served]) -> list[Busy]:
+def busy_versions(versions: Iterable[Served]) -> list[BusyVersion]:
     """Return those that have something to answer, the oldest batch first."""
     found = [
-        Busy(one.name, one.version, requests, one.runner.oldest_batch_seconds() or 0.0)
+        BusyVersion(one.name, one.version, requests, one.runner.oldest_batch_seconds() or 0.0)
         for one in versions
         if (requests := max(one.runner.in_flight(), one.holds))
     ]
     return sorted(found, key=lambda one: (-one.seconds, one.name, one.version))
 
 
-def listed(busy: list[Busy]) -> str:
+def listed(busy: list[BusyVersion]) -> str:
     """Return them as one text."""
     more = [f"{len(busy) - _MOST_NAMES} more model versions"] if len(busy) > _MOST_NAMES else []
     return ", ".join([*map(str, busy[:_MOST_NAMES]), *more])

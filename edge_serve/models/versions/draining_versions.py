@@ -7,7 +7,7 @@ from edge_serve.models.run.driver import Driver
 from edge_serve.models.versions.served import Served
 
 
-class Elders:
+class DrainingVersions:
     """Versions whose open sequences go on beside what took their place. False while there are none."""
 
     def __init__(self) -> None:

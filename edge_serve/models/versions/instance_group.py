@@ -57,7 +57,7 @@ def _signature(group: pb.ModelInstanceGroup) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class InstanceChange:
     """What a new `instance_group` does to the instances of a version.
 
     Attributes:
@@ -70,7 +70,7 @@ class Change:
     removed: list[int]
 
 
-def compare(now: Mapping[int, Placed], wanted: list[Placed]) -> Change:
+def compare(now: Mapping[int, Placed], wanted: list[Placed]) -> InstanceChange:
     """Keep as many instances as possible: those of the same name first."""
     kept: dict[int, Placed] = {}
     added = []
@@ -86,4 +86,4 @@ def compare(now: Mapping[int, Placed], wanted: list[Placed]) -> Change:
         if number is not None:
             kept[number] = one
             added.remove(one)
-    return Change(kept, added, [number for number in now if number not in kept])
+    return InstanceChange(kept, added, [number for number in now if number not in kept])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class State(Enum):
+class VersionState(Enum):
     """Where a version stands. The value is what the repository index shows."""
 
     LOADING = "LOADING"
@@ -14,7 +14,7 @@ class State(Enum):
     GONE = "UNAVAILABLE"
 
 
-class Event(Enum):
+class VersionEvent(Enum):
     """What happens to a version."""
 
     LOADED = "loaded"
@@ -24,17 +24,17 @@ class Event(Enum):
     RELOADED = "asked for again"
 
 
-TRANSITIONS: dict[tuple[State, Event], State] = {
-    (State.LOADING, Event.LOADED): State.READY,
-    (State.LOADING, Event.FAILED): State.GONE,
-    (State.READY, Event.RETIRED): State.DRAINING,
-    (State.DRAINING, Event.DRAINED): State.GONE,
-    (State.GONE, Event.RELOADED): State.LOADING,
-    (State.DRAINING, Event.RELOADED): State.LOADING,  # the old one still drains, on its own
+TRANSITIONS: dict[tuple[VersionState, VersionEvent], VersionState] = {
+    (VersionState.LOADING, VersionEvent.LOADED): VersionState.READY,
+    (VersionState.LOADING, VersionEvent.FAILED): VersionState.GONE,
+    (VersionState.READY, VersionEvent.RETIRED): VersionState.DRAINING,
+    (VersionState.DRAINING, VersionEvent.DRAINED): VersionState.GONE,
+    (VersionState.GONE, VersionEvent.RELOADED): VersionState.LOADING,
+    (VersionState.DRAINING, VersionEvent.RELOADED): VersionState.LOADING,  # the old one still drains, on its own
 }
 
 
-def after(state: State, event: Event) -> State:
+def after(state: VersionState, event: VersionEvent) -> VersionState:
     """The state that follows.
 
     Raises:

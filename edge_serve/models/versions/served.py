@@ -14,7 +14,7 @@ from edge_serve.aio.tasks import start_task
 from edge_serve.config.model.model_config_pb2 import ModelConfig
 from edge_serve.golden.reader import GoldenTest
 from edge_serve.messages.infer import InferRequest, InferResponse, Room
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.repository.repository import namespace_of
@@ -188,7 +188,9 @@ class Served:
             restarts = opened.restarts
             refusal = await opened.refusal(HEALTH_SECONDS)
             if refusal and refusal != self._refusal and opened.complete:
-                log.warning("model %s is not ready: %s", self.name, refusal, extra=about(self.name, self.version))
+                log.warning(
+                    "model %s is not ready: %s", self.name, refusal, extra=model_fields(self.name, self.version)
+                )
             self._refusal, self._refused_at = refusal, restarts if refusal else -1
 
     def series(self) -> ModelSeries:

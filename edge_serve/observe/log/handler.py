@@ -18,7 +18,7 @@ from edge_serve.observe.log.limit import Limiter, is_error, kind_of, with_count
 from edge_serve.observe.log.native import NativeSender
 
 
-class Sender(Protocol):
+class JournalSender(Protocol):
     """Sends entries to journald."""
 
     def send(self, fields: Mapping[str, str]) -> bool:
@@ -56,7 +56,7 @@ class JournalHandler(logging.Handler):
 
     def __init__(
         self,
-        sender: Sender,
+        sender: JournalSender,
         limiter: Limiter[Fields] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -96,7 +96,7 @@ class LevelFilter(logging.Filter):
 
 
 class LogControl:
-    """The log while the server runs: implements `service.LogControl`.
+    """The log while the server runs: implements `messages.settings.ServerLog`.
 
     Args:
         handler: takes the lines.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from edge_serve.messages.statistics import FAILURE_REASONS, LATENCY_BUCKETS
-from edge_serve.observe.metrics.catalogue import CATALOGUE, Metric
+from edge_serve.observe.metrics.catalogue import CATALOGUE, MetricSpec
 
 _HEAD = """# Metrics
 
@@ -46,7 +46,7 @@ def page() -> str:
     return f"{head}\n## Triton's names\n\n{_table(triton)}\n## Ours\n\n{_table(ours)}"
 
 
-def _table(metrics: list[Metric]) -> str:
+def _table(metrics: list[MetricSpec]) -> str:
     rows = ["| metric | type | labels | says | there when |", "|---|---|---|---|---|"]
     for metric in metrics:
         labels = ", ".join(metric.labels)

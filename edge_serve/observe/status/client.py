@@ -42,7 +42,7 @@ class Unreachable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class StatusTarget:
     """Which server to ask.
 
     Attributes:
@@ -63,7 +63,7 @@ class Target:
 
 def find_target(
     environ: Mapping[str, str], *, url: str = "", path: str = "", token_file: str = "", ca: str = ""
-) -> Target:
+) -> StatusTarget:
     """What the options and the environment name, else the service of this device, else Triton's port on it.
 
     Raises:
@@ -74,14 +74,14 @@ def find_target(
         with open(token_file, encoding="ascii", errors="replace") as file:
             token = file.read().strip()
     if url:
-        return Target("", url if "://" in url else f"http://{url}", token, ca)
+        return StatusTarget("", url if "://" in url else f"http://{url}", token, ca)
     path = path or environ.get("EDGE_SERVE_ADMIN_SOCKET", "")
     if path or os.path.exists(DEFAULT_SOCKET):
-        return Target(path or DEFAULT_SOCKET, token=token)
-    return Target(token=token)
+        return StatusTarget(path or DEFAULT_SOCKET, token=token)
+    return StatusTarget(token=token)
 
 
-def fetch(target: Target, timeout: float = _TIMEOUT_SECONDS) -> dict[str, Any]:
+def fetch(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> dict[str, Any]:
     """The document.
 
     Raises:
@@ -90,7 +90,7 @@ def fetch(target: Target, timeout: float = _TIMEOUT_SECONDS) -> dict[str, Any]:
     return _document(target, *_ask(target, "GET", PATH, timeout))
 
 
-def leave_safe_mode(target: Target, timeout: float = _TIMEOUT_SECONDS) -> list[str]:
+def leave_safe_mode(target: StatusTarget, timeout: float = _TIMEOUT_SECONDS) -> list[str]:
     """Have the server load the models that it left out, and forget why; their names.
 
     Raises:
@@ -104,7 +104,7 @@ def leave_safe_mode(target: Target, timeout: float = _TIMEOUT_SECONDS) -> list[s
     raise Unreachable(f"the server at {target.name} did not leave safe mode: HTTP {status}, {reason}", UNKNOWN)
 
 
-def _ask(target: Target, method: str, path: str, timeout: float) -> tuple[int, bytes]:
+def _ask(target: StatusTarget, method: str, path: str, timeout: float) -> tuple[int, bytes]:
     """Status and body of one request.
 
     Raises:
@@ -133,7 +133,7 @@ def _ask(target: Target, method: str, path: str, timeout: float) -> tuple[int, b
     return answer.status, body
 
 
-def _headers(target: Target) -> dict[str, str]:
+def _headers(target: StatusTarget) -> dict[str, str]:
     if not re.fullmatch("[!-~]*", target.token):
         raise Unreachable("--token-file: found more than a token, expected a file with one token and no more", UNKNOWN)
     return {"Authorization": f"Bearer {target.token}"} if target.token else {}
@@ -186,7 +186,7 @@ def _json(body: bytes) -> Any:
         return None
 
 
-def _document(target: Target, status: int, body: bytes) -> dict[str, Any]:
+def _document(target: StatusTarget, status: int, body: bytes) -> dict[str, Any]:
     value = _json(body)
     if status == 200 and isinstance(value, dict) and "server" in value:
         return value
@@ -196,7 +196,7 @@ def _document(target: Target, status: int, body: bytes) -> dict[str, Any]:
     raise Unreachable(f"what answers at {target.name} is no edge-serve that tells its status (HTTP {status})", UNKNOWN)
 
 
-def _connect(target: Target, end: float) -> http.client.HTTPConnection:
+def _connect(target: StatusTarget, end: float) -> http.client.HTTPConnection:
     if target.socket:
         connection = http.client.HTTPConnection("localhost")
         connection.sock = _reach_unix(target.socket, end)
@@ -248,6 +248,6 @@ def _reach(host: str, port: int, end: float) -> socket.socket:
     raise failed
 
 
-def _prefix(target: Target) -> str:
+def _prefix(target: StatusTarget) -> str:
     """A path in the URL: of a proxy in front."""
     return "" if target.socket else urlsplit(target.url).path.rstrip("/")

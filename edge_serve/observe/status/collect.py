@@ -27,7 +27,7 @@ from edge_serve.models.versions.busy_versions import listed
 from edge_serve.models.versions.lineage import add_up
 from edge_serve.models.versions.served import Served
 from edge_serve.observe.metrics.source import StatisticsSource
-from edge_serve.observe.status.document import Document, Facts, build, model_rows
+from edge_serve.observe.status.document import Document, StatusFacts, build, model_rows
 from edge_serve.observe.status.events import EventRing
 from edge_serve.observe.status.probe import Probe, Readings
 from edge_serve.service import TRITON_VERSION, Service
@@ -149,7 +149,7 @@ class Collector:
         await asyncio.sleep(0)
         server = self._server()
         await asyncio.sleep(0)
-        facts = Facts(
+        facts = StatusFacts(
             round(time.time() * 1000),
             self._clock.now_ns(),
             server,

@@ -16,7 +16,7 @@ from edge_serve.observe.status.client import (
     DEFAULT_SOCKET,
     DEFAULT_URL,
     UNKNOWN,
-    Target,
+    StatusTarget,
     Unreachable,
     fetch,
     find_target,
@@ -76,7 +76,7 @@ def _told(work: Callable[[], int]) -> int:
     return status
 
 
-def _once(target: Target, *, as_json: bool) -> int:
+def _once(target: StatusTarget, *, as_json: bool) -> int:
     document = fetch(target)
     if as_json:
         _print(json.dumps(document, indent=2))
@@ -97,7 +97,7 @@ def _columns() -> int:
         return 0
 
 
-def _outdated(document: Document, target: Target) -> list[str]:
+def _outdated(document: Document, target: StatusTarget) -> list[str]:
     """A hint if the server on this device is not of the installed version, as after an upgrade without a restart."""
     running = document["versions"].get("edge-serve", __version__)
     if not target.socket or running == __version__:
@@ -113,7 +113,7 @@ def _print(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the interpreter flushes at its end
 
 
-def _target(options: argparse.Namespace) -> Target:
+def _target(options: argparse.Namespace) -> StatusTarget:
     try:
         return find_target(
             os.environ, url=options.url, path=options.admin_socket, token_file=options.token_file, ca=options.ca_cert

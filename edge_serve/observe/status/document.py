@@ -21,7 +21,7 @@ from edge_serve.messages.status import (
 from edge_serve.observe.metrics.gpu import GpuReading
 from edge_serve.observe.metrics.source import HttpSeries
 from edge_serve.observe.metrics.updates import Updates
-from edge_serve.observe.status.events import Event
+from edge_serve.observe.status.events import StatusEvent
 from edge_serve.observe.status.probe import Readings
 
 #: raised when a member changes its meaning or goes; new ones may come at any time
@@ -38,7 +38,7 @@ _WITH_FIGURES = frozenset(("ready", "busy", "unready", "restarting", "unloading"
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class StatusFacts:
     """Everything that the document tells.
 
     Attributes:
@@ -57,11 +57,11 @@ class Facts:
     readings: Readings = field(default_factory=Readings)
     http: HttpSeries = field(default_factory=HttpSeries)
     tensor_memory: tuple[int, int] = (0, 0)
-    events: Iterable[Event] = ()
-    errors: Iterable[Event] = ()
+    events: Iterable[StatusEvent] = ()
+    errors: Iterable[StatusEvent] = ()
 
 
-def build(facts: Facts, rows: Sequence[Document] | None = None) -> Document:
+def build(facts: StatusFacts, rows: Sequence[Document] | None = None) -> Document:
     """Return the document.
 
     Args:
@@ -295,7 +295,7 @@ def _updates(updates: Updates | None) -> Document | None:
     }
 
 
-def _plain(value: Event | Temperature | GpuReading) -> Document:
+def _plain(value: StatusEvent | Temperature | GpuReading) -> Document:
     """As `dataclasses.asdict`, which copies deeply and takes ten times as long."""
     return {name: getattr(value, name) for name in value.__slots__}
 

@@ -19,7 +19,7 @@ _GAP = " ... "
 
 
 @dataclass(slots=True)
-class Event:
+class StatusEvent:
     """A line of the log.
 
     Attributes:
@@ -36,7 +36,7 @@ class Event:
     request_id: str = ""
     count: int = 1
 
-    def repeats(self, other: Event) -> bool:
+    def repeats(self, other: StatusEvent) -> bool:
         """It says the same of the same."""
         mine = (self.level, self.source, self.text, self.model, self.version)
         return mine == (other.level, other.source, other.text, other.model, other.version)
@@ -47,18 +47,18 @@ class EventRing(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
-        self.errors: deque[Event] = deque(maxlen=MOST_ERRORS)
+        self.events: deque[StatusEvent] = deque(maxlen=MOST_EVENTS)
+        self.errors: deque[StatusEvent] = deque(maxlen=MOST_ERRORS)
 
-    def newest(self) -> list[Event]:
+    def newest(self) -> list[StatusEvent]:
         """The events, the newest first."""
         return self._newest(self.events)
 
-    def newest_errors(self) -> list[Event]:
+    def newest_errors(self) -> list[StatusEvent]:
         """Errors and warnings, the newest first."""
         return self._newest(self.errors)
 
-    def _newest(self, ring: deque[Event]) -> list[Event]:
+    def _newest(self, ring: deque[StatusEvent]) -> list[StatusEvent]:
         self.acquire()  # other threads log too
         try:
             return list(ring)[::-1]
@@ -79,14 +79,14 @@ class EventRing(logging.Handler):
             _remember(self.errors, event)
 
 
-def _event(record: logging.LogRecord) -> Event:
+def _event(record: logging.LogRecord) -> StatusEvent:
     text = record.getMessage()
     if record.exc_info and record.exc_info[1] is not None:
         text += f": {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
     level = "error" if record.levelno >= logging.ERROR else "warning" if record.levelno >= logging.WARNING else "info"
     model, version, request_id = (str(getattr(record, name, "")) for name in FIELDS)
     time_ms = round(record.created * 1000)
-    return Event(time_ms, level, record.module, _shortened(text), model, version, request_id)
+    return StatusEvent(time_ms, level, record.module, _shortened(text), model, version, request_id)
 
 
 def _shortened(text: str) -> str:
@@ -96,6 +96,6 @@ def _shortened(text: str) -> str:
     return text[: LONGEST_TEXT - len(_GAP) - _END] + _GAP + text[-_END:]
 
 
-def _remember(ring: deque[Event], event: Event) -> None:
+def _remember(ring: deque[StatusEvent], event: StatusEvent) -> None:
     before = ring.pop().count if ring and event.repeats(ring[-1]) else 0
     ring.append(replace(event, count=before + 1))

@@ -17,7 +17,7 @@ from typing import TypeVar
 from edge_serve import __version__
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.status import ProcessReading, Temperature
-from edge_serve.models.repository.repository import Found
+from edge_serve.models.repository.repository import FoundModel
 from edge_serve.observe.metrics.gpu import GpuReading, Gpus, NoGpu, find_gpus
 from edge_serve.observe.metrics.machine import Machine, MachineReading
 from edge_serve.observe.metrics.thermal import read_temperatures
@@ -45,7 +45,7 @@ class Readings:
     temperatures: tuple[Temperature, ...] = ()
     gpus: tuple[GpuReading, ...] = ()
     processes: Mapping[int, ProcessReading] = field(default_factory=dict)
-    found: Mapping[str, Found] | None = None
+    found: Mapping[str, FoundModel] | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     updates: Updates | None = None
 
@@ -61,7 +61,12 @@ class Probe:
     """
 
     def __init__(
-        self, scan: Callable[[], Mapping[str, Found]], *, gpu: bool = True, root: Path = Path("/"), updates: str = ""
+        self,
+        scan: Callable[[], Mapping[str, FoundModel]],
+        *,
+        gpu: bool = True,
+        root: Path = Path("/"),
+        updates: str = "",
     ) -> None:
         self._updates = updates
         self._scan = scan
@@ -73,7 +78,7 @@ class Probe:
 
     def read(self, pids: Iterable[int]) -> Readings:
         """Everything, now."""
-        found: Mapping[str, Found] | None = None
+        found: Mapping[str, FoundModel] | None = None
         with contextlib.suppress(EdgeServeError):
             found = self._scan()
         self._versions = self._versions or library_versions()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, TextIO
 
-from edge_serve.observe.status.client import Target, Unreachable, fetch
+from edge_serve.observe.status.client import StatusTarget, Unreachable, fetch
 from edge_serve.observe.status.report import coloured, report
 
 Document = dict[str, Any]
@@ -27,7 +27,7 @@ _SEQUENCE = re.compile(r"\x1b\[[0-9;]*m")
 _EVENTS = 20
 
 
-def run(target: Target, interval: float, out: TextIO | None = None) -> int:
+def run(target: StatusTarget, interval: float, out: TextIO | None = None) -> int:
     """Show until q or Ctrl-C; 0.
 
     Raises:

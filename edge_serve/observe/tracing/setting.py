@@ -16,7 +16,7 @@ _FIELDS = ("level", "rate", "count", "log_frequency")
 
 
 @dataclass(slots=True)
-class Setting:
+class TraceSetting:
     """What applies to the server or to one model.
 
     Attributes:
@@ -31,7 +31,7 @@ class Setting:
     seen: int = 0
     open: int = 0
 
-    def changed(self, above: TraceSettings, changes: TraceChanges) -> Setting:
+    def changed(self, above: TraceSettings, changes: TraceChanges) -> TraceSetting:
         """The setting that `changes` make of this one, under the values of the setting above.
 
         Raises:
@@ -44,7 +44,7 @@ class Setting:
         reason = why_not(values)
         if values.level and (reason or values.count == 0):  # of a count that is used up Triton gives no reason either
             raise InvalidArgument(f"Attempting to set invalid trace setting :{reason}")
-        return Setting(values, frozenset(asked))
+        return TraceSetting(values, frozenset(asked))
 
     def take(self) -> bool:
         """Another request is here: trace it?"""

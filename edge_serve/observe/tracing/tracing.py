@@ -9,7 +9,7 @@ from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.settings import TraceChanges, TraceSettings
 from edge_serve.messages.trace import Arrival, Trace
 from edge_serve.observe.tracing.files import TraceFiles
-from edge_serve.observe.tracing.setting import Setting, why_not
+from edge_serve.observe.tracing.setting import TraceSetting, why_not
 
 _UNCHANGED = TraceChanges()
 
@@ -30,8 +30,8 @@ class Tracing:
     def __init__(self, start: TraceSettings | None = None, clock: Clock | None = None) -> None:
         self._start = start or TraceSettings()
         self._clock = clock or MonotonicClock()
-        self._server = Setting(self._start)
-        self._models: dict[str, Setting] = {}
+        self._server = TraceSetting(self._start)
+        self._models: dict[str, TraceSetting] = {}
         self._files = TraceFiles()
         self._next_id = 1
         #: under way, by id
@@ -52,7 +52,7 @@ class Tracing:
             InvalidArgument: a setting would trace and cannot; nothing has changed.
         """
         if model:
-            made = self._models.get(model, Setting(self._server.values)).changed(self._server.values, changes)
+            made = self._models.get(model, TraceSetting(self._server.values)).changed(self._server.values, changes)
             self._put({**self._models, model: made}, self._server)
             return
         server = self._server.changed(self._start, changes)
@@ -109,7 +109,7 @@ class Tracing:
         """The time of marks."""
         return self._clock.now_ns()
 
-    def finish(self, trace: Trace, setting: Setting) -> None:
+    def finish(self, trace: Trace, setting: TraceSetting) -> None:
         """A trace, and all that belong to it, are complete."""
         self._open.pop(trace.id, None)
         setting.open -= 1
@@ -126,7 +126,7 @@ class Tracing:
             trace.end()
         self._files.close()
 
-    def _put(self, models: dict[str, Setting], server: Setting) -> None:
+    def _put(self, models: dict[str, TraceSetting], server: TraceSetting) -> None:
         before = {setting.values.file for setting in (*self._models.values(), self._server)}
         self._models = {name: setting for name, setting in models.items() if setting.specified}
         self._server = server
@@ -148,7 +148,7 @@ class _Recorder:
 
     __slots__ = ("_setting", "_tracing", "next_id", "now_ns")
 
-    def __init__(self, tracing: Tracing, setting: Setting) -> None:
+    def __init__(self, tracing: Tracing, setting: TraceSetting) -> None:
         self._tracing = tracing
         self._setting = setting
         self.next_id = tracing.next_id

@@ -16,7 +16,7 @@ from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
-from edge_serve.messages.tensors import Buffer, DataType, Shape, Tensor, element_count
+from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count
 from edge_serve.protocol.grpc import request as grpc_request
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest
 from edge_serve.protocol.inference.validate import check_strings, validate
@@ -38,7 +38,7 @@ class Unreadable(Internal):
 
 
 @dataclass(slots=True)
-class Parts:
+class MessageParts:
     """A message cut at its top level.
 
     Attributes:
@@ -79,7 +79,7 @@ class _Template:
     wants_final: bool
 
 
-def cut(data: Buffer) -> Parts | None:
+def cut(data: Buffer) -> MessageParts | None:
     """The message's parts, or None when its fields come in an order that no serializer writes, or it is broken."""
     position, end = 0, len(data)
     head_end = end
@@ -115,7 +115,7 @@ def cut(data: Buffer) -> Parts | None:
     if type(data) is not bytes:
         data = bytes(view[:head_end])
     head = data[:id_start] + data[id_end:head_end] if id_end else data[:head_end]
-    return Parts(head, text, raw, starts)
+    return MessageParts(head, text, raw, starts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class GrpcInferDecoder:
             request.parameters.update(forwarded)
         return request, signature, wants_final
 
-    def _remember(self, parts: Parts, request: InferRequest, signature: Signature, wants_final: bool) -> None:
+    def _remember(self, parts: MessageParts, request: InferRequest, signature: Signature, wants_final: bool) -> None:
         if len(parts.head) > self._MAX_TEMPLATE_SIZE or len(parts.raw) != len(request.inputs) or request.shared:
             return  # typed contents, or a region that may be another one next time
         if len(self._templates) >= self._MAX_TEMPLATES:
@@ -276,7 +276,7 @@ def parse(data: bytes) -> ModelInferRequest:
         raise Unreadable from error
 
 
-def _set_offsets(request: InferRequest, parts: Parts, offset: int) -> None:
+def _set_offsets(request: InferRequest, parts: MessageParts, offset: int) -> None:
     """Tell where in the arena the tensors lie that are views of the message."""
     starts = {id(view): start for view, start in zip(parts.raw, parts.starts, strict=True)}
     for tensor in request.inputs:
@@ -285,7 +285,7 @@ def _set_offsets(request: InferRequest, parts: Parts, offset: int) -> None:
             tensor.offset = offset + start
 
 
-def _fill(template: _Template, parts: Parts) -> InferRequest | None:
+def _fill(template: _Template, parts: MessageParts) -> InferRequest | None:
     """The request, or None when its raw contents are not what the template was made from."""
     raw = parts.raw
     if len(raw) != len(template.inputs):
@@ -296,7 +296,7 @@ def _fill(template: _Template, parts: Parts) -> InferRequest | None:
             check_strings(data, known.elements, known.name, template.model_name, parts.id)
         elif known.size != len(data):
             return None
-        tensors.append(Tensor(known.name, known.datatype, known.shape, data))
+        tensors.append(InferTensor(known.name, known.datatype, known.shape, data))
     return InferRequest(
         template.model_name,
         template.model_version,

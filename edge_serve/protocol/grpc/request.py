@@ -14,7 +14,7 @@ import numpy as np
 from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Place, Regions
-from edge_serve.messages.tensors import BY_NAME, Buffer, DataType, Shared, Tensor, Unseen, join_bytes
+from edge_serve.messages.tensors import BY_NAME, Buffer, DataType, InferTensor, Shared, Unseen, join_bytes
 from edge_serve.protocol.grpc.grpc_service_pb2 import InferParameter, InferTensorContents, ModelInferRequest
 from edge_serve.protocol.inference.validate import prefix
 from edge_serve.protocol.v2.infer_header import MAX_RANK
@@ -140,7 +140,7 @@ def _custom(name: str, value: InferParameter, kind: str | None) -> Parameter:
 
 def _read_input(
     item: ModelInferRequest.InferInputTensor, raw: Sequence[Buffer], taken: int, model: str, regions: Regions
-) -> tuple[Tensor, int]:
+) -> tuple[InferTensor, int]:
     """The tensor, and how many raw contents are used up now."""
     if len(item.shape) > MAX_RANK:
         raise InvalidArgument(f"input '{item.name}' has {len(item.shape)} dimensions, expected at most {MAX_RANK}")
@@ -165,7 +165,7 @@ def _read_input(
         data, taken = raw[taken], taken + 1
     else:
         raise InvalidArgument(f"unable to find data for input tensor '{item.name}' for model '{model}' in request.")
-    return Tensor(item.name, _known(datatype, item.name), shape, data), taken
+    return InferTensor(item.name, _known(datatype, item.name), shape, data), taken
 
 
 def _known(datatype: DataType | None, name: str) -> DataType:

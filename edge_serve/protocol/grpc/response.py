@@ -11,7 +11,7 @@ from dataclasses import replace
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter
 from edge_serve.messages.signature import Signature
-from edge_serve.messages.tensors import Buffer, Tensor, is_unseen
+from edge_serve.messages.tensors import Buffer, InferTensor, is_unseen
 from edge_serve.protocol.grpc.grpc_service_pb2 import InferParameter, ModelInferResponse, ModelStreamInferResponse
 from edge_serve.protocol.inference.classification import classify
 
@@ -117,7 +117,7 @@ def stream_final(request: InferRequest) -> bytes:
     return ModelStreamInferResponse(infer_response=inner).SerializeToString()
 
 
-def _head(response: InferResponse, outputs: list[Tensor]) -> _Head:
+def _head(response: InferResponse, outputs: list[InferTensor]) -> _Head:
     message = ModelInferResponse()
     for tensor in outputs:
         message.outputs.add(name=tensor.name, datatype=tensor.datatype.name, shape=tensor.shape)
@@ -148,7 +148,7 @@ def _set(parameter: InferParameter, value: Parameter) -> None:
         parameter.double_param = value
 
 
-def _classified(outputs: list[Tensor], request: InferRequest, signature: Signature) -> list[Tensor]:
+def _classified(outputs: list[InferTensor], request: InferRequest, signature: Signature) -> list[InferTensor]:
     wanted = {output.name: output.classification for output in request.outputs}
     batched = signature.max_batch_size > 0
     return [

@@ -1,4 +1,4 @@
-"""The head of an HTTP/1.1 request: bytes in, `Head` out. No sockets, no clock.
+"""The head of an HTTP/1.1 request: bytes in, `RequestHead` out. No sockets, no clock.
 
 Narrow on purpose. Where RFC 9112 lets a recipient choose, this one refuses, because each leniency is a place where a
 proxy in front and this server may see different requests (request smuggling). tests/protocol/http1/test_oracles.py
@@ -69,7 +69,7 @@ class MessageLimits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Head:
+class RequestHead:
     """Request line and header fields. Shared between requests with equal bytes: never change one.
 
     Attributes:
@@ -101,7 +101,7 @@ class Head:
 
 
 #: stands in where a reply is due to something that was no request
-NO_HEAD = Head("", "", "", "", "1.1", (), {}, None, False, False, False)
+NO_HEAD = RequestHead("", "", "", "", "1.1", (), {}, None, False, False, False)
 
 
 class HeadParser:
@@ -112,9 +112,9 @@ class HeadParser:
 
     def __init__(self, limits: MessageLimits) -> None:
         self.limits = limits
-        self._memo: dict[bytes, Head] = {}
+        self._memo: dict[bytes, RequestHead] = {}
 
-    def parse(self, raw: bytes) -> Head:
+    def parse(self, raw: bytes) -> RequestHead:
         """The head in `raw`, which ends with the first empty line.
 
         Raises:
@@ -150,7 +150,7 @@ class HeadParser:
         if end - start > self.limits.head:
             raise FieldsTooLarge(f"the request head is larger than {self.limits.head} bytes")
 
-    def _parse(self, raw: bytes) -> Head:
+    def _parse(self, raw: bytes) -> RequestHead:
         text = raw.decode("latin-1")
         line = _REQUEST_LINE.match(text)
         if line is None or line.end() > self.limits.request_line:
@@ -169,7 +169,7 @@ class HeadParser:
         chunked = _is_chunked(fields, version)
         content_length = _content_length(fields)
         path, query = _split(target)
-        return Head(
+        return RequestHead(
             method,
             target,
             path,

@@ -17,7 +17,7 @@ from edge_serve.protocol.http1.body_buffer import SMALL as LARGE
 from edge_serve.protocol.http1.body_buffer import pages
 from edge_serve.protocol.http1.chunked import ChunkedDecoder
 from edge_serve.protocol.http1.errors import ContentTooLarge
-from edge_serve.protocol.http1.head import END_OF_HEAD, Head, HeadParser
+from edge_serve.protocol.http1.head import END_OF_HEAD, HeadParser, RequestHead
 
 #: Bodies shorter than this are never offered to the application's `place`: a copy costs less than a slot.
 PLACED_FROM = 32 * 1024
@@ -32,7 +32,7 @@ _AT_ONCE = 512 * 1024
 _EMPTY_LINES = 4
 
 
-class NotYet(Exception):  # no error: a word of `place`
+class NeedMemory(Exception):  # no error: a word of `place`
     """There is no memory for this body now: it stays unread, and `next` is called again when there is."""
 
 
@@ -81,7 +81,7 @@ class RequestReader:
         parser: HeadParser,
         shared: bytearray,
         shared_view: memoryview,
-        place: Callable[[Head, int], Lease | None],
+        place: Callable[[RequestHead, int], Lease | None],
         grow: Callable[[int], int] = _no_bounds,
     ) -> None:
         self._parser = parser
@@ -92,7 +92,7 @@ class RequestReader:
         self._data = shared
         self._pos = self._end = self._scanned = 0
         self._own: bytearray | None = None
-        self._head: Head | None = None
+        self._head: RequestHead | None = None
         self._chunked: ChunkedDecoder | None = None
         self._store: memoryview | bytearray | None = None
         self._lease: Lease | None = None
@@ -158,7 +158,7 @@ class RequestReader:
             own += self._shared_view[:received]
             self._end = len(own)
 
-    def next(self) -> Head | None:
+    def next(self) -> RequestHead | None:
         """The head of the next complete request, its body in `body` and `lease`; None: not enough yet.
 
         Raises:
@@ -180,7 +180,7 @@ class RequestReader:
         if head.chunked or head.content_length:
             try:
                 return self._begin_body(head)
-            except NotYet:
+            except NeedMemory:
                 self._pos, self._scanned = pos, at
                 return None
         self.body = b""
@@ -229,7 +229,7 @@ class RequestReader:
             self._scanned = self._end
         return at
 
-    def _begin_body(self, head: Head) -> Head | None:
+    def _begin_body(self, head: RequestHead) -> RequestHead | None:
         if head.chunked:
             self._head = head
             self._chunked = ChunkedDecoder(self._parser.limits, self._grow)
@@ -256,7 +256,7 @@ class RequestReader:
             return memoryview(pages(length))
         return bytearray(min(length, max(_FIRST_STEP, taken)))
 
-    def _whole_body(self, head: Head, length: int) -> Head:
+    def _whole_body(self, head: RequestHead, length: int) -> RequestHead:
         start, end = self._pos, self._pos + length
         if self._own is None:
             self.body = bytes(self._shared_view[start:end])
@@ -269,7 +269,7 @@ class RequestReader:
         self.count += 1
         return head
 
-    def _continue_body(self, head: Head) -> Head | None:
+    def _continue_body(self, head: RequestHead) -> RequestHead | None:
         if self._chunked is not None:
             self._pos = self._scanned = self._chunked.feed(self._data, self._pos, self._end)
             if not self._chunked.done:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from edge_serve.clock import Clock
 from edge_serve.protocol.http2.frames import Code, ConnectionFault
-from edge_serve.protocol.http2.send import Sender
+from edge_serve.protocol.http2.send import DataSender
 
 _FULL = 10_000
 _PER_SECOND = 2_000
@@ -30,7 +30,7 @@ class Allowance:
 
     __slots__ = ("_answered", "_clock", "_left", "_sender", "_since_ns")
 
-    def __init__(self, clock: Clock, sender: Sender) -> None:
+    def __init__(self, clock: Clock, sender: DataSender) -> None:
         self._clock = clock
         self._sender = sender
         self._left = float(_FULL)

@@ -28,13 +28,13 @@ from edge_serve.protocol.http2.frames import (
     PRIORITIZED,
     Code,
     ConnectionFault,
-    Setting,
+    Http2Setting,
     StreamFault,
 )
-from edge_serve.protocol.http2.heads import MAX_LIST, HeadReader
-from edge_serve.protocol.http2.send import Output
+from edge_serve.protocol.http2.heads import MAX_LIST, HeaderBlockReader
+from edge_serve.protocol.http2.send import FrameOutput
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW
-from edge_serve.protocol.http2.streams import Host
+from edge_serve.protocol.http2.streams import StreamHost
 
 #: the largest frame that we take; those of DATA alone may be so large
 MAX_FRAME = 1024 * 1024
@@ -55,9 +55,9 @@ class Http2(DataReader):
 
     __slots__ = ("_block", "_block_flags", "_block_stream", "_heads", "_refusing", "_settled", "_tail", "greeted")
 
-    def __init__(self, host: Host, output: Output, clock: Clock, unsent: int) -> None:
+    def __init__(self, host: StreamHost, output: FrameOutput, clock: Clock, unsent: int) -> None:
         DataReader.__init__(self, host, output, clock, unsent)
-        self._heads = HeadReader()
+        self._heads = HeaderBlockReader()
         self.greeted = False
         self._settled = False
         self._refusing = False
@@ -72,10 +72,10 @@ class Http2(DataReader):
         """Greet (RFC 9113 3.4)."""
         greeting = frames.settings(
             (
-                (Setting.MAX_CONCURRENT_STREAMS, MAX_STREAMS),
-                (Setting.INITIAL_WINDOW_SIZE, INITIAL_WINDOW),
-                (Setting.MAX_FRAME_SIZE, MAX_FRAME),
-                (Setting.MAX_HEADER_LIST_SIZE, MAX_LIST),
+                (Http2Setting.MAX_CONCURRENT_STREAMS, MAX_STREAMS),
+                (Http2Setting.INITIAL_WINDOW_SIZE, INITIAL_WINDOW),
+                (Http2Setting.MAX_FRAME_SIZE, MAX_FRAME),
+                (Http2Setting.MAX_HEADER_LIST_SIZE, MAX_LIST),
             )
         ) + frames.window_update(0, CONNECTION_WINDOW - 65_535)
         self.push(greeting)
@@ -294,15 +294,15 @@ class Http2(DataReader):
         self._settled = True
         sender = self.sender
         for name, value in frames.read_settings(payload):
-            if name == Setting.INITIAL_WINDOW_SIZE:
+            if name == Http2Setting.INITIAL_WINDOW_SIZE:
                 if value > MAX_WINDOW:
                     raise ConnectionFault(Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE is {value}")
                 sender.change_initial(value, self.streams.values())
-            elif name == Setting.MAX_FRAME_SIZE:
+            elif name == Http2Setting.MAX_FRAME_SIZE:
                 if not 16_384 <= value <= 16_777_215:
                     raise ConnectionFault(Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE is {value}")
                 sender.max_frame = value
-            elif name == Setting.ENABLE_PUSH and value > 1:
+            elif name == Http2Setting.ENABLE_PUSH and value > 1:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH is {value}")
         self.push(frames.frame(frames.SETTINGS, frames.ACK, 0))
         sender.pump()

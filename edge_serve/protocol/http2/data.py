@@ -6,9 +6,9 @@ from edge_serve.clock import Clock
 from edge_serve.protocol.http2 import frames as frames
 from edge_serve.protocol.http2.allowance import TRIFLE
 from edge_serve.protocol.http2.frames import CONTINUATION, DATA, END_STREAM, PADDED, Code, ConnectionFault, StreamFault
-from edge_serve.protocol.http2.send import Output
-from edge_serve.protocol.http2.stream import Stream
-from edge_serve.protocol.http2.streams import Host, Streams
+from edge_serve.protocol.http2.send import FrameOutput
+from edge_serve.protocol.http2.stream import Http2Stream
+from edge_serve.protocol.http2.streams import StreamHost, Streams
 
 #: what a client may send on all streams together; given back when half of it is used
 CONNECTION_WINDOW = 16 * 1024 * 1024
@@ -25,13 +25,13 @@ class DataReader(Streams):
 
     __slots__ = ("_receivable", "_rest", "_rest_ends", "_rest_padding", "_rest_stream", "_skip", "received")
 
-    def __init__(self, host: Host, output: Output, clock: Clock, unsent: int) -> None:
+    def __init__(self, host: StreamHost, output: FrameOutput, clock: Clock, unsent: int) -> None:
         Streams.__init__(self, host, output, clock, unsent)
         self.received = 0
         self._receivable = CONNECTION_WINDOW
         #: what is left of a large frame: its payload, its padding, its stream (None = thrown away)
         self._rest = self._rest_padding = self._skip = 0
-        self._rest_stream: Stream | None = None
+        self._rest_stream: Http2Stream | None = None
         self._rest_ends = False
 
     def place(self) -> memoryview | None:
@@ -75,7 +75,7 @@ class DataReader(Streams):
         if flags & END_STREAM and not stream.closed:
             self.end(stream)
 
-    def _account(self, stream_id: int, length: int) -> Stream | None:
+    def _account(self, stream_id: int, length: int) -> Http2Stream | None:
         """Count a frame against the windows; its stream, or None when nobody wants it any more."""
         receivable = self._receivable - length
         if receivable <= CONNECTION_WINDOW // 2:
@@ -155,7 +155,7 @@ class DataReader(Streams):
                 self.reset(stream, fault.code)
 
 
-def _subtract(stream: Stream, size: int) -> None:
+def _subtract(stream: Http2Stream, size: int) -> None:
     """Count a frame against the length that the head has said."""
     stream.due -= size
     if stream.due < 0:

@@ -24,7 +24,7 @@ MAX_WINDOW = 2**31 - 1
 MAX_STREAM = 2**31 - 1
 
 
-class Setting(enum.IntEnum):
+class Http2Setting(enum.IntEnum):
     """RFC 9113 6.5.2"""
 
     HEADER_TABLE_SIZE = 1
@@ -77,7 +77,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return FRAME_HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream) + payload
 
 
-def settings(values: Iterable[tuple[Setting, int]]) -> bytes:
+def settings(values: Iterable[tuple[Http2Setting, int]]) -> bytes:
     """A SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join([_SETTING.pack(*pair) for pair in values]))
 

@@ -36,7 +36,7 @@ _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 
 
 @dataclass(slots=True)
-class Head:
+class StreamHead:
     """A request head.
 
     Attributes:
@@ -54,7 +54,7 @@ class Head:
     meaning: object = None
 
 
-class HeadReader:
+class HeaderBlockReader:
     """Decodes the header blocks of one connection, in their order."""
 
     __slots__ = ("_decoder", "_heads")
@@ -62,9 +62,9 @@ class HeadReader:
     def __init__(self) -> None:
         self._decoder = Decoder(max_header_list_size=_HARD_LIST)
         self._decoder.max_allowed_table_size = _TABLE_SIZE
-        self._heads: dict[bytes, Head] = {}
+        self._heads: dict[bytes, StreamHead] = {}
 
-    def read(self, block: bytes) -> Head:
+    def read(self, block: bytes) -> StreamHead:
         """The request head of a block.
 
         Raises:
@@ -111,7 +111,7 @@ class HeadReader:
         return fields, unchanged
 
 
-def _head(fields: Fields) -> Head:
+def _head(fields: Fields) -> StreamHead:
     pseudo: dict[bytes, bytes] = {}
     position = 0
     for name, value in fields:
@@ -127,7 +127,7 @@ def _head(fields: Fields) -> Head:
     if not method or not path or not pseudo.get(b":scheme"):
         raise StreamFault(Code.PROTOCOL_ERROR)
     size = sum(len(name) + len(value) + 32 for name, value in fields)
-    return Head(bytes(method), bytes(path), rest, _content_length(rest), size > MAX_LIST)
+    return StreamHead(bytes(method), bytes(path), rest, _content_length(rest), size > MAX_LIST)
 
 
 def _check(fields: Iterable[tuple[bytes, bytes]]) -> None:

@@ -8,13 +8,13 @@ from typing import Protocol
 
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http2.frames import DATA, FRAME_HEAD, HEAD_SIZE, MAX_WINDOW, Code, ConnectionFault, StreamFault
-from edge_serve.protocol.http2.stream import Chunk, Stream
+from edge_serve.protocol.http2.stream import Chunk, Http2Stream
 
 #: the sizes before a client has said otherwise (RFC 9113 6.5.2, 6.9.2)
 _WINDOW, _FRAME = 65_535, 16_384
 
 
-class Output(Protocol):
+class FrameOutput(Protocol):
     """Where bytes for the client go; `transport.send_queue.SendQueue`.
 
     Attributes:
@@ -26,7 +26,7 @@ class Output(Protocol):
     def push(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None: ...
 
 
-class Sender:
+class DataSender:
     """What one client takes.
 
     Args:
@@ -40,7 +40,7 @@ class Sender:
 
     __slots__ = ("_ready", "_unsent", "initial", "max_frame", "output", "sent", "window")
 
-    def __init__(self, output: Output, unsent: int) -> None:
+    def __init__(self, output: FrameOutput, unsent: int) -> None:
         self.output = output
         self._unsent = unsent
         self.window = _WINDOW
@@ -48,14 +48,14 @@ class Sender:
         self.max_frame = _FRAME
         self.sent = 0
         #: streams with something to send and a window for it, in the order of their turns
-        self._ready: dict[Stream, None] = {}
+        self._ready: dict[Http2Stream, None] = {}
 
     @property
     def waiting(self) -> bool:
         """Streams have something to send, and would if `output` were empty enough; or only think so."""
         return bool(self._ready) and self.window > 0
 
-    def takes(self, stream: Stream, size: int) -> bool:
+    def takes(self, stream: Http2Stream, size: int) -> bool:
         """Whether `size` bytes can go out in one frame now; then they are accounted for."""
         if (
             stream.queue is None
@@ -71,9 +71,9 @@ class Sender:
         return False
 
     def send(
-        self, stream: Stream, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None
+        self, stream: Http2Stream, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None
     ) -> bool:
-        """Send bytes; False when some of them have to wait, and `Stream.on_taken` will be called."""
+        """Send bytes; False when some of them have to wait, and `Http2Stream.on_taken` will be called."""
         if self.takes(stream, size):
             head = FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, 0, stream.id)
             self.output.push((head, *parts), HEAD_SIZE + size, on_sent)
@@ -87,7 +87,7 @@ class Sender:
         chunk.told = stream.queue is not None
         return not chunk.told
 
-    def finish(self, stream: Stream, tail: bytes) -> bool:
+    def finish(self, stream: Http2Stream, tail: bytes) -> bool:
         """Send the trailers after all that waits; False when they have to wait, too."""
         self.sent += 1
         if stream.queue is None:
@@ -115,7 +115,7 @@ class Sender:
             if stream.queue is not None:
                 ready[stream] = None
 
-    def _send_frame(self, stream: Stream, queue: deque[Chunk]) -> None:
+    def _send_frame(self, stream: Http2Stream, queue: deque[Chunk]) -> None:
         chunk = queue[0]
         size = min(chunk.left, self.max_frame, self.window, stream.sendable)
         if size > 0:
@@ -137,7 +137,7 @@ class Sender:
         if chunk.tail and not stream.closed:
             stream.connection.done(stream)
 
-    def drop(self, stream: Stream) -> None:
+    def drop(self, stream: Http2Stream) -> None:
         """Throw away what waits, but for a message of which a part has gone out."""
         queue = stream.queue
         while queue and queue[-1].left == queue[-1].size:
@@ -147,7 +147,7 @@ class Sender:
         if not queue:
             stream.queue = None
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, stream: Http2Stream) -> None:
         """The stream is over: what waits is not sent, and its buffers are free once those before it are sent."""
         queue, stream.queue = stream.queue, None
         self._ready.pop(stream, None)
@@ -168,7 +168,7 @@ class Sender:
             raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "the connection's window is larger than 2^31-1")
         self.pump()
 
-    def widen_stream(self, stream: Stream, increment: int) -> None:
+    def widen_stream(self, stream: Http2Stream, increment: int) -> None:
         """WINDOW_UPDATE of a stream.
 
         Raises:
@@ -181,7 +181,7 @@ class Sender:
             self._ready[stream] = None
             self.pump()
 
-    def change_initial(self, size: int, streams: Iterable[Stream]) -> None:
+    def change_initial(self, size: int, streams: Iterable[Http2Stream]) -> None:
         """SETTINGS_INITIAL_WINDOW_SIZE (RFC 9113 6.9.2).
 
         Raises:

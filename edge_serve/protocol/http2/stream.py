@@ -34,7 +34,7 @@ class Chunk:
         self.on_sent = on_sent
 
 
-class Stream:
+class Http2Stream:
     """A request and its answer. Subclasses answer it.
 
     Attributes:

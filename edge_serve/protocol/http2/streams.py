@@ -8,18 +8,18 @@ from edge_serve.clock import Clock
 from edge_serve.protocol.http2 import frames as frames
 from edge_serve.protocol.http2.allowance import WASTED_REQUEST, Allowance
 from edge_serve.protocol.http2.frames import MAX_WINDOW, Code, ConnectionFault, StreamFault
-from edge_serve.protocol.http2.heads import Head
-from edge_serve.protocol.http2.send import Output, Sender
-from edge_serve.protocol.http2.stream import Stream
+from edge_serve.protocol.http2.heads import StreamHead
+from edge_serve.protocol.http2.send import DataSender, FrameOutput
+from edge_serve.protocol.http2.stream import Http2Stream
 
 #: streams that we have ended before the client, whose last frames are passed over
 _MAX_RECENT = 1024
 
 
-class Host(Protocol):
+class StreamHost(Protocol):
     """What owns a connection."""
 
-    def open_stream(self, stream_id: int, head: Head) -> Stream:
+    def open_stream(self, stream_id: int, head: StreamHead) -> Http2Stream:
         """A request has begun."""
 
     def on_ping(self) -> None:
@@ -48,11 +48,11 @@ class Streams:
 
     __slots__ = ("allowance", "host", "last", "leaving", "over", "recent", "sender", "streams")
 
-    def __init__(self, host: Host, output: Output, clock: Clock, unsent: int) -> None:
+    def __init__(self, host: StreamHost, output: FrameOutput, clock: Clock, unsent: int) -> None:
         self.host = host
-        self.sender = Sender(output, unsent)
+        self.sender = DataSender(output, unsent)
         self.allowance = Allowance(clock, self.sender)
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, Http2Stream] = {}
         self.last = 0
         self.over = self.leaving = False
         #: streams that were ended by us
@@ -69,13 +69,13 @@ class Streams:
         for stream in list(self.streams.values()):
             self.forget(stream)
 
-    def credit(self, stream: Stream, increment: int) -> None:
+    def credit(self, stream: Http2Stream, increment: int) -> None:
         """Let the client send more on a stream."""
         increment = min(increment, MAX_WINDOW - max(0, stream.receivable))
         stream.receivable += increment
         self.push(frames.window_update(stream.id, increment))
 
-    def done(self, stream: Stream) -> None:
+    def done(self, stream: Http2Stream) -> None:
         """The answer is handed over completely."""
         stream.closed = True
         del self.streams[stream.id]
@@ -85,7 +85,7 @@ class Streams:
         if self.leaving and not self.streams:
             self.host.on_idle()
 
-    def reset(self, stream: Stream, code: Code) -> None:
+    def reset(self, stream: Http2Stream, code: Code) -> None:
         """End a stream without an answer."""
         if stream.closed:
             return
@@ -107,7 +107,7 @@ class Streams:
             self.remember(stream_id)
         self.allowance.spend(WASTED_REQUEST)
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, stream: Http2Stream) -> None:
         """The stream is over, and nobody waits for it."""
         stream.closed = True
         self.streams.pop(stream.id, None)
@@ -126,7 +126,7 @@ class Streams:
         """Send frames that no window holds back."""
         self.sender.output.push((data,), len(data))
 
-    def end(self, stream: Stream) -> None:
+    def end(self, stream: Http2Stream) -> None:
         """The client has sent all of it.
 
         Raises:

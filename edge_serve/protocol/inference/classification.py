@@ -7,13 +7,13 @@ import numpy as np
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.signature import TensorSpec
-from edge_serve.messages.tensors import Array, DataType, Shape, Tensor, element_count, join_bytes
+from edge_serve.messages.tensors import Array, DataType, InferTensor, Shape, element_count, join_bytes
 
 _UNSUPPORTED = {DataType.BYTES, DataType.BOOL, DataType.FP16, DataType.BF16}
 _MAX_CLASSES = 1_000_000
 
 
-def classify(tensor: Tensor, count: int, spec: TensorSpec | None, batched: bool) -> Tensor:
+def classify(tensor: InferTensor, count: int, spec: TensorSpec | None, batched: bool) -> InferTensor:
     """`tensor` as BYTES of shape `[batch,]min(count, n)`, n being the elements of one item.
 
     Args:
@@ -32,7 +32,7 @@ def classify(tensor: Tensor, count: int, spec: TensorSpec | None, batched: bool)
     count = min(count, classes)
     rows = tensor.array().reshape(element_count(batch), classes)
     strings = [text for row in rows for text in _top(row, count, labels)]
-    return Tensor(tensor.name, DataType.BYTES, (*batch, count), join_bytes(strings))
+    return InferTensor(tensor.name, DataType.BYTES, (*batch, count), join_bytes(strings))
 
 
 def _top(values: Array, count: int, labels: tuple[str, ...]) -> list[str]:

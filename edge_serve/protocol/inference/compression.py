@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from edge_serve.errors import InvalidArgument, Unsupported
 from edge_serve.messages.tensors import Buffer
-from edge_serve.protocol.inference.cost import TooMuch
+from edge_serve.protocol.inference.cost import TooExpensive
 
 #: zlib looks at the data itself, so either name works for either format; 32 is added to the window bits
 _DETECT = zlib.MAX_WBITS | 32
@@ -48,7 +48,7 @@ def decompress(data: Buffer, limit: int, most: int = 1 << 62) -> bytes:
     if not len(data):
         raise InvalidArgument("nothing to be decompressed")
     if len(data) > most:
-        raise TooMuch
+        raise TooExpensive
     inflater = zlib.decompressobj(_DETECT)
     try:
         inflated = inflater.decompress(data, min(limit, most) + 1)
@@ -57,7 +57,7 @@ def decompress(data: Buffer, limit: int, most: int = 1 << 62) -> bytes:
             f"the request body is neither gzip nor deflate data as Content-Encoding says: {error}"
         ) from error
     if most < len(inflated) <= limit:
-        raise TooMuch
+        raise TooExpensive
     if len(inflated) > limit:
         raise InvalidArgument(
             f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. Use --http-max-input-size to "

@@ -1,4 +1,4 @@
-"""How much coding an event loop may do at once, and what is more than that: `TooMuch` goes to a codec process.
+"""How much coding an event loop may do at once, and what is more than that: `TooExpensive` goes to a codec process.
 
 Estimates, measured on a small machine and on the safe side; ARCHITECTURE.md allows the loop 5 ms.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.signature import Signature
-from edge_serve.messages.tensors import DataType, Tensor, element_count, is_unseen
+from edge_serve.messages.tensors import DataType, InferTensor, element_count, is_unseen
 
 #: a JSON text, or a compressed body before or after inflating, of up to this many bytes is read in the loop
 SMALL_BYTES = 256 * 1024
@@ -31,13 +31,13 @@ _FLOAT_NS, _OTHER_NS, _STRING_NS, _STRING_BYTE_NS, _SORT_NS, _CLASS_NS = 35, 20,
 SURELY_SMALL_BYTES = 4 * 1024
 
 
-class TooMuch(Exception):
+class TooExpensive(Exception):
     """The loop would be busy too long: let a codec process do it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkLimits:
-    """What a decoder does itself before it raises `TooMuch`.
+    """What a decoder does itself before it raises `TooExpensive`.
 
     Attributes:
         json: bytes of a JSON text; text: the same for a model with BYTES inputs.
@@ -60,9 +60,9 @@ def check_json(size: int, signature: Signature, limits: WorkLimits) -> None:
         TooMuch: it is longer than `limits` allow.
     """
     if size > limits.json:
-        raise TooMuch
+        raise TooExpensive
     if size > limits.text and any(spec.datatype is DataType.BYTES for spec in signature.inputs.values()):
-        raise TooMuch
+        raise TooExpensive
 
 
 def is_long(response: InferResponse) -> bool:
@@ -89,17 +89,17 @@ def check_encoding(response: InferResponse, request: InferRequest, wanted: Mappi
         elif not (output.binary if output is not None else request.binary_default):
             total += _json_ns(tensor)
     if total > SMALL_NS:
-        raise TooMuch
+        raise TooExpensive
 
 
-def _json_ns(tensor: Tensor) -> int:
+def _json_ns(tensor: InferTensor) -> int:
     count = element_count(tensor.shape)
     if tensor.datatype is DataType.BYTES:
         return count * _STRING_NS + len(tensor.data) * _STRING_BYTE_NS
     return count * (_FLOAT_NS if tensor.datatype in _FLOATS else _OTHER_NS)
 
 
-def _classification_ns(tensor: Tensor, classes: int) -> int:
+def _classification_ns(tensor: InferTensor, classes: int) -> int:
     count = element_count(tensor.shape)
     items = tensor.shape[0] if tensor.shape else 1
     return count * _SORT_NS + min(count, classes * items) * _CLASS_NS

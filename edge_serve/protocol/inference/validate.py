@@ -15,7 +15,7 @@ import numpy as np
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import Buffer, DataType, Shape, Tensor, element_count, is_unseen
+from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count, is_unseen
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -76,7 +76,7 @@ def _quoted(names: Iterable[str]) -> str:
     return "[" + ",".join(f"'{name}'" for name in names) + "]"
 
 
-def _spec(tensor: Tensor, signature: Signature) -> TensorSpec:
+def _spec(tensor: InferTensor, signature: Signature) -> TensorSpec:
     spec = signature.inputs.get(tensor.name)
     if spec is None:
         raise InvalidArgument(f"unexpected inference input '{tensor.name}' for model '{signature.model_name}'")
@@ -112,7 +112,7 @@ def _batch_size(request: InferRequest, signature: Signature) -> int:
     return 1 if rows < 0 else rows
 
 
-def _check_input(request: InferRequest, tensor: Tensor, signature: Signature) -> None:
+def _check_input(request: InferRequest, tensor: InferTensor, signature: Signature) -> None:
     spec = _spec(tensor, signature)
     if tensor.datatype is not spec.datatype:
         raise InvalidArgument(
@@ -134,7 +134,7 @@ def _fits(dims: Shape, expected: Shape) -> bool:
     return all(dim >= 0 and want in (-1, dim) for dim, want in zip(dims, expected, strict=True))
 
 
-def _wrong_shape(request: InferRequest, tensor: Tensor, signature: Signature, spec: TensorSpec) -> InvalidArgument:
+def _wrong_shape(request: InferRequest, tensor: InferTensor, signature: Signature, spec: TensorSpec) -> InvalidArgument:
     name, model = tensor.name, signature.model_name
     if min(tensor.shape, default=0) < 0:
         return InvalidArgument(
@@ -154,7 +154,7 @@ def shape_text(shape: Iterable[int]) -> str:
     return "[" + ",".join(map(str, shape)) + "]"
 
 
-def check_size(tensor: Tensor, shape: Shape, model: str, request_id: str) -> None:
+def check_size(tensor: InferTensor, shape: Shape, model: str, request_id: str) -> None:
     """The bytes make up `shape`; BYTES elements are looked at one by one.
 
     Raises:

@@ -16,7 +16,7 @@ import orjson
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unparsable
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import Buffer, DataType, Shape, Tensor, element_count
+from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count
 from edge_serve.protocol.inference.cost import NO_LIMITS, WorkLimits, check_json
 from edge_serve.protocol.inference.validate import prefix, validate
 from edge_serve.protocol.v2 import infer_tensors, json_text
@@ -130,7 +130,7 @@ class _Reader:
             raise _exists(self._request, name)
         self._request.inputs.append(self._tensor(spec, value))
 
-    def _tensor(self, spec: TensorSpec, value: Any) -> Tensor:
+    def _tensor(self, spec: TensorSpec, value: Any) -> InferTensor:
         values = value if type(value) is list else [value]
         dims = (-1, *spec.dims) if self._signature.max_batch_size > 0 else spec.dims
         if spec.datatype is DataType.BYTES:  # the order of Triton's checks
@@ -141,7 +141,7 @@ class _Reader:
             self._count(spec, len(values) * spec.datatype.size)
             shape = fit(len(values), dims, spec.name)
             data = infer_tensors.read(values, spec.datatype, shape, spec.name)
-        return Tensor(spec.name, spec.datatype, shape, data)
+        return InferTensor(spec.name, spec.datatype, shape, data)
 
     def _count(self, spec: TensorSpec, size: int) -> None:
         if self._size + size > self._max:

@@ -17,8 +17,8 @@ from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
-from edge_serve.messages.tensors import Buffer, DataType, Shape, Tensor, element_count
-from edge_serve.protocol.inference.cost import NO_LIMITS, TooMuch, WorkLimits, check_json
+from edge_serve.messages.tensors import Buffer, DataType, InferTensor, Shape, element_count
+from edge_serve.protocol.inference.cost import NO_LIMITS, TooExpensive, WorkLimits, check_json
 from edge_serve.protocol.inference.validate import check_correlation_id, check_strings, prefix, validate
 from edge_serve.protocol.v2 import infer_header, json_text
 from edge_serve.protocol.v2.infer_split import Split, split
@@ -212,7 +212,7 @@ class InferDecoder:
     def _check_strings(self, request: InferRequest) -> None:
         count = sum(element_count(one.shape) for one in request.inputs if one.datatype is DataType.BYTES)
         if count > self._work.strings:
-            raise TooMuch
+            raise TooExpensive
 
     def _decode_raw(self, signature: Signature, view: memoryview, offset: int) -> InferRequest:
         if len(view) > self.max_input_size:
@@ -269,10 +269,10 @@ def _fill(template: _Template, view: memoryview, length: int, offset: int, most_
         data = view[start : length + known.end]
         if known.elements >= 0:
             if known.elements > most_strings:
-                raise TooMuch
+                raise TooExpensive
             check_strings(data, known.elements, known.name, template.signature.model_name, template.id)
         at = -1 if offset < 0 else offset + start
-        tensors.append(Tensor(known.name, known.datatype, known.shape, data, at))
+        tensors.append(InferTensor(known.name, known.datatype, known.shape, data, at))
     return InferRequest(
         template.signature.model_name,
         "",
@@ -292,7 +292,7 @@ def _fill(template: _Template, view: memoryview, length: int, offset: int, most_
     )
 
 
-def _raw_input(signature: Signature, view: memoryview, offset: int) -> Tensor:
+def _raw_input(signature: Signature, view: memoryview, offset: int) -> InferTensor:
     """The only input, its shape from the configuration and the number of bytes.
 
     Raises:
@@ -317,7 +317,7 @@ def _raw_input(signature: Signature, view: memoryview, offset: int) -> Tensor:
             raise InvalidArgument(
                 f"{prefix('')}For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"
             )
-        return Tensor(spec.name, spec.datatype, batch + spec.dims, b"".join((_LENGTH.pack(len(view)), view)))
+        return InferTensor(spec.name, spec.datatype, batch + spec.dims, b"".join((_LENGTH.pack(len(view)), view)))
     unit = fixed * spec.datatype.size
     shape = batch + tuple([len(view) // unit if dim == -1 else dim for dim in spec.dims])
     expected = element_count(shape) * spec.datatype.size
@@ -326,4 +326,4 @@ def _raw_input(signature: Signature, view: memoryview, offset: int) -> Tensor:
             f"{prefix('')}input byte size mismatch for input 'raw_input' for model '{signature.model_name}'. Expected "
             f"{expected}, got {len(view)}"
         )
-    return Tensor(spec.name, spec.datatype, shape, view, offset)
+    return InferTensor(spec.name, spec.datatype, shape, view, offset)

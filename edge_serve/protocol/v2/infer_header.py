@@ -11,7 +11,7 @@ from typing import Any
 from edge_serve.errors import InvalidArgument, NotFound, Unparsable, Unsupported
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter, RequestedOutput
 from edge_serve.messages.shared_memory import Place, Regions
-from edge_serve.messages.tensors import BY_NAME, DataType, Shape, Shared, Tensor, Unseen, element_count
+from edge_serve.messages.tensors import BY_NAME, DataType, InferTensor, Shape, Shared, Unseen, element_count
 from edge_serve.protocol.inference.validate import prefix, shape_text
 from edge_serve.protocol.v2 import infer_tensors
 from edge_serve.protocol.v2.json_text import (
@@ -166,7 +166,9 @@ _SOURCES = (
 )
 
 
-def _read_input(item: Any, tail: Tail, request: InferRequest, max_input_size: int, regions: Regions | None) -> Tensor:
+def _read_input(
+    item: Any, tail: Tail, request: InferRequest, max_input_size: int, regions: Regions | None
+) -> InferTensor:
     data = find(item, "data")
     parameters = find(item, "parameters")
     size = find(parameters, "binary_data_size")
@@ -188,10 +190,10 @@ def _read_input(item: Any, tail: Tail, request: InferRequest, max_input_size: in
     if size is not None:
         count = as_unsigned(size, "Unable to parse 'binary_data_size': ")
         view, offset = tail.take(count, name, request.model_name)
-        return Tensor(name, _known(datatype, name), shape, view, offset)
+        return InferTensor(name, _known(datatype, name), shape, view, offset)
     tail.spans.append((-1, -1))
     packed = _read_data(data, name, datatype, shape, max_input_size)
-    return Tensor(name, _known(datatype, name), shape, packed)
+    return InferTensor(name, _known(datatype, name), shape, packed)
 
 
 def _known(datatype: DataType | None, name: str) -> DataType:

@@ -8,7 +8,7 @@ import orjson
 
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.signature import Signature
-from edge_serve.messages.tensors import Buffer, Tensor, is_unseen
+from edge_serve.messages.tensors import Buffer, InferTensor, is_unseen
 from edge_serve.protocol.inference.classification import classify
 from edge_serve.protocol.inference.cost import check_encoding
 from edge_serve.protocol.v2 import infer_tensors
@@ -66,7 +66,7 @@ class InferEncoder:
         return buffers, len(header) if len(buffers) > 1 else None
 
 
-def _all_binary(outputs: Sequence[Tensor], request: InferRequest) -> bool:
+def _all_binary(outputs: Sequence[InferTensor], request: InferRequest) -> bool:
     wanted = request.outputs
     if not wanted:
         return request.binary_default
@@ -118,7 +118,7 @@ def _opening(response: InferResponse) -> bytes:
     )
 
 
-def _output(tensor: Tensor) -> bytes:
+def _output(tensor: InferTensor) -> bytes:
     """One entry of `outputs`, up to its data."""
     return b'{"name":%b,"datatype":"%b","shape":[%b],' % (
         orjson.dumps(tensor.name),
@@ -127,7 +127,7 @@ def _output(tensor: Tensor) -> bytes:
     )
 
 
-def _binary_output(tensor: Tensor) -> bytes:
+def _binary_output(tensor: InferTensor) -> bytes:
     return b'%b"parameters":{"binary_data_size":%d}}' % (_output(tensor), len(tensor.data))
 
 

@@ -41,7 +41,7 @@ class Restricted(EdgeServeError):
         super().__init__(f"This API is restricted, expecting header '{header}'")
 
 
-class Group(Enum):
+class RouteGroup(Enum):
     """The groups of `--http-restricted-api` (server src/restricted_features.h)."""
 
     HEALTH = "health"
@@ -59,35 +59,35 @@ class Group(Enum):
 class Operation(Enum):
     """Everything the HTTP door can be asked: (group, methods)."""
 
-    SERVER_LIVE = ("live", Group.HEALTH, ("GET",))
-    SERVER_READY = ("ready", Group.HEALTH, ("GET",))
-    SERVER_METADATA = ("server metadata", Group.METADATA, ("GET",))
-    MODEL_READY = ("model ready", Group.HEALTH, ("GET",))
-    MODEL_METADATA = ("model metadata", Group.METADATA, ("GET",))
-    MODEL_CONFIG = ("model config", Group.MODEL_CONFIG, ("GET",))
-    MODEL_STATISTICS = ("model statistics", Group.STATISTICS, ("GET",))
-    INFER = ("infer", Group.INFERENCE, ("POST",))
-    GENERATE = ("generate", Group.INFERENCE, ("POST",))
-    GENERATE_STREAM = ("generate_stream", Group.INFERENCE, ("POST",))
-    TRACE_SETTING = ("trace setting", Group.TRACE, ("GET", "POST"))
-    LOGGING = ("logging", Group.LOGGING, ("GET", "POST"))
-    REPOSITORY_INDEX = ("repository index", Group.MODEL_REPOSITORY, ("POST",))
-    MODEL_LOAD = ("load", Group.MODEL_REPOSITORY, ("POST",))
-    MODEL_UNLOAD = ("unload", Group.MODEL_REPOSITORY, ("POST",))
-    SYSTEM_SHM_STATUS = ("system shared memory status", Group.SHARED_MEMORY, ("GET",))
-    SYSTEM_SHM_REGISTER = ("system shared memory register", Group.SHARED_MEMORY, ("POST",))
-    SYSTEM_SHM_UNREGISTER = ("system shared memory unregister", Group.SHARED_MEMORY, ("POST",))
-    CUDA_SHM_STATUS = ("CUDA shared memory status", Group.SHARED_MEMORY, ("GET",))
-    CUDA_SHM_REGISTER = ("CUDA shared memory register", Group.SHARED_MEMORY, ("POST",))
-    CUDA_SHM_UNREGISTER = ("CUDA shared memory unregister", Group.SHARED_MEMORY, ("POST",))
+    SERVER_LIVE = ("live", RouteGroup.HEALTH, ("GET",))
+    SERVER_READY = ("ready", RouteGroup.HEALTH, ("GET",))
+    SERVER_METADATA = ("server metadata", RouteGroup.METADATA, ("GET",))
+    MODEL_READY = ("model ready", RouteGroup.HEALTH, ("GET",))
+    MODEL_METADATA = ("model metadata", RouteGroup.METADATA, ("GET",))
+    MODEL_CONFIG = ("model config", RouteGroup.MODEL_CONFIG, ("GET",))
+    MODEL_STATISTICS = ("model statistics", RouteGroup.STATISTICS, ("GET",))
+    INFER = ("infer", RouteGroup.INFERENCE, ("POST",))
+    GENERATE = ("generate", RouteGroup.INFERENCE, ("POST",))
+    GENERATE_STREAM = ("generate_stream", RouteGroup.INFERENCE, ("POST",))
+    TRACE_SETTING = ("trace setting", RouteGroup.TRACE, ("GET", "POST"))
+    LOGGING = ("logging", RouteGroup.LOGGING, ("GET", "POST"))
+    REPOSITORY_INDEX = ("repository index", RouteGroup.MODEL_REPOSITORY, ("POST",))
+    MODEL_LOAD = ("load", RouteGroup.MODEL_REPOSITORY, ("POST",))
+    MODEL_UNLOAD = ("unload", RouteGroup.MODEL_REPOSITORY, ("POST",))
+    SYSTEM_SHM_STATUS = ("system shared memory status", RouteGroup.SHARED_MEMORY, ("GET",))
+    SYSTEM_SHM_REGISTER = ("system shared memory register", RouteGroup.SHARED_MEMORY, ("POST",))
+    SYSTEM_SHM_UNREGISTER = ("system shared memory unregister", RouteGroup.SHARED_MEMORY, ("POST",))
+    CUDA_SHM_STATUS = ("CUDA shared memory status", RouteGroup.SHARED_MEMORY, ("GET",))
+    CUDA_SHM_REGISTER = ("CUDA shared memory register", RouteGroup.SHARED_MEMORY, ("POST",))
+    CUDA_SHM_UNREGISTER = ("CUDA shared memory unregister", RouteGroup.SHARED_MEMORY, ("POST",))
     # ours: every path of Triton begins with /v2, so these never collide with one
-    STATUS = ("status", Group.STATISTICS, ("GET",))
-    LEAVE_SAFE_MODE = ("leave safe mode", Group.MODEL_REPOSITORY, ("POST",))
-    RELOAD = ("reload", Group.MODEL_REPOSITORY, ("POST",))
-    PAGE = ("status page", Group.PAGE, ("GET",))
-    ROOT = ("root", Group.PAGE, ("GET",))
+    STATUS = ("status", RouteGroup.STATISTICS, ("GET",))
+    LEAVE_SAFE_MODE = ("leave safe mode", RouteGroup.MODEL_REPOSITORY, ("POST",))
+    RELOAD = ("reload", RouteGroup.MODEL_REPOSITORY, ("POST",))
+    PAGE = ("status page", RouteGroup.PAGE, ("GET",))
+    ROOT = ("root", RouteGroup.PAGE, ("GET",))
 
-    def __init__(self, title: str, group: Group, methods: tuple[str, ...]) -> None:
+    def __init__(self, title: str, group: RouteGroup, methods: tuple[str, ...]) -> None:
         self.title = title
         self.group = group
         self.methods = methods

@@ -22,7 +22,7 @@ _MAX_ROUTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EnsembleStep:
     """One model of the ensemble.
 
     Attributes:
@@ -38,7 +38,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class TensorRoute:
     """The part of a plan that leads to certain outputs.
 
     Attributes:
@@ -60,7 +60,7 @@ class Route:
 
 
 @dataclass(slots=True)
-class Call:
+class StepsToRun:
     """Run these steps now (none: wait for the ones that run).
 
     Attributes:
@@ -88,10 +88,10 @@ class Deadlock:
     """The outputs cannot be made from what was given. Nothing was run."""
 
 
-Next = Call | Finished | Failed | Deadlock
+Next = StepsToRun | Finished | Failed | Deadlock
 
 #: the answers that are the same for all
-_WAIT = Call(())
+_WAIT = StepsToRun(())
 _FINISHED = Finished()
 
 
@@ -103,7 +103,7 @@ class EnsemblePlan:
         outputs: of the ensemble, all of which are answered unless a request lists some.
     """
 
-    def __init__(self, steps: Sequence[Step], inputs: Mapping[str, bool], outputs: Sequence[str]) -> None:
+    def __init__(self, steps: Sequence[EnsembleStep], inputs: Mapping[str, bool], outputs: Sequence[str]) -> None:
         self.steps = tuple(steps)
         self._inputs = dict(inputs)
         self._outputs = tuple(outputs)
@@ -115,7 +115,7 @@ class EnsemblePlan:
             if tensor not in self._inputs
         }
         self._all = self._route(self._outputs)
-        self._routes: dict[tuple[str, ...], Route] = {}
+        self._routes: dict[tuple[str, ...], TensorRoute] = {}
 
     def run(self, given: Collection[str], wanted: Iterable[str] = ()) -> EnsembleRun:
         """The run of one request.
@@ -126,7 +126,7 @@ class EnsemblePlan:
         """
         return EnsembleRun(self.route(wanted), given)
 
-    def route(self, wanted: Iterable[str] = ()) -> Route:
+    def route(self, wanted: Iterable[str] = ()) -> TensorRoute:
         """What is needed for some outputs; for all when none are listed."""
         key = tuple(wanted)
         if not key:
@@ -138,7 +138,7 @@ class EnsemblePlan:
             route = self._routes[key] = self._route(key)
         return route
 
-    def _route(self, wanted: Sequence[str]) -> Route:
+    def _route(self, wanted: Sequence[str]) -> TensorRoute:
         writers = self.writers
         kept = {writers[tensor] for tensor in wanted if tensor in writers}
         sources = self._sources(kept)
@@ -148,7 +148,7 @@ class EnsemblePlan:
                 readers[other].append(step)
         read = {tensor for step in sources for tensor in self.steps[step].inputs.values()}
         read.update(wanted)
-        return Route(
+        return TensorRoute(
             outputs=tuple(dict.fromkeys(wanted)),
             needs={step: len(others) for step, others in sources.items()},
             sources=sources,
@@ -190,7 +190,7 @@ class EnsembleRun:
 
     __slots__ = ("_error", "_given", "_left", "_needs", "_users", "route", "running")
 
-    def __init__(self, route: Route, given: Collection[str]) -> None:
+    def __init__(self, route: TensorRoute, given: Collection[str]) -> None:
         self.route = route
         #: steps that were handed out and have not come back
         self.running = 0
@@ -210,7 +210,7 @@ class EnsembleRun:
             return _FINISHED
         first = [step for step, count in self._needs.items() if not count]
         self.running = len(first)
-        return Call(first)
+        return StepsToRun(first)
 
     def done(self, step: int) -> Next:
         """The step answered; outputs that it left out count as absent."""
@@ -227,7 +227,7 @@ class EnsembleRun:
                 ready.append(reader)
         self.running += len(ready)
         spent = self._spent(step)
-        return Call(ready, spent) if ready or spent else _WAIT
+        return StepsToRun(ready, spent) if ready or spent else _WAIT
 
     def fail(self, error: EdgeServeError) -> Next:
         """A step failed, or was not run after all. The first error counts; no more steps follow it."""
@@ -268,7 +268,7 @@ class EnsembleRun:
 def ensemble_plan(config: pb.ModelConfig) -> EnsemblePlan:
     """The plan of an ensemble's checked configuration."""
     steps = [
-        Step(
+        EnsembleStep(
             member_key(step),
             str(step.model_version) if step.model_version > 0 else "",
             dict(sorted(step.input_map.items())),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from edge_serve.scheduling.ensemble.plan import Route
+from edge_serve.scheduling.ensemble.plan import TensorRoute
 
 #: a step, and which iteration of its inputs or outputs
 Cell = tuple[int, int]
@@ -23,7 +23,7 @@ class StreamRun:
         decoupled: the steps whose models are.
     """
 
-    def __init__(self, route: Route, given: Collection[str], decoupled: Collection[int]) -> None:
+    def __init__(self, route: TensorRoute, given: Collection[str], decoupled: Collection[int]) -> None:
         self.route = route
         self.possible = route.ends and route.required.issubset(given)
         #: calls that have not come to their end

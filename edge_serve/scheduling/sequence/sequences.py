@@ -22,7 +22,7 @@ from edge_serve.scheduling.core import NOTHING, Decision, Entry, Refuse, Run, Se
 from edge_serve.scheduling.instances import Instances
 from edge_serve.scheduling.sequence.clocks import Clocks, earlier
 from edge_serve.scheduling.sequence.sequence import Sequence, ends, no_start, sequence_expired, starts, worker_lost
-from edge_serve.scheduling.sequence.slots import Seats
+from edge_serve.scheduling.sequence.slots import SequenceSlots
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class SequenceScheduler(ABC):
         self._batching = batching
         self._idle_ns = max(1, batching.max_sequence_idle_us) * 1000
         self._instances = Instances(instances, passive)
-        self._seats: Seats[Sequence] = Seats([n for n in range(instances) if n not in passive], seats)
+        self._seats: SequenceSlots[Sequence] = SequenceSlots([n for n in range(instances) if n not in passive], seats)
         #: by correlation id, the one not heard of for longest first
         self._known: OrderedDict[int | str, Sequence] = OrderedDict()
         self._backlog: OrderedDict[Sequence, None] = OrderedDict()

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Seats(Generic[T]):
+class SequenceSlots(Generic[T]):
     """Who sits where. Memory grows with the seats that were ever taken, not with `count`."""
 
     def __init__(self, instances: Collection[int], count: int) -> None:

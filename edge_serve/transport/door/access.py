@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from edge_serve.access.certificates import CertificateRoles, read_certificate_roles
-from edge_serve.access.policy import AdminAccess, Asked, Policy
+from edge_serve.access.policy import AccessRequest, AdminAccess, Policy
 from edge_serve.access.roles import Role
 from edge_serve.access.tokens import Tokens, read_tokens
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.peer import Peer
-from edge_serve.protocol.v2.routes import Group, Operation
+from edge_serve.protocol.v2.routes import Operation, RouteGroup
 from edge_serve.transport.door.reloaded import Reloaded
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _ADMIN = frozenset(
 )  # fmt: skip
 #: the method is POST, and nothing is changed
 _READ_BY_POST = frozenset((Operation.REPOSITORY_INDEX,))
-_BY_GROUP = {Group.HEALTH: Role.HEALTH, Group.INFERENCE: Role.INFER}
+_BY_GROUP = {RouteGroup.HEALTH: Role.HEALTH, RouteGroup.INFERENCE: Role.INFER}
 
 _GRPC = "/inference.GRPCInferenceService/"
 _GRPC_ROLES = {
@@ -139,9 +139,9 @@ class Access:
             if file is not None:
                 await file.look()
 
-    def gate(self, peer: Peer) -> Gate | None:
+    def gate(self, peer: Peer) -> AccessGate | None:
         """What stands between this client and the operations; None: nothing."""
-        return None if peer.administrator else Gate(self, peer)
+        return None if peer.administrator else AccessGate(self, peer)
 
     def tell(self, remembering: Forgetful) -> None:
         """Let `remembering` know of changes, as long as it lives."""
@@ -176,7 +176,7 @@ class Access:
             remembering.forget()
 
 
-class Gate:
+class AccessGate:
     """One client, or all that are alike. Answers may be remembered until `Access` tells of a change."""
 
     __slots__ = ("_access", "_peer")
@@ -212,12 +212,12 @@ class Gate:
         refusal = policy.refusal(self._peer, Role.ADMIN, asked)
         return next(allowed, Role.NONE), "" if refusal is None else refusal.message
 
-    def _asked(self, field: Field) -> Asked:
+    def _asked(self, field: Field) -> AccessRequest:
         origin = field("origin")
         if origin is not None and not self._access.is_foreign(origin, field("host")):
             origin = None
         forwarded = any(field(name) is not None for name in _FORWARDED)
-        return Asked(field("authorization"), forwarded, origin)
+        return AccessRequest(field("authorization"), forwarded, origin)
 
 
 def _is_own_name(host: str) -> bool:

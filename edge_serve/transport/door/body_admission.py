@@ -10,13 +10,13 @@ from edge_serve.aio.bulk_copy import move, work
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Lease, Room
 from edge_serve.messages.tensors import Buffer
-from edge_serve.protocol.http1.head import Head
-from edge_serve.protocol.http1.reader import NotYet
+from edge_serve.protocol.http1.head import RequestHead
+from edge_serve.protocol.http1.reader import NeedMemory
 from edge_serve.transport.door.body_memory import BodyMemory, Claim, ClaimedLease
 from edge_serve.transport.door.exchange import Application
 
 
-class Line(Protocol):
+class AdmittedConnection(Protocol):
     """What this needs of its connection."""
 
     def admit(self) -> None:
@@ -26,7 +26,7 @@ class Line(Protocol):
         """The body that is being read must go."""
 
 
-class Intake:
+class BodyAdmission:
     """Owned by one connection.
 
     Attributes:
@@ -36,16 +36,16 @@ class Intake:
 
     __slots__ = ("_application", "_line", "_memory", "_room", "claim", "waits")
 
-    def __init__(self, application: Application, memory: BodyMemory, line: Line) -> None:
+    def __init__(self, application: Application, memory: BodyMemory, line: AdmittedConnection) -> None:
         self._application = application
         self._memory = memory
-        self._line: Line | None = line
+        self._line: AdmittedConnection | None = line
         #: for the body that is next, while its memory is being prepared
         self._room: Room | None = None
         self.claim: Claim | None = None
         self.waits = False
 
-    def place(self, head: Head, length: int) -> Lease | None:
+    def place(self, head: RequestHead, length: int) -> Lease | None:
         """See RequestReader.
 
         Raises:
@@ -66,7 +66,7 @@ class Intake:
         if room is None or not room.is_ready:
             if room is not None:
                 room.when_ready(self._admitted)
-            raise NotYet
+            raise NeedMemory
         self._room = None
         if room.error is not None:
             room.release()
@@ -87,7 +87,7 @@ class Intake:
         claim.settle()
         return claim if lease is None else None
 
-    def move(self, head: Head, body: Buffer, done: Callable[[Lease | None], None]) -> bool:
+    def move(self, head: RequestHead, body: Buffer, done: Callable[[Lease | None], None]) -> bool:
         """Move a large chunked body to where it will be read, if that is tensor memory.
 
         Args:

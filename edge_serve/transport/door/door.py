@@ -20,9 +20,9 @@ from edge_serve.clock import Clock
 from edge_serve.messages.peer import Peer
 from edge_serve.transport.door.accepting import Acceptor
 from edge_serve.transport.door.eviction import candidates
-from edge_serve.transport.door.handover import Leaving, retire
+from edge_serve.transport.door.handover import Handover, retire
 from edge_serve.transport.door.listeners import Listener, peer_of
-from edge_serve.transport.door.shared_limits import Sharing
+from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.sockets.handshakes import Handshakes
 from edge_serve.transport.sockets.tls import TlsSocket
 
@@ -35,7 +35,7 @@ _EVICTED_AT_ONCE = 1 / 64
 _RESERVED_FILES = 128
 
 
-class Connection(Leaving, Protocol):
+class Connection(Handover, Protocol):
     """One client's, as its door sees it; when it is closed it calls `Door.gone`."""
 
     @property
@@ -103,7 +103,7 @@ class Door(ABC, Generic[C]):
         self,
         clock: Clock,
         limits: DoorLimits,
-        sharing: Sharing,
+        sharing: SharedLimits,
         counters: DoorCounters,
         tls: Callable[[], ssl.SSLContext] | None = None,
         plain_reply: bytes = b"",

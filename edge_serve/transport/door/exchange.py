@@ -10,13 +10,13 @@ from typing import Protocol
 
 from edge_serve.messages.infer import Lease, Room
 from edge_serve.messages.tensors import Buffer
-from edge_serve.protocol.http1.head import Head
+from edge_serve.protocol.http1.head import RequestHead
 
 
 class Exchange(Protocol):
     """One request, fully received, waiting for its answer. Answer exactly once, now or later, on the loop's thread."""
 
-    head: Head
+    head: RequestHead
     #: the whole body (de-chunked), a view of `lease` where the application placed it
     body: Buffer
     #: the memory that the application placed the body in; the application owns it from `handle` on
@@ -57,14 +57,14 @@ class Exchange(Protocol):
 class Application(Protocol):
     """Answers requests."""
 
-    def check(self, head: Head, length: int) -> None:
+    def check(self, head: RequestHead, length: int) -> None:
         """Whether a body of `length` bytes is welcome, asked once before memory is looked for.
 
         Raises:
             EdgeServeError: it is not; that is answered at once and the connection closed.
         """
 
-    def place(self, head: Head, length: int) -> Room | None:
+    def place(self, head: RequestHead, length: int) -> Room | None:
         """Memory for a body of `length` bytes (Content-Length known), or None for ordinary memory.
 
         Raises:

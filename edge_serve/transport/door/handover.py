@@ -16,14 +16,14 @@ GRACE, FRESH_GRACE = 1.0, 3.0
 _LOOK_SECONDS = 0.05
 
 
-class Leaving(Protocol):
+class Handover(Protocol):
     """A connection."""
 
     def retire(self, waited: float) -> None:
         """Answer what has begun and end with that; when nothing has, end after a grace. `waited` seconds have gone."""
 
 
-async def retire(connections: Callable[[], Collection[Leaving]], opening: Callable[[], int], timeout: float) -> None:
+async def retire(connections: Callable[[], Collection[Handover]], opening: Callable[[], int], timeout: float) -> None:
     """Let all go, at most `timeout` seconds; those that are left then are somebody else's matter.
 
     Args:

@@ -75,7 +75,7 @@ class Addresses:
                 del self._open[key]
 
 
-class Sharing:
+class SharedLimits:
     """All of them; without arguments there are no limits."""
 
     def __init__(

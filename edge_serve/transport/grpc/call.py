@@ -21,9 +21,9 @@ from edge_serve.protocol.grpc.wire import PREFIX, MessageTooLarge
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.frames import Code
 from edge_serve.transport.door.body_memory import BodyMemory
-from edge_serve.transport.grpc.call_head import Asked, DeadlineExceeded, HeadRefused
+from edge_serve.transport.grpc.call_head import CallHead, DeadlineExceeded, HeadRefused
 from edge_serve.transport.grpc.deflater import SMALL, Deflater
-from edge_serve.transport.grpc.messages import Message, MessageStream, Place
+from edge_serve.transport.grpc.messages import Message, MessagePlace, MessageStream
 from edge_serve.transport.grpc.methods import Conversation, Prepare, Streaming, Unary
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _PREFIX_SIZE = PREFIX.size
 FAULT = Internal("the server failed to handle this request, its log says why")
 
 
-class Line(Protocol):
+class CallConnection(Protocol):
     """What a call needs of its connection (transport.grpc_connection)."""
 
     @property
@@ -75,7 +75,9 @@ class GrpcCall(MessageStream):
         "on_cancelled",
     )
 
-    def __init__(self, connection: Http2, line: Line, stream_id: int, due: int, asked: Asked, max_message: int) -> None:
+    def __init__(
+        self, connection: Http2, line: CallConnection, stream_id: int, due: int, asked: CallHead, max_message: int
+    ) -> None:
         MessageStream.__init__(self, connection, stream_id, due, max_message)
         self.asked = asked
         self.on_cancelled: Callable[[], None] | None = None
@@ -131,7 +133,7 @@ class GrpcCall(MessageStream):
     def memory(self) -> BodyMemory:
         return self._line.memory
 
-    def find_place(self, beginning: bytes, length: int) -> Place | None:
+    def find_place(self, beginning: bytes, length: int) -> MessagePlace | None:
         method = self.asked.method
         if isinstance(method, (Unary, Streaming)) and method.place is not None:
             return method.place(beginning, length)

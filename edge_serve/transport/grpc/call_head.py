@@ -12,10 +12,10 @@ from typing import Protocol
 from edge_serve.access.roles import Role
 from edge_serve.errors import EdgeServeError, Unavailable, Unsupported
 from edge_serve.protocol.grpc import wire as grpc_wire
-from edge_serve.protocol.http2.heads import Head
+from edge_serve.protocol.http2.heads import StreamHead
 from edge_serve.protocol.v2 import forwarding
-from edge_serve.protocol.v2.routes import Group
-from edge_serve.transport.door.access import Gate, changes_by_message, role_of_call
+from edge_serve.protocol.v2.routes import RouteGroup
+from edge_serve.transport.door.access import AccessGate, changes_by_message, role_of_call
 
 #: --grpc-infer-response-compression-level -> the encodings in question, the best first
 _LEVELS: dict[str, tuple[str, ...]] = {
@@ -36,7 +36,7 @@ class GrpcSettings:
     """
 
     header_forward_pattern: str = ""
-    restricted: Mapping[Group, tuple[str, str]] = field(default_factory=dict)
+    restricted: Mapping[RouteGroup, tuple[str, str]] = field(default_factory=dict)
     compression_level: str = "none"
     max_message: int = 2**31 - 1
 
@@ -63,13 +63,13 @@ class Method(Protocol):
     """
 
     @property
-    def group(self) -> Group: ...
+    def group(self) -> RouteGroup: ...
     @property
     def compresses(self) -> bool: ...
 
 
 @dataclass(slots=True)
-class Asked:
+class CallHead:
     """A call's head, understood.
 
     Attributes:
@@ -94,7 +94,7 @@ class Asked:
     unchangeable: EdgeServeError | None = None
 
 
-class Understanding:
+class HeadInterpreter:
     """Reads heads.
 
     Args:
@@ -102,7 +102,7 @@ class Understanding:
         gate: stands between these clients and the methods.
     """
 
-    def __init__(self, methods: Mapping[str, Method], settings: GrpcSettings, gate: Gate | None = None) -> None:
+    def __init__(self, methods: Mapping[str, Method], settings: GrpcSettings, gate: AccessGate | None = None) -> None:
         self._methods = methods
         self._gate = gate
         self._pattern = forwarding.compile_pattern(settings.header_forward_pattern)
@@ -114,9 +114,9 @@ class Understanding:
         if self._gate is not None:
             self._gate.count_denied()
 
-    def of(self, head: Head) -> Asked:
+    def of(self, head: StreamHead) -> CallHead:
         """What `head` asks; remembered in it."""
-        asked = Asked()
+        asked = CallHead()
         try:
             self._read(head, asked)
         except EdgeServeError as error:
@@ -125,7 +125,7 @@ class Understanding:
         head.meaning = asked
         return asked
 
-    def _read(self, head: Head, asked: Asked) -> None:
+    def _read(self, head: StreamHead, asked: CallHead) -> None:
         fields = {name.decode("ascii"): value for name, value in head.fields}
         _check_is_grpc(head, fields)
         method = self._methods.get(head.path.decode("latin-1"))
@@ -144,10 +144,10 @@ class Understanding:
         if method.compresses and self._encodings:
             accepted = fields.get("grpc-accept-encoding", b"").decode("latin-1").replace(" ", "").split(",")
             asked.deflate = next((name for name in self._encodings if name in accepted), "")
-        if self._pattern is not None and method.group is Group.INFERENCE:
+        if self._pattern is not None and method.group is RouteGroup.INFERENCE:
             asked.forwarded = forwarding.forwarded(_metadata(head), self._pattern)
 
-    def _ask_gate(self, gate: Gate, path: str, fields: Mapping[str, bytes], asked: Asked) -> None:
+    def _ask_gate(self, gate: AccessGate, path: str, fields: Mapping[str, bytes], asked: CallHead) -> None:
         def field(name: str) -> str | None:
             value = fields.get(name)
             return None if value is None else value.decode("latin-1")
@@ -160,7 +160,7 @@ class Understanding:
             asked.unchangeable = gate.refusal(Role.ADMIN, field)
 
 
-def _check_is_grpc(head: Head, fields: Mapping[str, bytes]) -> None:
+def _check_is_grpc(head: StreamHead, fields: Mapping[str, bytes]) -> None:
     if head.too_large:
         raise HeadRefused(431)
     if head.method != b"POST":
@@ -170,7 +170,7 @@ def _check_is_grpc(head: Head, fields: Mapping[str, bytes]) -> None:
         raise HeadRefused(415)
 
 
-def _metadata(head: Head) -> list[tuple[str, str]]:
+def _metadata(head: StreamHead) -> list[tuple[str, str]]:
     """What the caller has added, as text."""
     return [
         (name.decode("ascii"), value.decode("utf-8", "replace"))

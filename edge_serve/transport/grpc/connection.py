@@ -17,16 +17,16 @@ from dataclasses import dataclass, field
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http2.connection import Http2
 from edge_serve.protocol.http2.frames import Code, ConnectionFault
-from edge_serve.protocol.http2.heads import Head
-from edge_serve.protocol.v2.routes import Group
+from edge_serve.protocol.http2.heads import StreamHead
+from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.door.body_memory import BodyMemory
 from edge_serve.transport.grpc.call import GrpcCall
-from edge_serve.transport.grpc.call_head import Asked, Understanding
-from edge_serve.transport.grpc.door_state import Shared
+from edge_serve.transport.grpc.call_head import CallHead, HeadInterpreter
+from edge_serve.transport.grpc.door_state import GrpcDoorState
 from edge_serve.transport.grpc.keepalive import Due, Keepalive
-from edge_serve.transport.sockets.loop_socket import OverTls, Watched
+from edge_serve.transport.sockets.loop_socket import LoopSocket, OverTls
 from edge_serve.transport.sockets.send_queue import AT_ONCE, SendQueue
-from edge_serve.transport.sockets.stream_socket import Wire
+from edge_serve.transport.sockets.stream_socket import StreamSocket
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 _ARE_YOU_THERE, _LEAVING = b"edgeping", b"edgebye."
 
 
-class Output(SendQueue):
+class GrpcOutput(SendQueue):
     """A send queue that asks to be flushed."""
 
     __slots__ = ("_wanted",)
 
-    def __init__(self, sock: Wire, wanted: Callable[[], None]) -> None:
+    def __init__(self, sock: StreamSocket, wanted: Callable[[], None]) -> None:
         SendQueue.__init__(self, sock)
         self._wanted = wanted
 
@@ -51,7 +51,7 @@ class Output(SendQueue):
     add = SendQueue.push
 
 
-class Phase(enum.IntEnum):
+class GrpcPhase(enum.IntEnum):
     """A connection only ever moves down this list."""
 
     OPEN = 0
@@ -70,7 +70,7 @@ class _Waits:
     calls: dict[int, tuple[object, int]] = field(default_factory=dict)
 
 
-class GrpcConnection(Watched):
+class GrpcConnection(LoopSocket):
     """Implements `http2.Host` and `grpc_call.Line`."""
 
     __slots__ = (
@@ -78,14 +78,14 @@ class GrpcConnection(Watched):
         "_shared", "_understanding", "_waits",
     )  # fmt: skip
 
-    def __init__(self, sock: Wire, shared: Shared, understanding: Understanding) -> None:
+    def __init__(self, sock: StreamSocket, shared: GrpcDoorState, understanding: HeadInterpreter) -> None:
         self._shared = shared
         self._understanding = understanding
-        self._out = Output(sock, self._schedule)
+        self._out = GrpcOutput(sock, self._schedule)
         self._http2 = Http2(self, self._out, shared.clock, shared.limits.unsent)
         now_ns = shared.clock.now_ns()
         self._keepalive = Keepalive(shared.keepalive, now_ns, random.uniform(0.9, 1.1))
-        self._phase = Phase.OPEN
+        self._phase = GrpcPhase.OPEN
         #: a flush will come
         self._scheduled = False
         self._leaving_ns: int | None = None
@@ -112,7 +112,7 @@ class GrpcConnection(Watched):
             return
         if received == 0:  # nobody ends only one direction of HTTP/2
             self.close()
-        elif self._phase is Phase.OPEN:
+        elif self._phase is GrpcPhase.OPEN:
             in_flight = self._in_flight
             self._full = in_flight.now >= in_flight.limit
             scheduled, self._scheduled = self._scheduled, True
@@ -135,7 +135,7 @@ class GrpcConnection(Watched):
         self._flush()
 
     def _flush(self) -> None:
-        if self._phase is Phase.CLOSED:
+        if self._phase is GrpcPhase.CLOSED:
             return
         http2 = self._http2
         streams = len(http2.streams)
@@ -160,11 +160,11 @@ class GrpcConnection(Watched):
         if pending or self._writing:
             self._set_writing(pending > 0)
             limits = self._shared.limits
-            if self._phase is Phase.OPEN:
+            if self._phase is GrpcPhase.OPEN:
                 self._set_reading(pending <= (limits.stalled if self._reading else limits.unsent))
         elif not self._reading:
             self._set_reading(True)
-        if not pending and self._http2.over and self._phase is Phase.OPEN:
+        if not pending and self._http2.over and self._phase is GrpcPhase.OPEN:
             self._linger()
 
     # ---- for calls -----------------------------------------------------------------------------------------------
@@ -197,12 +197,12 @@ class GrpcConnection(Watched):
 
     # ---- from HTTP/2 ---------------------------------------------------------------------------------------------
 
-    def open_stream(self, stream_id: int, head: Head) -> GrpcCall:
+    def open_stream(self, stream_id: int, head: StreamHead) -> GrpcCall:
         asked = head.meaning
-        if type(asked) is not Asked:
+        if type(asked) is not CallHead:
             asked = self._understanding.of(head)
-        if self._full and asked.method is not None and asked.method.group is not Group.HEALTH:
-            asked = Asked(refusal=self._in_flight.refusal())
+        if self._full and asked.method is not None and asked.method.group is not RouteGroup.HEALTH:
+            asked = CallHead(refusal=self._in_flight.refusal())
         return GrpcCall(self._http2, self, stream_id, head.content_length, asked, self._shared.max_message)
 
     def on_ping(self) -> None:
@@ -224,7 +224,7 @@ class GrpcConnection(Watched):
     @property
     def owes(self) -> bool:
         """A call is unanswered, or its answer not sent."""
-        return self._phase is Phase.OPEN and bool(self._http2.streams or self._out.pending)
+        return self._phase is GrpcPhase.OPEN and bool(self._http2.streams or self._out.pending)
 
     @property
     def idle_since_ns(self) -> int | None:
@@ -237,7 +237,7 @@ class GrpcConnection(Watched):
             self._on_readable()
         if self.idle_since_ns is not None:
             self.close()
-        return self._phase is Phase.CLOSED
+        return self._phase is GrpcPhase.CLOSED
 
     def forget_heads(self) -> None:
         """What heads mean may be otherwise now."""
@@ -245,7 +245,7 @@ class GrpcConnection(Watched):
 
     def drain(self) -> None:
         """Answer what has begun, and what is on its way; then close."""
-        if self._phase is Phase.OPEN and not self._http2.leaving and not self._http2.over:
+        if self._phase is GrpcPhase.OPEN and not self._http2.leaving and not self._http2.over:
             self._leaving_ns = self._shared.clock.now_ns()
             self._http2.leave()
             self._http2.ping(_LEAVING)
@@ -271,7 +271,7 @@ class GrpcConnection(Watched):
         elif now_ns - waits.since_ns >= seconds * 1e9:
             self.close()
             return
-        if self._phase is not Phase.OPEN or http2.over:
+        if self._phase is not GrpcPhase.OPEN or http2.over:
             return
         if self._leaving_ns is not None and now_ns - self._leaving_ns >= limits.leave_timeout * 1e9:
             self._refuse_new()
@@ -286,9 +286,9 @@ class GrpcConnection(Watched):
 
     def close(self) -> None:
         """End it now, whatever is under way."""
-        if self._phase is Phase.CLOSED:
+        if self._phase is GrpcPhase.CLOSED:
             return
-        self._phase = Phase.CLOSED
+        self._phase = GrpcPhase.CLOSED
         self._set_reading(False)
         self._set_writing(False)
         self._sock.close()
@@ -302,7 +302,7 @@ class GrpcConnection(Watched):
     def _waiting(self) -> tuple[object, float]:
         """What the connection as a whole waits for, and for how long it may."""
         limits = self._shared.limits
-        if self._phase is Phase.LINGER:
+        if self._phase is GrpcPhase.LINGER:
             return "linger", limits.linger_timeout
         if self._out.pending:
             return self._out.taken, limits.write_timeout
@@ -335,7 +335,7 @@ class GrpcConnection(Watched):
         except OSError:
             self.close()
             return
-        self._phase = Phase.LINGER
+        self._phase = GrpcPhase.LINGER
         self._set_reading(True)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edge_serve.clock import Clock
-from edge_serve.transport.door.shared_limits import Sharing
+from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class GrpcLimits:
     linger_timeout: float = 3.0
 
 
-class Shared:
+class GrpcDoorState:
     """What all connections of a door use together.
 
     Args:
@@ -64,7 +64,7 @@ class Shared:
         limits: GrpcLimits,
         keepalive: KeepaliveSettings,
         max_message: int,
-        sharing: Sharing,
+        sharing: SharedLimits,
         gone: Callable[[GrpcConnection], None],
     ) -> None:
         self.loop = loop

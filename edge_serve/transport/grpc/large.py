@@ -11,7 +11,7 @@ from edge_serve.aio.offload import offload
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, Room
 from edge_serve.messages.signature import Signature
-from edge_serve.messages.tensors import Shared, Tensor
+from edge_serve.messages.tensors import InferTensor, Shared
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder
 from edge_serve.transport.door.body_memory import ClaimedLease
 from edge_serve.transport.grpc.messages import Message
@@ -69,7 +69,7 @@ async def _move(request: InferRequest, service: Leasing, message: Message) -> No
     for tensor in loose:
         target = room.view[position : position + len(tensor.data)]
         moves.append((target, tensor.data))
-        placed[tensor.name] = Tensor(tensor.name, tensor.datatype, tensor.shape, target, room.offset + position)
+        placed[tensor.name] = InferTensor(tensor.name, tensor.datatype, tensor.shape, target, room.offset + position)
         position += padded(len(tensor.data))
     await offload(copy, moves)
     request.inputs = [placed.get(tensor.name, tensor) for tensor in request.inputs]

@@ -15,7 +15,7 @@ from edge_serve.protocol.grpc.wire import PREFIX
 from edge_serve.protocol.http1.body_buffer import SMALL as LARGE
 from edge_serve.protocol.http1.body_buffer import pages
 from edge_serve.protocol.http2.connection import Http2
-from edge_serve.protocol.http2.stream import INITIAL_WINDOW, Stream
+from edge_serve.protocol.http2.stream import INITIAL_WINDOW, Http2Stream
 from edge_serve.transport.door.body_memory import BodyMemory, Claim, ClaimedLease, ClaimOnly
 
 #: messages from here on are offered to `find_place`
@@ -52,14 +52,14 @@ class Message:
 
 
 @dataclass(slots=True)
-class Place:
+class MessagePlace:
     """Where a message is to be received to: `lease.view[shift:]`."""
 
     lease: Room
     shift: int
 
 
-class MessageStream(Stream):
+class MessageStream(Http2Stream):
     """A stream whose bytes are messages.
 
     Attributes:
@@ -83,7 +83,7 @@ class MessageStream(Stream):
     )  # fmt: skip
 
     def __init__(self, connection: Http2, stream_id: int, due: int, max_message: int) -> None:
-        Stream.__init__(self, connection, stream_id, due)
+        Http2Stream.__init__(self, connection, stream_id, due)
         self.max_message = max_message
         self.finished = False
         #: the message that is coming: its length (-1 = none), its flag, where it is put, how much of it is there
@@ -91,7 +91,7 @@ class MessageStream(Stream):
         self._flag = 0
         self._prefix = b""
         self._store: bytearray | memoryview | None = None
-        self._placed: Place | None = None
+        self._placed: MessagePlace | None = None
         #: the lease of the place, with the claim
         self._lease: Lease | None = None
         self.filled = 0
@@ -106,7 +106,7 @@ class MessageStream(Stream):
         """A message is complete."""
         raise NotImplementedError
 
-    def find_place(self, beginning: bytes, length: int) -> Place | None:
+    def find_place(self, beginning: bytes, length: int) -> MessagePlace | None:
         """Memory for a message; None = ordinary memory.
 
         Raises:
@@ -243,7 +243,7 @@ class MessageStream(Stream):
         elif placed is not None:
             self._use(placed)
 
-    def _use(self, placed: Place) -> None:
+    def _use(self, placed: MessagePlace) -> None:
         assert self._claim is not None, "every message that is placed has one"
         self._lease = lease = ClaimedLease(placed.lease, self._claim)
         self._store = lease.view[placed.shift : placed.shift + self._length]

@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from edge_serve.protocol.v2.routes import Group
-from edge_serve.transport.grpc.messages import Message, Place
+from edge_serve.protocol.v2.routes import RouteGroup
+from edge_serve.transport.grpc.messages import Message, MessagePlace
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc.call import GrpcCall
-    from edge_serve.transport.grpc.call_head import Asked
+    from edge_serve.transport.grpc.call_head import CallHead
 
 
 #: is given the head of a call and one of its messages
-Prepare = Callable[["Asked", Message], Awaitable[None]]
+Prepare = Callable[["CallHead", Message], Awaitable[None]]
 
 
 class Conversation(Protocol):
@@ -44,10 +44,10 @@ class Unary:
         prepare: does in a thread what is to be done with a large message in ordinary memory before it is handed over.
     """
 
-    group: Group
+    group: RouteGroup
     answer: Callable[[GrpcCall, Message], None]
     compresses: bool = False
-    place: Callable[[bytes, int], Place | None] | None = None
+    place: Callable[[bytes, int], MessagePlace | None] | None = None
     prepare: Prepare | None = None
 
 
@@ -55,8 +55,8 @@ class Unary:
 class Streaming:
     """A method with many messages; `open` gives what answers the call, `place` and `prepare` are as of `Unary`."""
 
-    group: Group
+    group: RouteGroup
     open: Callable[[GrpcCall], Conversation]
     compresses: bool = False
-    place: Callable[[bytes, int], Place | None] | None = None
+    place: Callable[[bytes, int], MessagePlace | None] | None = None
     prepare: Prepare | None = None

@@ -6,7 +6,7 @@ import math
 import ssl
 
 from edge_serve.config.settings.server import ServerConfig
-from edge_serve.protocol.v2.routes import Group
+from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.door.door import within_files
 from edge_serve.transport.door.reloaded import Reloaded
 from edge_serve.transport.grpc.call_head import GrpcSettings
@@ -24,7 +24,7 @@ def settings_of(config: ServerConfig) -> GrpcSettings:
     return GrpcSettings(
         header_forward_pattern=pattern.pattern if pattern is not None else "",
         restricted={
-            Group(api): (restriction.header, restriction.value)
+            RouteGroup(api): (restriction.header, restriction.value)
             for restriction in config.grpc_restricted_protocol
             for api in restriction.apis
         },

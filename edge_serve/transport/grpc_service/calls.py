@@ -18,7 +18,7 @@ from edge_serve.protocol.grpc import bodies as grpc_bodies
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.grpc.infer import Unreadable
 from edge_serve.protocol.grpc.response import delimited
-from edge_serve.protocol.v2.routes import Group
+from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.v2.call_service import CallService, Done
 
 INFERENCE = "/inference.GRPCInferenceService/"
@@ -42,7 +42,7 @@ class Replier(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class UnaryMethod:
     """One unary call.
 
     Attributes:
@@ -50,7 +50,7 @@ class Call:
         ask: gives the reply; None when it has answered, or will. Raises EdgeServeError.
     """
 
-    group: Group
+    group: RouteGroup
     request: type[Message]
     ask: Ask
 
@@ -84,37 +84,43 @@ async def _statistics_of_many(models: Sequence[tuple[str, str, ModelStatistics]]
     replier.reply(parts, sum(map(len, parts)))
 
 
-class Calls:
+class UnaryCalls:
     """All of them by path (`table`)."""
 
     def __init__(self, service: CallService) -> None:
         self._service = service
-        memory = Group.SHARED_MEMORY
+        memory = RouteGroup.SHARED_MEMORY
         calls = {
-            "ServerLive": Call(Group.HEALTH, pb.ServerLiveRequest, self._server_live),
-            "ServerReady": Call(Group.HEALTH, pb.ServerReadyRequest, self._server_ready),
-            "ModelReady": Call(Group.HEALTH, pb.ModelReadyRequest, self._model_ready),
-            "ServerMetadata": Call(Group.METADATA, pb.ServerMetadataRequest, self._server_metadata),
-            "ModelMetadata": Call(Group.METADATA, pb.ModelMetadataRequest, self._model_metadata),
-            "ModelConfig": Call(Group.MODEL_CONFIG, pb.ModelConfigRequest, self._model_config),
-            "ModelStatistics": Call(Group.STATISTICS, pb.ModelStatisticsRequest, self._model_statistics),
-            "RepositoryIndex": Call(Group.MODEL_REPOSITORY, pb.RepositoryIndexRequest, self._index),
-            "RepositoryModelLoad": Call(Group.MODEL_REPOSITORY, pb.RepositoryModelLoadRequest, self._load),
-            "RepositoryModelUnload": Call(Group.MODEL_REPOSITORY, pb.RepositoryModelUnloadRequest, self._unload),
-            "TraceSetting": Call(Group.TRACE, pb.TraceSettingRequest, self._trace),
-            "LogSettings": Call(Group.LOGGING, pb.LogSettingsRequest, self._log),
-            "SystemSharedMemoryStatus": Call(memory, pb.SystemSharedMemoryStatusRequest, self._system_status),
-            "SystemSharedMemoryRegister": Call(memory, pb.SystemSharedMemoryRegisterRequest, self._system_register),
-            "SystemSharedMemoryUnregister": Call(
+            "ServerLive": UnaryMethod(RouteGroup.HEALTH, pb.ServerLiveRequest, self._server_live),
+            "ServerReady": UnaryMethod(RouteGroup.HEALTH, pb.ServerReadyRequest, self._server_ready),
+            "ModelReady": UnaryMethod(RouteGroup.HEALTH, pb.ModelReadyRequest, self._model_ready),
+            "ServerMetadata": UnaryMethod(RouteGroup.METADATA, pb.ServerMetadataRequest, self._server_metadata),
+            "ModelMetadata": UnaryMethod(RouteGroup.METADATA, pb.ModelMetadataRequest, self._model_metadata),
+            "ModelConfig": UnaryMethod(RouteGroup.MODEL_CONFIG, pb.ModelConfigRequest, self._model_config),
+            "ModelStatistics": UnaryMethod(RouteGroup.STATISTICS, pb.ModelStatisticsRequest, self._model_statistics),
+            "RepositoryIndex": UnaryMethod(RouteGroup.MODEL_REPOSITORY, pb.RepositoryIndexRequest, self._index),
+            "RepositoryModelLoad": UnaryMethod(RouteGroup.MODEL_REPOSITORY, pb.RepositoryModelLoadRequest, self._load),
+            "RepositoryModelUnload": UnaryMethod(
+                RouteGroup.MODEL_REPOSITORY, pb.RepositoryModelUnloadRequest, self._unload
+            ),
+            "TraceSetting": UnaryMethod(RouteGroup.TRACE, pb.TraceSettingRequest, self._trace),
+            "LogSettings": UnaryMethod(RouteGroup.LOGGING, pb.LogSettingsRequest, self._log),
+            "SystemSharedMemoryStatus": UnaryMethod(memory, pb.SystemSharedMemoryStatusRequest, self._system_status),
+            "SystemSharedMemoryRegister": UnaryMethod(
+                memory, pb.SystemSharedMemoryRegisterRequest, self._system_register
+            ),
+            "SystemSharedMemoryUnregister": UnaryMethod(
                 memory, pb.SystemSharedMemoryUnregisterRequest, self._system_unregister
             ),
-            "CudaSharedMemoryStatus": Call(memory, pb.CudaSharedMemoryStatusRequest, self._cuda_status),
-            "CudaSharedMemoryRegister": Call(memory, pb.CudaSharedMemoryRegisterRequest, self._cuda_register),
-            "CudaSharedMemoryUnregister": Call(memory, pb.CudaSharedMemoryUnregisterRequest, self._cuda_unregister),
+            "CudaSharedMemoryStatus": UnaryMethod(memory, pb.CudaSharedMemoryStatusRequest, self._cuda_status),
+            "CudaSharedMemoryRegister": UnaryMethod(memory, pb.CudaSharedMemoryRegisterRequest, self._cuda_register),
+            "CudaSharedMemoryUnregister": UnaryMethod(
+                memory, pb.CudaSharedMemoryUnregisterRequest, self._cuda_unregister
+            ),
         }
         self.table = {INFERENCE + name: call for name, call in calls.items()}
         # the standard message has one string field, as ModelReadyRequest's first
-        self.table[HEALTH_CHECK] = Call(Group.HEALTH, pb.SystemSharedMemoryStatusRequest, self._check)
+        self.table[HEALTH_CHECK] = UnaryMethod(RouteGroup.HEALTH, pb.SystemSharedMemoryStatusRequest, self._check)
 
     # ---- health and metadata ------------------------------------------------------------------------------------
 

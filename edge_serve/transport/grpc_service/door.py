@@ -10,7 +10,7 @@ from edge_serve.clock import Clock
 from edge_serve.config.settings.server import ServerConfig
 from edge_serve.transport.door.access import Access
 from edge_serve.transport.door.listeners import Listener, listen_tcp
-from edge_serve.transport.door.shared_limits import Sharing
+from edge_serve.transport.door.shared_limits import SharedLimits
 
 if TYPE_CHECKING:
     from edge_serve.transport.grpc_service.server import GrpcServer, GrpcService
@@ -24,7 +24,7 @@ async def open_grpc(
     clock: Clock,
     held: Sequence[Listener] = (),
     access: Access | None = None,
-    sharing: Sharing | None = None,
+    sharing: SharedLimits | None = None,
 ) -> GrpcServer:
     """The open door.
 

@@ -12,15 +12,15 @@ from typing import Protocol
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, Unavailable, Unsupported
 from edge_serve.messages.infer import InferRequest, InferResponse
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder, names, peek
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
 from edge_serve.transport.grpc.call import GrpcCall
-from edge_serve.transport.grpc.call_head import Asked
+from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.large import decode, prepare
-from edge_serve.transport.grpc.messages import Message, Place
+from edge_serve.transport.grpc.messages import Message, MessagePlace
 from edge_serve.transport.grpc_service.stream import GrpcInferService, InferStream
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ UNENCODABLE = Internal("the server failed to encode the response, its log says w
 class UnaryCall(Protocol):
     """What this needs of `GrpcCall`."""
 
-    asked: Asked
+    asked: CallHead
     on_cancelled: Callable[[], None] | None
 
     def reply(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None: ...
@@ -51,7 +51,7 @@ class GrpcInference:
         self._decoder = GrpcInferDecoder(self._signature_of, service.regions)
         self._encoder = GrpcInferEncoder()
 
-    def place(self, beginning: bytes, length: int) -> Place | None:
+    def place(self, beginning: bytes, length: int) -> MessagePlace | None:
         """Tensor memory for a large message, with its first raw content on 64 bytes.
 
         Raises:
@@ -62,9 +62,9 @@ class GrpcInference:
             return None
         shift = -asked.first_raw % _ALIGNMENT
         lease = self._service.lease(asked.model_name, asked.model_version, length + shift)
-        return None if lease is None else Place(lease, shift)
+        return None if lease is None else MessagePlace(lease, shift)
 
-    async def prepare(self, asked: Asked, message: Message) -> None:
+    async def prepare(self, asked: CallHead, message: Message) -> None:
         """See `Unary`."""
         await prepare(self._decoder, self._service, message, asked.forwarded)
 
@@ -110,7 +110,7 @@ class GrpcInference:
         except EdgeServeError as error:
             self._fail(call, request, error)
         except Exception:
-            extra = about(response.model_name, response.model_version, response.id)
+            extra = model_fields(response.model_name, response.model_version, response.id)
             log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
             call.fail(UNENCODABLE)
         if lease is not None:

@@ -16,21 +16,21 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.peer import Peer
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.http2.frames import Code, goaway
-from edge_serve.protocol.v2.routes import Group
+from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.door.access import Access
 from edge_serve.transport.door.door import Door, DoorCounters, DoorLimits
 from edge_serve.transport.door.listeners import Listener
 from edge_serve.transport.door.reloaded import Reloaded
-from edge_serve.transport.door.shared_limits import Sharing
+from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.grpc.call import GrpcCall
-from edge_serve.transport.grpc.call_head import GrpcSettings, Method, Understanding
+from edge_serve.transport.grpc.call_head import GrpcSettings, HeadInterpreter, Method
 from edge_serve.transport.grpc.connection import GrpcConnection, TlsGrpcConnection
 from edge_serve.transport.grpc.deflater import SMALL
-from edge_serve.transport.grpc.door_state import GrpcLimits, Shared
+from edge_serve.transport.grpc.door_state import GrpcDoorState, GrpcLimits
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc.methods import Streaming, Unary
-from edge_serve.transport.grpc_service.calls import INFERENCE, Call, Calls
+from edge_serve.transport.grpc_service.calls import INFERENCE, UnaryCalls, UnaryMethod
 from edge_serve.transport.grpc_service.health import WATCH, Watchers
 from edge_serve.transport.grpc_service.infer import GrpcInference
 from edge_serve.transport.grpc_service.reflection import REFLECTION, Reflection
@@ -74,7 +74,7 @@ class GrpcServer(Door[GrpcConnection]):
         limits: GrpcLimits | None = None,
         tls: Reloaded[ssl.SSLContext] | None = None,
         access: Access | None = None,
-        sharing: Sharing | None = None,
+        sharing: SharedLimits | None = None,
     ) -> None:
         self.counters = DoorCounters()
         self._settings = settings or GrpcSettings()
@@ -85,15 +85,15 @@ class GrpcServer(Door[GrpcConnection]):
         self._watchers = Watchers(service)
         self._service = service
         self._methods = _methods(service, clock, self._watchers)
-        self._understandings: dict[Peer, Understanding] = {}
+        self._understandings: dict[Peer, HeadInterpreter] = {}
         self._access = access
         if access is not None:
             access.tell(self)
         self._listeners: list[Listener] = []
-        self._shared: Shared | None = None
+        self._shared: GrpcDoorState | None = None
         of_door = DoorLimits(limits.connections, limits.handshake_timeout, self._keepalive.sweep_interval())
         newest = None if tls is None else lambda: tls.value
-        super().__init__(clock, of_door, sharing or Sharing(), self.counters, newest)
+        super().__init__(clock, of_door, sharing or SharedLimits(), self.counters, newest)
 
     @property
     def address(self) -> str:
@@ -105,7 +105,9 @@ class GrpcServer(Door[GrpcConnection]):
         if self._shared is None:
             loop = asyncio.get_running_loop()
             most = min(self._settings.max_message, self._sharing.memory.limit)
-            self._shared = Shared(loop, self._clock, self._limits, self._keepalive, most, self._sharing, self.gone)
+            self._shared = GrpcDoorState(
+                loop, self._clock, self._limits, self._keepalive, most, self._sharing, self.gone
+            )
         listeners = list(listeners)
         self._listeners += listeners
         await super().start(listeners)
@@ -135,12 +137,12 @@ class GrpcServer(Door[GrpcConnection]):
     def _refusal(self, reason: str) -> bytes:
         return goaway(0, Code.ENHANCE_YOUR_CALM, reason)
 
-    def _understanding_of(self, peer: Peer) -> Understanding:
+    def _understanding_of(self, peer: Peer) -> HeadInterpreter:
         """How heads of this client are read; the same for all that are alike."""
         known = self._understandings.get(peer)
         if known is None:
             gate = None if self._access is None else self._access.gate(peer)
-            known = Understanding(self._methods, self._settings, gate)
+            known = HeadInterpreter(self._methods, self._settings, gate)
             if len(self._understandings) >= _PEERS:
                 self._understandings.clear()
             self._understandings[peer] = known
@@ -161,8 +163,8 @@ class GrpcServer(Door[GrpcConnection]):
 
 def _inference(of: GrpcInference) -> dict[str, Method]:
     return {
-        MODEL_INFER: Unary(Group.INFERENCE, of.infer, True, of.place, of.prepare),
-        MODEL_STREAM_INFER: Streaming(Group.INFERENCE, of.stream, True, of.place, of.prepare),
+        MODEL_INFER: Unary(RouteGroup.INFERENCE, of.infer, True, of.place, of.prepare),
+        MODEL_STREAM_INFER: Streaming(RouteGroup.INFERENCE, of.stream, True, of.place, of.prepare),
     }
 
 
@@ -170,16 +172,16 @@ def _methods(service: GrpcService, clock: Clock, watchers: Watchers) -> dict[str
     """All that can be called, by path."""
     reflection = Reflection()
     methods: dict[str, Method] = {
-        path: Unary(call.group, _answering(call)) for path, call in Calls(service).table.items()
+        path: Unary(call.group, _answering(call)) for path, call in UnaryCalls(service).table.items()
     }
     methods.update(_inference(GrpcInference(service, clock)))
-    methods[WATCH] = Streaming(Group.HEALTH, watchers.open)
+    methods[WATCH] = Streaming(RouteGroup.HEALTH, watchers.open)
     for path in REFLECTION:
-        methods[path] = Streaming(Group.METADATA, reflection.open)
+        methods[path] = Streaming(RouteGroup.METADATA, reflection.open)
     return methods
 
 
-def _answering(call: Call) -> Callable[[GrpcCall, Message], None]:
+def _answering(call: UnaryMethod) -> Callable[[GrpcCall, Message], None]:
     def answer(to: GrpcCall, message: Message) -> None:
         if len(message.data) <= SMALL:
             call.run(call.read(message.data), to)

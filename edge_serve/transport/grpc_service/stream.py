@@ -18,20 +18,20 @@ from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Room
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.shared_memory import Regions
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import response as grpc_response
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder, Unreadable, cut, names
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
-from edge_serve.transport.grpc.call_head import Asked
+from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.large import decode
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.sockets import backlog
 from edge_serve.transport.sockets.backlog import Backlog
 from edge_serve.transport.v2.generate import StreamTicket
-from edge_serve.transport.v2.infer import Served
+from edge_serve.transport.v2.infer import ServedVersion
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class GrpcInferService(Protocol):
     @property
     def regions(self) -> Regions: ...
     def exiting(self) -> bool: ...
-    def lookup(self, name: str, version: str) -> Served: ...
+    def lookup(self, name: str, version: str) -> ServedVersion: ...
     def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
     def infer(self, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
     def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None: ...
@@ -58,7 +58,7 @@ class GrpcInferService(Protocol):
 class StreamCall(Protocol):
     """What this needs of its call (transport.grpc_call.GrpcCall)."""
 
-    asked: Asked
+    asked: CallHead
 
     def write(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> int: ...
     def finish(self) -> None: ...
@@ -254,7 +254,7 @@ class InferStream:
             self._send_error(one, response, error)
             return lease
         except Exception:
-            extra = about(response.model_name, response.model_version, response.id)
+            extra = model_fields(response.model_name, response.model_version, response.id)
             log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
             self._send_error(one, response, Internal("the server failed to encode the response, its log says why"))
             return lease

@@ -22,15 +22,15 @@ from edge_serve.protocol.http1.errors import RequestTimeout
 from edge_serve.protocol.http1.head import NO_HEAD
 from edge_serve.protocol.http1.reader import RequestReader
 from edge_serve.protocol.http1.response import CONTINUE
-from edge_serve.transport.door.body_admission import Intake
+from edge_serve.transport.door.body_admission import BodyAdmission
 from edge_serve.transport.door.exchange import Application
 from edge_serve.transport.door.handover import FRESH_GRACE, GRACE
-from edge_serve.transport.http.door_state import Phase, Shared, Wait
+from edge_serve.transport.http.door_state import HttpDoorState, HttpPhase, HttpWait
 from edge_serve.transport.http.exchange import HttpExchange, Progress, abandon_all
 from edge_serve.transport.http.replies import refuse, turn_away
-from edge_serve.transport.sockets.loop_socket import OverTls, Watched
+from edge_serve.transport.sockets.loop_socket import LoopSocket, OverTls
 from edge_serve.transport.sockets.send_queue import SendQueue
-from edge_serve.transport.sockets.stream_socket import Wire
+from edge_serve.transport.sockets.stream_socket import StreamSocket
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _REQUESTS_PER_TURN = 32
 _FAILED = "internal error, see the server's log"
 
 
-class HttpConnection(Watched):
+class HttpConnection(LoopSocket):
     """Reads requests, hands them to the application, sends the answers in the order of the requests."""
 
     __slots__ = (
@@ -48,15 +48,15 @@ class HttpConnection(Watched):
         "_phase", "_reader", "_refused", "_scheduled", "_shared", "_since", "_stalled", "_wait", "begun_ns",
     )  # fmt: skip
 
-    def __init__(self, sock: Wire, shared: Shared, application: Application) -> None:
+    def __init__(self, sock: StreamSocket, shared: HttpDoorState, application: Application) -> None:
         self._shared = shared
         self._application = application
-        self._intake = intake = Intake(application, shared.sharing.memory, self)
+        self._intake = intake = BodyAdmission(application, shared.sharing.memory, self)
         self._in_flight = shared.sharing.in_flight
         self._reader = RequestReader(shared.parser, shared.buffer, shared.view, intake.place, intake.grow)
         self._out = SendQueue(sock)
         self._exchanges: deque[HttpExchange] = deque()
-        self._phase = Phase.OPEN
+        self._phase = HttpPhase.OPEN
         #: requests are being handled; answers given meanwhile are sent together afterwards
         self._busy = False
         self._draining = False
@@ -67,7 +67,7 @@ class HttpConnection(Watched):
         self._eof = False
         #: number of the request that has been told `100 Continue`
         self._continued = -1
-        self._wait: tuple[Wait, int] | None = None
+        self._wait: tuple[HttpWait, int] | None = None
         self._since = self.begun_ns = 0
         super().__init__(sock, shared.loop)
 
@@ -76,7 +76,7 @@ class HttpConnection(Watched):
     def _on_readable(self) -> None:
         reader, shared = self._reader, self._shared.view
         try:
-            into = reader.buffer() if self._phase is Phase.OPEN else shared
+            into = reader.buffer() if self._phase is HttpPhase.OPEN else shared
             received = self._sock.recv_into(into)
         except (BlockingIOError, InterruptedError):
             return
@@ -85,7 +85,7 @@ class HttpConnection(Watched):
             return
         if received == 0:
             self._on_eof()
-        elif self._phase is Phase.OPEN:
+        elif self._phase is HttpPhase.OPEN:
             reader.advance(received)
             self._process()
             if into is shared and received == len(shared) and reader.has_place and self._reading:  # the rest goes there
@@ -104,7 +104,7 @@ class HttpConnection(Watched):
             self.begun_ns = now
 
     def read_anew(self) -> None:
-        """`Shared.now_ns` has changed."""
+        """`HttpDoorState.now_ns` has changed."""
         if self._reading:
             self._set_reading(False)
             self._set_reading(True)
@@ -116,7 +116,7 @@ class HttpConnection(Watched):
         if not self._out.pending:
             self.close()
             return
-        self._phase = Phase.LAST
+        self._phase = HttpPhase.LAST
         self._abandon_reading()
         self._abandon_exchanges()
 
@@ -126,7 +126,7 @@ class HttpConnection(Watched):
     # From exchanges
 
     def is_last(self, exchange: HttpExchange) -> bool:
-        return self._phase is not Phase.OPEN and self._exchanges[-1] is exchange
+        return self._phase is not HttpPhase.OPEN and self._exchanges[-1] is exchange
 
     def count(self, status: int) -> None:
         requests = self._shared.counters.requests
@@ -158,7 +158,7 @@ class HttpConnection(Watched):
             if front.claim is not None:
                 front.claim.release()
             if front.closes:
-                self._phase = max(self._phase, Phase.LAST)
+                self._phase = max(self._phase, HttpPhase.LAST)
                 self._abandon_exchanges()
             if not exchanges:
                 return
@@ -180,7 +180,7 @@ class HttpConnection(Watched):
     def idle_since_ns(self) -> int | None:
         """See `eviction.Idle`. Sweeps tell the time; what began to wait since the last one is the youngest."""
         wait = self._waiting()
-        if wait[0] not in (Wait.FRESH, Wait.IDLE, Wait.HEAD, Wait.LINGER):
+        if wait[0] not in (HttpWait.FRESH, HttpWait.IDLE, HttpWait.HEAD, HttpWait.LINGER):
             return None
         return self._since if wait == self._wait else sys.maxsize
 
@@ -190,15 +190,15 @@ class HttpConnection(Watched):
             self._on_readable()
         if self.idle_since_ns is not None:
             self.close()
-        return self._phase is Phase.CLOSED
+        return self._phase is HttpPhase.CLOSED
 
     def drain(self) -> None:
         """Answer what has begun, and a request that lies in the socket, then close."""
         self._draining = True
         if self._reading and not self._exchanges:
             self._on_readable()
-        if self._phase is Phase.OPEN and not self._reader.in_body and not self._reader.unread:
-            self._phase = Phase.LAST
+        if self._phase is HttpPhase.OPEN and not self._reader.in_body and not self._reader.unread:
+            self._phase = HttpPhase.LAST
             self._resume()
 
     def retire(self, waited: float) -> None:
@@ -211,7 +211,7 @@ class HttpConnection(Watched):
     def check_time(self, now_ns: int) -> None:
         """Close the connection if it has been waiting for the same thing too long."""
         claim, limits = self._intake.claim, self._shared.limits
-        if claim is not None and self._phase is Phase.OPEN:
+        if claim is not None and self._phase is HttpPhase.OPEN:
             late = claim.overdue(self._reader.received, now_ns, limits.body_rate, limits.memory_wait)
             if late is not None:
                 self.evict(late)
@@ -224,7 +224,7 @@ class HttpConnection(Watched):
         timeout = self._shared.timeouts[wait[0]]
         if now_ns - self._since < timeout * 1e9:
             return
-        if wait[0] in (Wait.HEAD, Wait.BODY):
+        if wait[0] in (HttpWait.HEAD, HttpWait.BODY):
             self.evict(RequestTimeout(f"the request was not complete after {timeout:g} seconds without progress"))
         else:
             self.close()
@@ -240,9 +240,9 @@ class HttpConnection(Watched):
 
     def close(self) -> None:
         """End it now, whatever is under way."""
-        if self._phase is Phase.CLOSED:
+        if self._phase is HttpPhase.CLOSED:
             return
-        self._phase = Phase.CLOSED
+        self._phase = HttpPhase.CLOSED
         self._set_reading(False)
         self._set_writing(False)
         self._sock.close()
@@ -276,7 +276,7 @@ class HttpConnection(Watched):
                 if intake.claim is not None:
                     exchange.claim = intake.hand_over(reader.lease)
                 if not head.keep_alive or (self._draining and not reader.unread):
-                    self._phase = Phase.LAST
+                    self._phase = HttpPhase.LAST
                 if head.chunked and len(reader.body) > MOST_AT_ONCE and self._move(exchange):
                     self._stalled = self._scheduled = True  # `_on_moved` goes on
                     break
@@ -287,7 +287,7 @@ class HttpConnection(Watched):
                         handle(exchange)
                 except Exception:
                     self._fail(exchange)
-                if self._phase is not Phase.OPEN:
+                if self._phase is not HttpPhase.OPEN:
                     break
                 if len(exchanges) >= limits.pipelined or self._out.pending > limits.unsent:
                     break
@@ -298,7 +298,7 @@ class HttpConnection(Watched):
             _log.exception("placing the body of a request failed")
             self._refuse(Internal(_FAILED))
         self._busy = False
-        if self._phase is Phase.OPEN:
+        if self._phase is HttpPhase.OPEN:
             reader.keep()
             if self._reading and not (self._out.pending or self._stalled or self._writing or reader.in_body):
                 return  # the usual case: it went to a model
@@ -325,7 +325,7 @@ class HttpConnection(Watched):
 
     def _process_again(self) -> None:
         self._scheduled = False
-        if self._phase is Phase.OPEN and not self._is_full():
+        if self._phase is HttpPhase.OPEN and not self._is_full():
             self._process()
         else:
             self._resume()
@@ -333,7 +333,7 @@ class HttpConnection(Watched):
     def _resume(self) -> None:
         """Something was answered, or the kernel has taken bytes: send, then see what may go on."""
         self._flush()
-        if self._phase is Phase.OPEN:
+        if self._phase is HttpPhase.OPEN:
             if self._reading and not (self._exchanges or self._out.pending or self._stalled or self._reader.in_body):
                 return  # the usual case: everything is answered and sent
             full = self._is_full()
@@ -343,7 +343,7 @@ class HttpConnection(Watched):
                 self.loop.call_soon(self._process_again)
             if self._reader.in_body:
                 self._offer_continue()
-        elif self._phase is Phase.LAST and not self._exchanges and not self._out.pending:
+        elif self._phase is HttpPhase.LAST and not self._exchanges and not self._out.pending:
             self._finish()
 
     def _is_full(self) -> bool:
@@ -358,7 +358,7 @@ class HttpConnection(Watched):
             except OSError:
                 self.close()
                 return
-            if self._phase is Phase.CLOSED:
+            if self._phase is HttpPhase.CLOSED:
                 return
         if self._writing or out.pending:
             self._set_writing(out.pending > 0)
@@ -378,7 +378,7 @@ class HttpConnection(Watched):
 
     def _refuse(self, error: EdgeServeError) -> None:
         """Answer what cannot be read, after the answers that are due before it, and read no more."""
-        self._phase = Phase.LAST
+        self._phase = HttpPhase.LAST
         self._refused = True
         self._abandon_reading()
         exchange = HttpExchange(self, NO_HEAD, b"", None)
@@ -412,7 +412,7 @@ class HttpConnection(Watched):
         except OSError:
             self.close()
             return
-        self._phase = Phase.LINGER
+        self._phase = HttpPhase.LINGER
         self._set_reading(True)
 
     def _abandon_reading(self) -> None:
@@ -425,22 +425,22 @@ class HttpConnection(Watched):
         self._in_flight.now -= len(self._exchanges)
         abandon_all(self._exchanges)
 
-    def _waiting(self) -> tuple[Wait, int]:
+    def _waiting(self) -> tuple[HttpWait, int]:
         """What is waited for, and a number that changes with progress."""
         reader = self._reader
-        if self._phase is Phase.LINGER:
-            return Wait.LINGER, 0
+        if self._phase is HttpPhase.LINGER:
+            return HttpWait.LINGER, 0
         if self._out.pending:
-            return Wait.WRITE, self._out.taken
+            return HttpWait.WRITE, self._out.taken
         if self._intake.waits:
-            return Wait.ANSWER, 0  # the claim knows how long
+            return HttpWait.ANSWER, 0  # the claim knows how long
         if reader.in_body and not (self._exchanges and reader.awaits_continue):
-            return Wait.BODY, reader.received >> 10
+            return HttpWait.BODY, reader.received >> 10
         if self._exchanges:
-            return Wait.ANSWER, 0
+            return HttpWait.ANSWER, 0
         if reader.in_head:
-            return Wait.HEAD, reader.count
-        return (Wait.IDLE if reader.count else Wait.FRESH), reader.count
+            return HttpWait.HEAD, reader.count
+        return (HttpWait.IDLE if reader.count else HttpWait.FRESH), reader.count
 
 
 class TlsHttpConnection(OverTls, HttpConnection):

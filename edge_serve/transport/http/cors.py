@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edge_serve.messages.infer import Room
-from edge_serve.protocol.http1.head import Head
+from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.transport.door.exchange import Application, Exchange
 
 #: header fields of answers that pages may read beside the few that they may always
@@ -27,11 +27,11 @@ class Cors:
         self._application = application
         self._origins = frozenset(origins)
 
-    def check(self, head: Head, length: int) -> None:
+    def check(self, head: RequestHead, length: int) -> None:
         """See Application."""
         self._application.check(head, length)
 
-    def place(self, head: Head, length: int) -> Room | None:
+    def place(self, head: RequestHead, length: int) -> Room | None:
         """See Application."""
         return self._application.place(head, length)
 
@@ -54,7 +54,7 @@ class Cors:
             self._application.handle(exchange)
 
 
-def _preflight(head: Head) -> list[tuple[str, str]]:
+def _preflight(head: RequestHead) -> list[tuple[str, str]]:
     headers = [("Access-Control-Allow-Methods", _METHODS), ("Access-Control-Max-Age", _MAX_AGE)]
     asked = head.get("access-control-request-headers")
     if asked is not None:

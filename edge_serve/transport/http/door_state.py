@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from edge_serve.protocol.http1.head import HeadParser
 from edge_serve.transport.door.door import DoorCounters
-from edge_serve.transport.door.shared_limits import Sharing
+from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.http.limits import HttpLimits
 
 if TYPE_CHECKING:
     from edge_serve.transport.http.connection import HttpConnection
 
 
-class Phase(enum.IntEnum):
+class HttpPhase(enum.IntEnum):
     """A connection only ever moves down this list."""
 
     OPEN = 0
@@ -30,7 +30,7 @@ class Phase(enum.IntEnum):
     CLOSED = 3
 
 
-class Wait(enum.IntEnum):
+class HttpWait(enum.IntEnum):
     """What a connection is waiting for, each with its timeout."""
 
     FRESH = 0
@@ -49,7 +49,7 @@ class HttpCounters(DoorCounters):
     requests: dict[int, int] = field(default_factory=dict)
 
 
-class Shared:
+class HttpDoorState:
     """What all connections of a server use together.
 
     Args:
@@ -65,7 +65,7 @@ class Shared:
         self,
         loop: asyncio.AbstractEventLoop,
         limits: HttpLimits,
-        sharing: Sharing,
+        sharing: SharedLimits,
         counters: HttpCounters,
         gone: Callable[[HttpConnection], None],
     ) -> None:
@@ -77,13 +77,13 @@ class Shared:
         self.now_ns: Callable[[], int] | None = None
         self.parser = HeadParser(limits)
         self.timeouts = {
-            Wait.FRESH: limits.head_timeout,
-            Wait.IDLE: limits.idle_timeout,
-            Wait.HEAD: limits.head_timeout,
-            Wait.BODY: limits.body_timeout,
-            Wait.ANSWER: math.inf,
-            Wait.WRITE: limits.write_timeout,
-            Wait.LINGER: limits.linger_timeout,
+            HttpWait.FRESH: limits.head_timeout,
+            HttpWait.IDLE: limits.idle_timeout,
+            HttpWait.HEAD: limits.head_timeout,
+            HttpWait.BODY: limits.body_timeout,
+            HttpWait.ANSWER: math.inf,
+            HttpWait.WRITE: limits.write_timeout,
+            HttpWait.LINGER: limits.linger_timeout,
         }
         self.buffer = bytearray(limits.receive_buffer)
         self.view = memoryview(self.buffer)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from edge_serve.messages.infer import Lease
 from edge_serve.messages.tensors import Buffer
-from edge_serve.protocol.http1.head import Head
+from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.protocol.http1.response import BODILESS, CLOSE, KEEP, LAST_CHUNK, chunk_head, response_head
 from edge_serve.transport.door.body_memory import Claim
 
@@ -25,7 +25,7 @@ class Progress(enum.IntEnum):
     DONE = 2
 
 
-class Line(Protocol):
+class ExchangeConnection(Protocol):
     """What an exchange needs of its connection."""
 
     #: when the first bytes of the newest request came; 0 = nobody looked
@@ -69,8 +69,8 @@ class HttpExchange:
         "progress",
     )
 
-    def __init__(self, line: Line, head: Head, body: Buffer, lease: Lease | None) -> None:
-        self.line: Line | None = line
+    def __init__(self, line: ExchangeConnection, head: RequestHead, body: Buffer, lease: Lease | None) -> None:
+        self.line: ExchangeConnection | None = line
         self.head = head
         self.body = body
         self.lease = lease
@@ -177,12 +177,12 @@ class HttpExchange:
         if on_abandoned is not None and self.progress is not Progress.DONE:
             on_abandoned()
 
-    def _begin(self) -> Line | None:
+    def _begin(self) -> ExchangeConnection | None:
         if self.progress is not Progress.WAITING:
             raise RuntimeError("a request can be answered only once")
         return self.line
 
-    def _connection(self, line: Line) -> bytes:
+    def _connection(self, line: ExchangeConnection) -> bytes:
         if line.is_last(self):
             self.closes = True
             return CLOSE

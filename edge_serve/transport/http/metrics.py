@@ -10,8 +10,8 @@ from edge_serve.aio.tasks import start_task
 from edge_serve.messages.infer import Room
 from edge_serve.messages.peer import Peer
 from edge_serve.observe.metrics.exposition import CONTENT_TYPE
-from edge_serve.protocol.http1.head import Head
-from edge_serve.transport.door.access import Access, Gate
+from edge_serve.protocol.http1.head import RequestHead
+from edge_serve.transport.door.access import Access, AccessGate
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.limits import HttpLimits
 from edge_serve.transport.http.replies import error_body, refuse
@@ -31,7 +31,10 @@ class MetricsApplication:
     """
 
     def __init__(
-        self, render: Callable[[], Awaitable[Sequence[bytes]]], access: Access | None = None, gate: Gate | None = None
+        self,
+        render: Callable[[], Awaitable[Sequence[bytes]]],
+        access: Access | None = None,
+        gate: AccessGate | None = None,
     ) -> None:
         self._render = render
         self._access = access
@@ -43,10 +46,10 @@ class MetricsApplication:
             return self
         return MetricsApplication(self._render, self._access, self._access.gate(peer))
 
-    def check(self, head: Head, length: int) -> None:
+    def check(self, head: RequestHead, length: int) -> None:
         """Nobody looks at it, and LIMITS say how long it may be."""
 
-    def place(self, head: Head, length: int) -> Room | None:
+    def place(self, head: RequestHead, length: int) -> Room | None:
         """Ordinary memory, as far as LIMITS allow."""
         return None
 

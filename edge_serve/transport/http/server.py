@@ -17,9 +17,9 @@ from edge_serve.protocol.http1.response import CLOSE, response_head
 from edge_serve.transport.door.door import Door, DoorLimits
 from edge_serve.transport.door.exchange import Application
 from edge_serve.transport.door.listeners import Listener
-from edge_serve.transport.door.shared_limits import Sharing
+from edge_serve.transport.door.shared_limits import SharedLimits
 from edge_serve.transport.http.connection import HttpConnection, TlsHttpConnection
-from edge_serve.transport.http.door_state import HttpCounters, Shared
+from edge_serve.transport.http.door_state import HttpCounters, HttpDoorState
 from edge_serve.transport.http.limits import HttpLimits
 from edge_serve.transport.http.replies import error_body
 from edge_serve.transport.sockets.tls import TlsSocket
@@ -55,21 +55,23 @@ class HttpServer(Door[HttpConnection]):
         *,
         choose: Callable[[Peer], Application] | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
-        sharing: Sharing | None = None,
+        sharing: SharedLimits | None = None,
     ) -> None:
         self.counters = HttpCounters()
         self._choose = choose or (lambda peer: application)
         self._limits = limits = limits or HttpLimits()
-        self._shared: Shared | None = None
+        self._shared: HttpDoorState | None = None
         self._ends = False
         of_door = DoorLimits(limits.connections, limits.handshake_timeout, limits.sweep_interval())
-        super().__init__(clock or MonotonicClock(), of_door, sharing or Sharing(), self.counters, tls, _PLAIN_REPLY)
+        super().__init__(
+            clock or MonotonicClock(), of_door, sharing or SharedLimits(), self.counters, tls, _PLAIN_REPLY
+        )
 
     async def start(self, listeners: Iterable[Listener]) -> None:
         """See `Door.start`."""
         if self._shared is None:
             loop = asyncio.get_running_loop()
-            self._shared = Shared(loop, self._limits, self._sharing, self.counters, self.gone)
+            self._shared = HttpDoorState(loop, self._limits, self._sharing, self.counters, self.gone)
         await super().start(listeners)
 
     def announce_end(self) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from edge_serve.transport.sockets.stream_socket import Wire
+from edge_serve.transport.sockets.stream_socket import StreamSocket
 from edge_serve.transport.sockets.tls import TlsSocket
 
 
-class Watched:
+class LoopSocket:
     """A socket that is watched while something is wanted of it; begins with reading."""
 
     __slots__ = ("_fd", "_reading", "_sock", "_writing", "loop")
 
-    def __init__(self, sock: Wire, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, sock: StreamSocket, loop: asyncio.AbstractEventLoop) -> None:
         self._sock = sock
         self._fd = sock.fileno()
         self.loop = loop
@@ -49,7 +49,7 @@ class Watched:
                 self.loop.remove_writer(self._fd)
 
 
-class OverTls(Watched):
+class OverTls(LoopSocket):
     """Before a connection in its bases: bytes that OpenSSL holds do not make the descriptor readable, so they are
     asked for. Those that came with the end of the handshake are such, too."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from edge_serve.messages.tensors import Buffer
-from edge_serve.transport.sockets.stream_socket import Wire
+from edge_serve.transport.sockets.stream_socket import StreamSocket
 
 #: Below this many bytes one joined `send` is cheaper than `sendmsg` with several buffers.
 JOIN_BELOW = 64 * 1024
@@ -30,7 +30,7 @@ class SendQueue:
 
     __slots__ = ("_callbacks", "_parts", "_sock", "pending", "taken")
 
-    def __init__(self, sock: Wire) -> None:
+    def __init__(self, sock: StreamSocket) -> None:
         self._sock = sock
         self._parts: deque[Buffer] = deque()
         #: (value of `taken` at which it is due, callback), in order

@@ -8,7 +8,7 @@ from typing import Protocol
 from edge_serve.messages.tensors import Buffer
 
 
-class Wire(Protocol):
+class StreamSocket(Protocol):
     """A non-blocking stream socket: what cannot go on raises BlockingIOError, what is broken another OSError."""
 
     def fileno(self) -> int: ...

@@ -25,22 +25,20 @@ from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.peer import Peer
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.observe.tracing.tracing import Tracing
-from edge_serve.protocol.http1.head import Head
+from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.protocol.inference.cost import SMALL_BYTES
 from edge_serve.protocol.v2 import bodies
 from edge_serve.protocol.v2.routes import Operation, Route
-from edge_serve.transport.door.access import Access, Gate
+from edge_serve.transport.door.access import Access, AccessGate
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse
 from edge_serve.transport.v2.call_service import CallService
 from edge_serve.transport.v2.edge import Edge, StatusService
-from edge_serve.transport.v2.generate import Single, Stream
-from edge_serve.transport.v2.generate_routes import Codec as GenerateCodec
-from edge_serve.transport.v2.generate_routes import Generation
-from edge_serve.transport.v2.head import JSON, PLAIN, HeadReader, V2Settings
-from edge_serve.transport.v2.infer import Codec as InferCodec
-from edge_serve.transport.v2.infer import Inference, InferService
-from edge_serve.transport.v2.settings import Settings
+from edge_serve.transport.v2.generate import EventStream, Single
+from edge_serve.transport.v2.generate_routes import GenerateCodec, Generation
+from edge_serve.transport.v2.head import JSON, PLAIN, V2HeadReader, V2Settings
+from edge_serve.transport.v2.infer import InferCodec, Inference, InferService
+from edge_serve.transport.v2.settings import SettingsRoutes
 from edge_serve.transport.v2.shared_memory import SharedMemory
 from edge_serve.transport.v2.traced import TracedGeneration, TracedInference
 
@@ -55,11 +53,11 @@ _FEW_HEADS = 16
 _INFERENCE = frozenset((Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM))
 
 
-class Codec(InferCodec, GenerateCodec, Protocol):
+class V2Codec(InferCodec, GenerateCodec, Protocol):
     """What this door needs of workers.codec.Codec."""
 
 
-class Service(InferService, CallService, StatusService, Protocol):
+class V2Service(InferService, CallService, StatusService, Protocol):
     """What this door needs of service.Service."""
 
 
@@ -74,12 +72,12 @@ class V2Application:
 
     def __init__(
         self,
-        service: Service,
+        service: V2Service,
         settings: V2Settings,
         *,
         config_to_json: Callable[[Any], Any],
         clock: Clock | None = None,
-        codec: Codec | None = None,
+        codec: V2Codec | None = None,
         access: Access | None = None,
     ) -> None:
         self._service = service
@@ -87,17 +85,17 @@ class V2Application:
         self._config_to_json = config_to_json
         self._access = access
         self._for_peers: dict[Peer, V2Application] = {}
-        self._heads = HeadReader(settings)
+        self._heads = V2HeadReader(settings)
         self._clock = clock or MonotonicClock()
         self._codec = codec
         self._inference = Inference(service, settings.max_input_size, self._clock, codec)
         self._generation = Generation(service, settings.max_input_size, codec)
         #: this one, and those made of it that are still there
         self._all: WeakSet[V2Application] = WeakSet([self])
-        runtime = Settings(service)
+        runtime = SettingsRoutes(service)
         memory = SharedMemory(service)
         #: None = no client is asked for its role
-        self._gate: Gate | None = None
+        self._gate: AccessGate | None = None
         self._edge = edge = Edge(service, settings.ui)
         self._handlers: dict[Operation, Callable[[Exchange, Route], None]] = {
             Operation.SERVER_LIVE: self._live,
@@ -147,18 +145,18 @@ class V2Application:
         for one in self._all:
             one._inference, one._generation = inference, generation
 
-    def _heads_of(self, peer: Peer, gate: Gate | None) -> HeadReader:
+    def _heads_of(self, peer: Peer, gate: AccessGate | None) -> V2HeadReader:
         settings = replace(self._settings, restricted={}) if peer.administrator else self._settings
         if self._access is None:
-            return HeadReader(settings)
+            return V2HeadReader(settings)
         # of clients with certificates there may be many, each with a reader of its own
-        heads = HeadReader(settings, gate, *(() if peer.certificate is None else (_FEW_HEADS,)))
+        heads = V2HeadReader(settings, gate, *(() if peer.certificate is None else (_FEW_HEADS,)))
         self._access.tell(heads)
         return heads
 
     # ---- the seam to the connection -----------------------------------------------------------------------------
 
-    def check(self, head: Head, length: int) -> None:
+    def check(self, head: RequestHead, length: int) -> None:
         """A client that may not do this need not send its body, nor one whose body is too large."""
         request = self._heads.read(head)
         if request.denied and request.refusal is not None:
@@ -170,7 +168,7 @@ class V2Application:
             self._count_client_error(request.route, error)
             raise
 
-    def place(self, head: Head, length: int) -> Room | None:
+    def place(self, head: RequestHead, length: int) -> Room | None:
         """Tensor memory for the body of an inference request."""
         return self._inference.place(self._heads.read(head), length)
 
@@ -197,7 +195,7 @@ class V2Application:
             elif request.route.operation is Operation.GENERATE:
                 self._generation.handle(exchange, request, Single)
             elif request.route.operation is Operation.GENERATE_STREAM:
-                self._generation.handle(exchange, request, Stream)
+                self._generation.handle(exchange, request, EventStream)
             elif request.route.operation is Operation.STATUS:
                 self._edge.status(exchange, self._gate)
             else:

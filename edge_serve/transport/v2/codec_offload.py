@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 Outcome = TypeVar("Outcome")
 
 
-class Ticket(Protocol):
+class CodecTicket(Protocol):
     """Something under way."""
 
     def cancel(self) -> None: ...
@@ -21,9 +21,9 @@ class Held(Protocol):
     def let_go(self) -> None: ...
 
 
-def elsewhere(
-    served: Held, start: Callable[[Callable[[Outcome], None]], Ticket], then: Callable[[Outcome], None]
-) -> Ticket | None:
+def run_in_codec(
+    served: Held, start: Callable[[Callable[[Outcome], None]], CodecTicket], then: Callable[[Outcome], None]
+) -> CodecTicket | None:
     """Hold the version, start a job, and call `then` with its outcome. Return the job, or None if it is done already.
 
     When `start` raises, the version is not held any more, and `then` is not called.

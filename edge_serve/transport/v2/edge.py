@@ -17,9 +17,9 @@ from edge_serve.access.roles import Role
 from edge_serve.aio.tasks import start_task
 from edge_serve.aio.turns import in_pieces
 from edge_serve.errors import EdgeServeError, InvalidArgument
-from edge_serve.models.control.poller import Reloaded
+from edge_serve.models.control.poller import ReloadResult
 from edge_serve.protocol.v2.routes import PathNotFound, Route
-from edge_serve.transport.door.access import Gate
+from edge_serve.transport.door.access import AccessGate
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.page import Headers, PageFile, page_files
 from edge_serve.transport.http.replies import refuse
@@ -63,7 +63,7 @@ class StatusService(Protocol):
     def status(self, done: Callable[[dict[str, Any]], None]) -> None: ...
     def leave_safe_mode(self) -> list[str]: ...
     def reload(
-        self, names: Sequence[str], unload_first: bool, done: Callable[[list[Reloaded] | EdgeServeError], None]
+        self, names: Sequence[str], unload_first: bool, done: Callable[[list[ReloadResult] | EdgeServeError], None]
     ) -> None: ...
 
 
@@ -100,7 +100,7 @@ class Edge:
         self._service = service
         self._files = page_files() if ui else {}
 
-    def status(self, exchange: Exchange, gate: Gate | None) -> None:
+    def status(self, exchange: Exchange, gate: AccessGate | None) -> None:
         """GET /edge-serve/status, whole or as other hosts see it, and with the role of the client."""
         field = exchange.head.get
         role, refusal = (Role.ADMIN, "") if gate is None else gate.role_of_page(field)
@@ -124,7 +124,7 @@ class Edge:
         """POST /edge-serve/reload"""
         names, unload_first = read_reload(bytes(exchange.body))
 
-        def done(found: list[Reloaded] | EdgeServeError) -> None:
+        def done(found: list[ReloadResult] | EdgeServeError) -> None:
             if isinstance(found, EdgeServeError):
                 refuse(exchange, found, JSON)
             else:

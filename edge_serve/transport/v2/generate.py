@@ -21,14 +21,14 @@ from typing import Protocol
 
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.infer import InferResponse
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.protocol.inference.cost import is_long
 from edge_serve.protocol.v2 import generate
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import error_body
 from edge_serve.transport.sockets import backlog
 from edge_serve.transport.sockets.backlog import Backlog
-from edge_serve.transport.v2.codec_offload import Ticket
+from edge_serve.transport.v2.codec_offload import CodecTicket
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +51,10 @@ class StreamTicket(Protocol):
 
 
 #: has a response written, whose lease it takes, and tells the text or why there is none; what is under way, if it is
-Writer = Callable[[InferResponse, Callable[["bytes | EdgeServeError"], None]], "Ticket | None"]
+Writer = Callable[[InferResponse, Callable[["bytes | EdgeServeError"], None]], "CodecTicket | None"]
 
 
-class Answer:
+class GenerateAnswer:
     """What becomes of a request: shared by both forms.
 
     Args:
@@ -77,7 +77,7 @@ class Answer:
         #: the first is being written elsewhere, the others come after it
         self._unwritten: deque[InferResponse] = deque()
         self._writing = self._telling = False
-        self._job: Ticket | None = None
+        self._job: CodecTicket | None = None
         exchange.on_abandoned = self._on_abandoned
 
     def on_response(self, response: InferResponse) -> None:
@@ -169,12 +169,12 @@ def _body(response: InferResponse) -> tuple[bytes, bool]:
     except EdgeServeError as error:
         return error_body(error.message), True
     except Exception:
-        extra = about(response.model_name, response.model_version, response.id)
+        extra = model_fields(response.model_name, response.model_version, response.id)
         log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
         return error_body("the server failed to encode the response, its log says why"), True
 
 
-class Single(Answer):
+class Single(GenerateAnswer):
     """`generate`: the only response."""
 
     def __init__(self, exchange: Exchange, write: Writer | None = None) -> None:
@@ -201,7 +201,7 @@ class Single(Answer):
         self.exchange.reply(status, (data,))
 
 
-class Stream(Answer):
+class EventStream(GenerateAnswer):
     """`generate_stream`: each response as an event, when it comes."""
 
     def __init__(self, exchange: Exchange, write: Writer | None = None) -> None:

@@ -13,24 +13,24 @@ from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
-from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, TooMuch
+from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, TooExpensive
 from edge_serve.protocol.v2 import generate
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse
-from edge_serve.transport.v2.codec_offload import Ticket, elsewhere
-from edge_serve.transport.v2.generate import Answer, StreamTicket, Writer, check_encoding
-from edge_serve.transport.v2.head import Request
-from edge_serve.transport.v2.infer import InferService, OnResponse, Served
+from edge_serve.transport.v2.codec_offload import CodecTicket, run_in_codec
+from edge_serve.transport.v2.generate import GenerateAnswer, StreamTicket, Writer, check_encoding
+from edge_serve.transport.v2.head import V2Request
+from edge_serve.transport.v2.infer import InferService, OnResponse, ServedVersion
 from edge_serve.workers.codec.job import Body, Encoded, Refused
 
 
-class Codec(Protocol):
+class GenerateCodec(Protocol):
     """What this needs of workers.codec.Codec."""
 
-    def decode(self, body: Body, done: Callable[[InferRequest | Refused], None]) -> Ticket: ...
+    def decode(self, body: Body, done: Callable[[InferRequest | Refused], None]) -> CodecTicket: ...
     def encode_generated(
         self, response: InferResponse, signature: Signature, done: Callable[[Encoded | Refused], None]
-    ) -> Ticket: ...
+    ) -> CodecTicket: ...
 
 
 class Generation:
@@ -40,13 +40,15 @@ class Generation:
         codec: None = everything is done in the loop.
     """
 
-    def __init__(self, service: InferService, max_input_size: int, codec: Codec | None) -> None:
+    def __init__(self, service: InferService, max_input_size: int, codec: GenerateCodec | None) -> None:
         self._service = service
         self._max_input_size = max_input_size
         self._codec = codec
         self._limits = NO_LIMITS if codec is None else LOOP_LIMITS
 
-    def handle(self, exchange: Exchange, asked: Request, form: Callable[[Exchange, Writer | None], Answer]) -> None:
+    def handle(
+        self, exchange: Exchange, asked: V2Request, form: Callable[[Exchange, Writer | None], GenerateAnswer]
+    ) -> None:
         """Answer, now or later.
 
         Args:
@@ -61,7 +63,7 @@ class Generation:
         body = exchange.body
         try:
             request = generate.read(body, served.signature, route.version, self._max_input_size, self._limits)
-        except TooMuch:
+        except TooExpensive:
             self._read_elsewhere(exchange, asked, served, form)
             return
         if exchange.lease is not None:
@@ -70,14 +72,18 @@ class Generation:
         self._run(request, self._answer(exchange, asked, served, form), self._service.infer)
 
     def _answer(
-        self, exchange: Exchange, asked: Request, served: Served, form: Callable[[Exchange, Writer | None], Answer]
-    ) -> Answer:
+        self,
+        exchange: Exchange,
+        asked: V2Request,
+        served: ServedVersion,
+        form: Callable[[Exchange, Writer | None], GenerateAnswer],
+    ) -> GenerateAnswer:
         answer = form(exchange, self._writer(served))
         answer.on_error = partial(self._service.count_client_error, asked.route.model, asked.route.version)
         return answer
 
     def _run(
-        self, request: InferRequest, answer: Answer, infer: Callable[[InferRequest, OnResponse], StreamTicket]
+        self, request: InferRequest, answer: GenerateAnswer, infer: Callable[[InferRequest, OnResponse], StreamTicket]
     ) -> None:
         ticket = infer(request, answer.on_response)
         if answer.refusal is not None:
@@ -87,7 +93,11 @@ class Generation:
     # ---- in a codec process -------------------------------------------------------------------------------------
 
     def _read_elsewhere(
-        self, exchange: Exchange, asked: Request, served: Served, form: Callable[[Exchange, Writer | None], Answer]
+        self,
+        exchange: Exchange,
+        asked: V2Request,
+        served: ServedVersion,
+        form: Callable[[Exchange, Writer | None], GenerateAnswer],
     ) -> None:
         assert self._codec is not None, "nothing is too much without a codec"
         body = Body(
@@ -117,20 +127,20 @@ class Generation:
             except EdgeServeError as error:
                 refuse_it(error)
 
-        ticket = elsewhere(served, partial(self._codec.decode, body), on_read)
+        ticket = run_in_codec(served, partial(self._codec.decode, body), on_read)
         if ticket is not None:
             exchange.on_abandoned = ticket.cancel
 
-    def _writer(self, served: Served) -> Writer | None:
+    def _writer(self, served: ServedVersion) -> Writer | None:
         codec = self._codec
         if codec is None:
             return None
 
-        def write(response: InferResponse, then: Callable[[bytes | EdgeServeError], None]) -> Ticket | None:
+        def write(response: InferResponse, then: Callable[[bytes | EdgeServeError], None]) -> CodecTicket | None:
             def on_written(outcome: Encoded | Refused) -> None:
                 then(outcome.error if isinstance(outcome, Refused) else _text(outcome))
 
-            return elsewhere(served, partial(codec.encode_generated, response, served.signature), on_written)
+            return run_in_codec(served, partial(codec.encode_generated, response, served.signature), on_written)
 
         return write
 

@@ -9,12 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edge_serve.errors import EdgeServeError, InvalidArgument
-from edge_serve.protocol.http1.head import Head
+from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.protocol.inference import compression
 from edge_serve.protocol.v2 import forwarding
 from edge_serve.protocol.v2.infer import MAX_INPUT_SIZE
-from edge_serve.protocol.v2.routes import Group, MethodNotAllowed, Operation, PathNotFound, Restricted, Route, match
-from edge_serve.transport.door.access import Gate, role_of_operation
+from edge_serve.protocol.v2.routes import (
+    MethodNotAllowed,
+    Operation,
+    PathNotFound,
+    Restricted,
+    Route,
+    RouteGroup,
+    match,
+)
+from edge_serve.transport.door.access import AccessGate, role_of_operation
 
 JSON = "application/json"
 PLAIN = "text/plain"
@@ -42,13 +50,13 @@ class V2Settings:
 
     max_input_size: int = MAX_INPUT_SIZE
     header_forward_pattern: str = ""
-    restricted: Mapping[Group, tuple[str, str]] = field(default_factory=dict)
+    restricted: Mapping[RouteGroup, tuple[str, str]] = field(default_factory=dict)
     ui: bool = False
     health_json: bool = False
 
 
 @dataclass(slots=True)
-class Request:
+class V2Request:
     """A request head, understood.
 
     Attributes:
@@ -77,7 +85,7 @@ class Request:
 _NOWHERE = Route(Operation.SERVER_METADATA, allowed=False)
 
 
-class HeadReader:
+class V2HeadReader:
     """Reads heads, and remembers those that come again.
 
     Args:
@@ -87,14 +95,14 @@ class HeadReader:
 
     _MAX_REMEMBERED_SIZE = 2048
 
-    def __init__(self, settings: V2Settings, gate: Gate | None = None, remembered: int = 512) -> None:
+    def __init__(self, settings: V2Settings, gate: AccessGate | None = None, remembered: int = 512) -> None:
         self._gate = gate
         self._most = remembered
         self._restricted = settings.restricted
         self._pattern = forwarding.compile_pattern(settings.header_forward_pattern)
-        self._known: dict[Head, Request] = {}
+        self._known: dict[RequestHead, V2Request] = {}
 
-    def read(self, head: Head) -> Request:
+    def read(self, head: RequestHead) -> V2Request:
         """What the head says; what is wrong with it is in `refusal`."""
         request = self._known.get(head)
         if request is None:
@@ -109,15 +117,15 @@ class HeadReader:
         """What the gate has said may be otherwise now."""
         self._known.clear()
 
-    def _read(self, head: Head) -> Request:
+    def _read(self, head: RequestHead) -> V2Request:
         try:
             route = match(head.method, head.path)
         except InvalidArgument as error:
-            return Request(_NOWHERE, refusal=error)
+            return V2Request(_NOWHERE, refusal=error)
         if route is None:
-            return Request(_NOWHERE, refusal=PathNotFound())
+            return V2Request(_NOWHERE, refusal=PathNotFound())
         operation = route.operation
-        request = Request(route, PLAIN if operation in _PLAIN_ERRORS else JSON)
+        request = V2Request(route, PLAIN if operation in _PLAIN_ERRORS else JSON)
         restriction = self._restricted.get(operation.group)
         if restriction is not None and head.get(restriction[0].lower()) != restriction[1]:
             request.refusal = Restricted(restriction[0])
@@ -129,11 +137,11 @@ class HeadReader:
             self._read_infer(head, request)
         return request
 
-    def _refusal(self, operation: Operation, head: Head) -> EdgeServeError | None:
+    def _refusal(self, operation: Operation, head: RequestHead) -> EdgeServeError | None:
         assert self._gate is not None, "the caller has looked"
         return self._gate.refusal(role_of_operation(operation, head.method), head.get)
 
-    def _read_infer(self, head: Head, request: Request) -> None:
+    def _read_infer(self, head: RequestHead, request: V2Request) -> None:
         try:
             request.compressed = compression.is_compressed(head.get("content-encoding") or "")
             request.length_text = head.get("inference-header-content-length")

@@ -1,7 +1,7 @@
 """`infer` over HTTP: decode, call the service, encode. What the loop has no time for is done in a codec process.
 
 The small path is straight: everything happens in the call, or in the callback of the worker's reply. On the large one
-(`TooMuch`) the version is held, so that it and its memory stay while nothing of the request is in its queue.
+(`TooExpensive`) the version is held, so that it and its memory stay while nothing of the request is in its queue.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unsupported
 from edge_serve.messages import shared_memory
 from edge_serve.messages.infer import InferRequest, InferResponse, Lease, Room
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.inference import compression
-from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, SMALL_BYTES, SMALL_DEFLATE_BYTES, TooMuch
+from edge_serve.protocol.inference.cost import LOOP_LIMITS, NO_LIMITS, SMALL_BYTES, SMALL_DEFLATE_BYTES, TooExpensive
 from edge_serve.protocol.v2.infer import InferDecoder, header_length, json_too_big
 from edge_serve.protocol.v2.infer_response import InferEncoder
 from edge_serve.protocol.v2.routes import Operation
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.replies import refuse
-from edge_serve.transport.v2.codec_offload import Outcome, Ticket, elsewhere
+from edge_serve.transport.v2.codec_offload import CodecTicket, Outcome, run_in_codec
 from edge_serve.transport.v2.generate import StreamTicket
-from edge_serve.transport.v2.head import JSON, PLAIN, Request
+from edge_serve.transport.v2.head import JSON, PLAIN, V2Request
 from edge_serve.workers.codec.job import Body, Encoded, Refused
 from edge_serve.workers.memory.arena import Arena
 
@@ -42,7 +42,7 @@ _READ = {Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM}
 OnResponse = Callable[[InferResponse], None]
 
 
-class Served(Protocol):
+class ServedVersion(Protocol):
     """A model version that serves."""
 
     @property
@@ -56,25 +56,25 @@ class Served(Protocol):
 class InferService(Protocol):
     """What this needs of service.Service; `infer_held` is given what `lookup` gave."""
 
-    def lookup(self, name: str, version: str) -> Served: ...
+    def lookup(self, name: str, version: str) -> ServedVersion: ...
     def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
     def infer(self, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
     def infer_held(self, served: Any, request: InferRequest, on_response: OnResponse) -> StreamTicket: ...
     def count_client_error(self, name: str, version: str, error: EdgeServeError) -> None: ...
     @property
-    def regions(self) -> Regions: ...
+    def regions(self) -> RegionLookup: ...
 
 
-class Regions(shared_memory.Regions, Protocol):
+class RegionLookup(shared_memory.Regions, Protocol):
     """What this needs of workers.regions.Regions."""
 
     def resolve(self, request: InferRequest) -> None: ...
 
 
-class Codec(Protocol):
+class InferCodec(Protocol):
     """What this needs of workers.codec.Codec."""
 
-    def decode(self, body: Body, done: Callable[[InferRequest | Refused], None]) -> Ticket: ...
+    def decode(self, body: Body, done: Callable[[InferRequest | Refused], None]) -> CodecTicket: ...
     def encode(
         self,
         response: InferResponse,
@@ -82,7 +82,7 @@ class Codec(Protocol):
         signature: Signature,
         accept: str,
         done: Callable[[Encoded | Refused], None],
-    ) -> Ticket: ...
+    ) -> CodecTicket: ...
 
 
 class _ShiftedLease:
@@ -118,7 +118,7 @@ class Inference:
         codec: None = everything is done in the loop.
     """
 
-    def __init__(self, service: InferService, max_input_size: int, clock: Clock, codec: Codec | None) -> None:
+    def __init__(self, service: InferService, max_input_size: int, clock: Clock, codec: InferCodec | None) -> None:
         self._service = service
         self._max_input_size = max_input_size
         self._clock = clock
@@ -129,7 +129,7 @@ class Inference:
         self._most_inflated = _UNBOUNDED if codec is None else SMALL_BYTES
         self._most_deflated = _UNBOUNDED if codec is None else SMALL_DEFLATE_BYTES
 
-    def check(self, asked: Request, length: int) -> None:
+    def check(self, asked: V2Request, length: int) -> None:
         """Refuse a body that the settings do not allow: the limit is for what is not binary.
 
         Raises:
@@ -139,7 +139,7 @@ class Inference:
         if (asked.refusal is not None or asked.compressed or text is None) and length > self._max_input_size:
             raise json_too_big(length, self._max_input_size)
 
-    def place(self, asked: Request, length: int) -> Room | None:
+    def place(self, asked: V2Request, length: int) -> Room | None:
         """Tensor memory for a body: a binary one with its first tensor on 64 bytes, or one that the codec will read."""
         text = asked.length_text
         shift = 0
@@ -156,7 +156,7 @@ class Inference:
             return lease
         return _ShiftedLease(lease, shift, length)
 
-    def handle(self, exchange: Exchange, asked: Request) -> None:
+    def handle(self, exchange: Exchange, asked: V2Request) -> None:
         """Answer, now or later.
 
         Raises:
@@ -186,7 +186,7 @@ class Inference:
                     lease.release()
                 self._refuse(exchange, asked, error, JSON)
                 return
-        except TooMuch:
+        except TooExpensive:
             self._read_elsewhere(exchange, asked, served)
             return
         request.lease = lease
@@ -197,9 +197,9 @@ class Inference:
     def _run(
         self,
         exchange: Exchange,
-        asked: Request,
+        asked: V2Request,
         request: InferRequest,
-        served: Served,
+        served: ServedVersion,
     ) -> None:
         answered = False
         error_type = JSON  # of a refusal by the scheduler; as in Triton, a model's own error is of another type
@@ -218,9 +218,9 @@ class Inference:
     def _answer(
         self,
         exchange: Exchange,
-        asked: Request,
+        asked: V2Request,
         request: InferRequest,
-        served: Served,
+        served: ServedVersion,
         response: InferResponse,
         error_type: str,
     ) -> None:
@@ -233,27 +233,32 @@ class Inference:
         except EdgeServeError as error:
             self._refuse(exchange, asked, error, PLAIN)
         except Exception:
-            extra = about(response.model_name, response.model_version, response.id)
+            extra = model_fields(response.model_name, response.model_version, response.id)
             log.exception("a response of model %s cannot be encoded", response.model_name, extra=extra)
             refuse(exchange, Internal("the server failed to encode the response, its log says why"), PLAIN)
         if lease is not None:
             lease.release()
 
-    def _refuse(self, exchange: Exchange, asked: Request, error: EdgeServeError, content_type: str) -> None:
+    def _refuse(self, exchange: Exchange, asked: V2Request, error: EdgeServeError, content_type: str) -> None:
         self._service.count_client_error(asked.route.model, asked.route.version, error)
         refuse(exchange, error, content_type)
 
     def _write(
-        self, exchange: Exchange, asked: Request, request: InferRequest, served: Served, response: InferResponse
+        self,
+        exchange: Exchange,
+        asked: V2Request,
+        request: InferRequest,
+        served: ServedVersion,
+        response: InferResponse,
     ) -> bool:
         """Send the response, encoded here or by a codec process. Return whether that takes care of its lease."""
         try:
             buffers, length = self._encoder.encode(response, request, served.signature)
             if asked.accept != "identity":
                 if sum(map(len, buffers)) > self._most_deflated:
-                    raise TooMuch
+                    raise TooExpensive
                 buffers = [compression.compress(buffers, asked.accept)]
-        except TooMuch:
+        except TooExpensive:
             self._write_elsewhere(exchange, asked, request, served, response)
             return True
         in_lease = length is not None and asked.accept == "identity"
@@ -262,7 +267,7 @@ class Inference:
 
     # ---- in a codec process -------------------------------------------------------------------------------------
 
-    def _read_elsewhere(self, exchange: Exchange, asked: Request, served: Served) -> None:
+    def _read_elsewhere(self, exchange: Exchange, asked: V2Request, served: ServedVersion) -> None:
         body = Body(
             served.signature,
             asked.route.version,
@@ -286,7 +291,7 @@ class Inference:
 
         self._do_elsewhere(exchange, served, partial(self._its_codec.decode, body), on_read)
 
-    def _resolved(self, exchange: Exchange, asked: Request, request: InferRequest) -> bool:
+    def _resolved(self, exchange: Exchange, asked: V2Request, request: InferRequest) -> bool:
         """Whether the shared memory that a codec process has read of is there; if not, that was the answer."""
         try:
             if request.shared:
@@ -299,7 +304,12 @@ class Inference:
         return True
 
     def _write_elsewhere(
-        self, exchange: Exchange, asked: Request, request: InferRequest, served: Served, response: InferResponse
+        self,
+        exchange: Exchange,
+        asked: V2Request,
+        request: InferRequest,
+        served: ServedVersion,
+        response: InferResponse,
     ) -> None:
         def on_written(outcome: Encoded | Refused) -> None:
             if isinstance(outcome, Refused):
@@ -313,8 +323,8 @@ class Inference:
     def _do_elsewhere(
         self,
         exchange: Exchange,
-        served: Served,
-        start: Callable[[Callable[[Outcome], None]], Ticket],
+        served: ServedVersion,
+        start: Callable[[Callable[[Outcome], None]], CodecTicket],
         then: Callable[[Outcome], None],
     ) -> None:
         """Start a job, and go on when it is done; a client that leaves cancels it."""
@@ -323,18 +333,18 @@ class Inference:
             exchange.on_abandoned = None
             then(outcome)
 
-        ticket = elsewhere(served, start, done)
+        ticket = run_in_codec(served, start, done)
         if ticket is not None:
             exchange.on_abandoned = ticket.cancel
 
     @property
-    def _its_codec(self) -> Codec:
+    def _its_codec(self) -> InferCodec:
         assert self._codec is not None, "nothing is too much without a codec"
         return self._codec
 
 
 def _send(
-    exchange: Exchange, asked: Request, buffers: Sequence[Buffer], length: int | None, lease: Lease | None
+    exchange: Exchange, asked: V2Request, buffers: Sequence[Buffer], length: int | None, lease: Lease | None
 ) -> None:
     """Reply with the buffers, which are views of `lease` if there is one."""
     content_type = JSON

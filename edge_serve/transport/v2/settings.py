@@ -19,7 +19,7 @@ class SettingsService(Protocol):
     def update_trace_settings(self, model: str, changes: TraceChanges) -> None: ...
 
 
-class Settings:
+class SettingsRoutes:
     """The two operations: GET shows what applies, POST changes it first."""
 
     def __init__(self, service: SettingsService) -> None:

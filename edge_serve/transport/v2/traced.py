@@ -15,12 +15,10 @@ from edge_serve.messages.trace import Arrival
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.exchange import HttpExchange
-from edge_serve.transport.v2.generate import Answer, StreamTicket, Writer
-from edge_serve.transport.v2.generate_routes import Codec as GenerateCodec
-from edge_serve.transport.v2.generate_routes import Generation
-from edge_serve.transport.v2.head import Request
-from edge_serve.transport.v2.infer import Codec as InferCodec
-from edge_serve.transport.v2.infer import Inference, InferService, OnResponse, Served
+from edge_serve.transport.v2.generate import GenerateAnswer, StreamTicket, Writer
+from edge_serve.transport.v2.generate_routes import GenerateCodec, Generation
+from edge_serve.transport.v2.head import V2Request
+from edge_serve.transport.v2.infer import InferCodec, Inference, InferService, OnResponse, ServedVersion
 
 _START, _END = "HTTP_SEND_START", "HTTP_SEND_END"
 
@@ -111,11 +109,11 @@ class TracedInference(Inference):
         super().__init__(service, max_input_size, clock, codec)
         self._tracing = tracing
 
-    def handle(self, exchange: Exchange, asked: Request) -> None:
+    def handle(self, exchange: Exchange, asked: V2Request) -> None:
         """See `Inference.handle`."""
         super().handle(TracedExchange(exchange, self._tracing.now_ns()), asked)
 
-    def _run(self, exchange: Exchange, asked: Request, request: InferRequest, served: Served) -> None:
+    def _run(self, exchange: Exchange, asked: V2Request, request: InferRequest, served: ServedVersion) -> None:
         assert isinstance(exchange, TracedExchange), "`handle` makes it one"
         self._tracing.arrival = exchange.arrival
         try:
@@ -133,12 +131,14 @@ class TracedGeneration(Generation):
         super().__init__(service, max_input_size, codec)
         self._tracing = tracing
 
-    def handle(self, exchange: Exchange, asked: Request, form: Callable[[Exchange, Writer | None], Answer]) -> None:
+    def handle(
+        self, exchange: Exchange, asked: V2Request, form: Callable[[Exchange, Writer | None], GenerateAnswer]
+    ) -> None:
         """See `Generation.handle`."""
         super().handle(TracedExchange(exchange, self._tracing.now_ns()), asked, form)
 
     def _run(
-        self, request: InferRequest, answer: Answer, infer: Callable[[InferRequest, OnResponse], StreamTicket]
+        self, request: InferRequest, answer: GenerateAnswer, infer: Callable[[InferRequest, OnResponse], StreamTicket]
     ) -> None:
         assert isinstance(answer.exchange, TracedExchange), "`handle` makes it one"
         self._tracing.arrival = answer.exchange.arrival

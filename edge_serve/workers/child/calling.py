@@ -15,18 +15,18 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from edge_serve.backends.host import Call, Cancel, OnReply
-from edge_serve.messages.tensors import Buffer, Tensor
+from edge_serve.backends.host import Cancel, ModelCall, OnReply
+from edge_serve.messages.tensors import Buffer, InferTensor
 from edge_serve.workers.child.own_threads import OwnThread
 from edge_serve.workers.wire.calls import decode_response, encode_call, encode_rest, room_of
-from edge_serve.workers.wire.frames import Frame, Kind, frame
+from edge_serve.workers.wire.frames import Frame, FrameKind, frame
 from edge_serve.workers.wire.layout import INLINE, padded
 
 #: data shorter than this is not looked for in the arena
 _SHORT = 1024
 
 
-class Home:
+class CallerArena:
     """The arena of the model that calls.
 
     Args:
@@ -53,7 +53,7 @@ class _Open:
     """A call whose last response has not come; keeps its inputs alive. `seen` counts its responses."""
 
     on_reply: OnReply
-    call: Call
+    call: ModelCall
     seen: int = 0
 
 
@@ -69,7 +69,7 @@ class Calling:
     """
 
     def __init__(self, send: Callable[[bytes], None], memory: Callable[[int, int], tuple[int, int]]) -> None:
-        self.home: Home | None = None
+        self.home: CallerArena | None = None
         self._send = send
         self._memory = memory
         self._numbers = itertools.count(1)
@@ -79,7 +79,7 @@ class Calling:
         self._later: SimpleQueue[bytes] = SimpleQueue()
         self._sender: threading.Thread | None = None
 
-    def start(self, call: Call, on_reply: OnReply) -> Cancel:
+    def start(self, call: ModelCall, on_reply: OnReply) -> Cancel:
         """Ask; see `backends.host.Host.infer`.
 
         Raises:
@@ -93,13 +93,13 @@ class Calling:
         try:
             data = encode_call(number, call, places, home.number if home else 0, token)
         except ValueError:
-            self._later.put(frame(Kind.INFER_FREE, token))
+            self._later.put(frame(FrameKind.INFER_FREE, token))
             raise
         self._open[number] = _Open(on_reply, call)
         self._send(data)
         return lambda: self._cancel(number)
 
-    def _place(self, inputs: Sequence[Tensor], home: Home | None) -> tuple[list[int], int]:
+    def _place(self, inputs: Sequence[InferTensor], home: CallerArena | None) -> tuple[list[int], int]:
         """Where each input lies in the arena, and the token of the slot that was filled for that."""
         if home is None:
             return [-1] * len(inputs), 0
@@ -117,7 +117,7 @@ class Calling:
 
     def _cancel(self, number: int) -> None:
         if number in self._open:
-            self._later.put(frame(Kind.INFER_CANCEL, number))
+            self._later.put(frame(FrameKind.INFER_CANCEL, number))
 
     def on_response(self, received: Frame) -> None:
         """INFER_RESPONSE arrived (control thread)."""
@@ -146,7 +146,7 @@ class Calling:
         if self.home is None or not room.token:
             return memoryview(b"")
         owner = np.frombuffer(self.home.arena, np.uint8, room.nbytes, room.offset)
-        release = weakref.finalize(owner, self._later.put, frame(Kind.INFER_FREE, room.token))
+        release = weakref.finalize(owner, self._later.put, frame(FrameKind.INFER_FREE, room.token))
         release.atexit = False
         return owner.data
 

@@ -17,12 +17,12 @@ from edge_serve.backends.base import BackendInstance, BackendRequest, Reply, Tim
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.workers.child.cancellations import Cancellations, cancel_key
 from edge_serve.workers.child.mismatch import Mismatches
-from edge_serve.workers.child.paused_streams import Holds
-from edge_serve.workers.memory.shared_arenas import Borrowed
-from edge_serve.workers.wire.busy_poll import Wait
+from edge_serve.workers.child.paused_streams import PausedStreams
+from edge_serve.workers.memory.shared_arenas import ArenaImports
+from edge_serve.workers.wire.busy_poll import PollingWait
 from edge_serve.workers.wire.execute import Batch, decode_execute
-from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, NEED, Kind, frame
-from edge_serve.workers.wire.layout import INLINE, Layout
+from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, NEED, FrameKind, frame
+from edge_serve.workers.wire.layout import INLINE, TensorLayout
 from edge_serve.workers.wire.reply import OutputRoom, encode_partial, encode_reply
 from edge_serve.workers.wire.thread_policy import Waking
 
@@ -43,7 +43,7 @@ class Receiver:
         self._socket = sock
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._have = 0
-        self._wait = Wait()
+        self._wait = PollingWait()
 
     def receive(self, poll_us: int = 0) -> bytearray | None:
         """The next frame with its header; None at the end of the stream.
@@ -111,10 +111,10 @@ class Instance:
         name: str,
         number: int,
         sock: socket.socket,
-        layout: Layout,
+        layout: TensorLayout,
         arena: memoryview,
         backend: BackendInstance,
-        borrowed: Borrowed | None = None,
+        borrowed: ArenaImports | None = None,
         mismatches: Mismatches | None = None,
     ) -> None:
         self.name = name
@@ -126,7 +126,7 @@ class Instance:
         self._borrowed = borrowed
         self._mismatches = mismatches
         self._cancellations = Cancellations()
-        self._holds = Holds()
+        self._holds = PausedStreams()
         self._send_lock = threading.Lock()
         self._tokens = itertools.count(1)
         self._asked: dict[int, tuple[threading.Event, list[tuple[int, int, str]]]] = {}
@@ -279,7 +279,7 @@ class Instance:
         token = next(self._tokens)
         event, answer = self._asked[token] = threading.Event(), []
         with self._send_lock:
-            self._socket.sendall(frame(Kind.NEED_OUTPUT, 0, NEED.pack(nbytes, token)))
+            self._socket.sendall(frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(nbytes, token)))
         event.wait()
         del self._asked[token]
         offset, capacity, reason = answer[0]
@@ -290,7 +290,7 @@ class Instance:
     def disconnect(self) -> None:
         """Never answer again. After a fork nobody else can hold the lock, whatever it says."""
         self._send_lock = threading.Lock()
-        self._holds = Holds()
+        self._holds = PausedStreams()
         self._socket.close()
 
     # ---- called by the control thread -----------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from typing import Any
 from edge_serve.backends import host, loader
 from edge_serve.backends.base import Backend, InstanceSpec, ModelSpec
 from edge_serve.errors import EdgeServeError, Internal, NotFound, Unavailable
-from edge_serve.workers.child.calling import Home
+from edge_serve.workers.child.calling import CallerArena
 from edge_serve.workers.child.forks import Forks
 from edge_serve.workers.child.instance import Instance
 from edge_serve.workers.child.mismatch import Mismatches
@@ -36,9 +36,9 @@ from edge_serve.workers.child.own_threads import OwnThread
 from edge_serve.workers.child.process import Control, ForwardingHandler, beat, prepare_process
 from edge_serve.workers.child.remote import Remote
 from edge_serve.workers.child.states import with_states
-from edge_serve.workers.memory.shared_arenas import Borrowed
-from edge_serve.workers.wire.frames import CANCELLATION, SLOT, Frame, Kind, failed_frame, json_frame
-from edge_serve.workers.wire.layout import Layout
+from edge_serve.workers.memory.shared_arenas import ArenaImports
+from edge_serve.workers.wire.frames import CANCELLATION, SLOT, Frame, FrameKind, failed_frame, json_frame
+from edge_serve.workers.wire.layout import TensorLayout
 from edge_serve.workers.wire.place import calls_of, own_place
 
 #: questions about one model's health that are remembered; the front end does not wait for older ones any more
@@ -49,7 +49,7 @@ _THREADS = " (raise the limit of memory or threads: ulimit -v, TasksMax= or Memo
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedModel:
     """A model version in this process."""
 
     backend: Backend
@@ -69,11 +69,11 @@ class Main:
     def __init__(self, control: Control) -> None:
         self._control = control
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._loaded: dict[int, Loaded] = {}
+        self._loaded: dict[int, LoadedModel] = {}
         self._instances: dict[int, Instance] = {}
         self._described: dict[tuple[str, int], Backend] = {}
         self._busy: set[object] = set()
-        self._borrowed = Borrowed()
+        self._borrowed = ArenaImports()
         self._forked = False
         #: threads in which models are described or opened now
         self._loading: list[int] = []
@@ -82,20 +82,20 @@ class Main:
         self._health_lock = threading.Lock()
         self.remote = Remote(control.send)
         self._acts: dict[int, Callable[[Frame], None]] = {
-            Kind.DESCRIBE: self._on_describe,
-            Kind.OPEN: self._on_open,
-            Kind.CLOSE: self._on_close,
-            Kind.HEALTH: self._on_health,
-            Kind.CANCEL: self._on_cancel,
-            Kind.HOLD: self._on_hold,
-            Kind.GO_ON: self._on_hold,
-            Kind.OUTPUT_SLOT: self._on_slot,
-            Kind.ARENA: self._on_arena,
-            Kind.ARENA_GONE: lambda received: self._borrowed.remove(received.id),
-            Kind.REGION: self._on_region,
-            Kind.CALL_RESULT: self.remote.on_result,
-            Kind.INFER_RESPONSE: self.remote.calling.on_response,
-            Kind.FAILED: self.remote.on_result,
+            FrameKind.DESCRIBE: self._on_describe,
+            FrameKind.OPEN: self._on_open,
+            FrameKind.CLOSE: self._on_close,
+            FrameKind.HEALTH: self._on_health,
+            FrameKind.CANCEL: self._on_cancel,
+            FrameKind.HOLD: self._on_hold,
+            FrameKind.GO_ON: self._on_hold,
+            FrameKind.OUTPUT_SLOT: self._on_slot,
+            FrameKind.ARENA: self._on_arena,
+            FrameKind.ARENA_GONE: lambda received: self._borrowed.remove(received.id),
+            FrameKind.REGION: self._on_region,
+            FrameKind.CALL_RESULT: self.remote.on_result,
+            FrameKind.INFER_RESPONSE: self.remote.calling.on_response,
+            FrameKind.FAILED: self.remote.on_result,
         }
 
     def run(self) -> None:
@@ -219,7 +219,7 @@ class Main:
             backend = loader.load(value["backend"], spec)
             completed = backend.complete_config(spec)
             self._described[spec.name, spec.version] = backend
-            return json_frame(Kind.DESCRIBED, question, {"config": completed})
+            return json_frame(FrameKind.DESCRIBED, question, {"config": completed})
 
         return self._answer_load(question, describe)
 
@@ -237,7 +237,7 @@ class Main:
 
         def load() -> bytes:
             self._load(value, sockets, arena)
-            return json_frame(Kind.OPENED, question, {})
+            return json_frame(FrameKind.OPENED, question, {})
 
         if not self._answer_load(question, load):
             for sock in sockets:
@@ -255,7 +255,7 @@ class Main:
         backend = described or loader.load(value["backend"], spec)
         executors = with_states(backend.open(spec, specs), spec)
         self._end_if_forked()  # in the model's code; the channels are not known to `cut_off` yet
-        layout = Layout(spec.config)
+        layout = TensorLayout(spec.config)
         mismatches = Mismatches(spec, partial(self.remote.warn_once, value["model"]))
         instances = [
             Instance(one["name"], one["channel"], sock, layout, arena, executor, self._borrowed, mismatches)
@@ -266,10 +266,10 @@ class Main:
             instance.number: threading.Thread(target=instance.run, name=instance.name, daemon=True)
             for instance in instances[1 if in_main else 0 :]
         }
-        self._loaded[value["model"]] = Loaded(backend, instances, threads, in_main)
+        self._loaded[value["model"]] = LoadedModel(backend, instances, threads, in_main)
         self._instances.update((instance.number, instance) for instance in instances)
         if in_main:
-            self.remote.calling.home = Home(value["model"], arena)
+            self.remote.calling.home = CallerArena(value["model"], arena)
         for thread in threads.values():  # before the answer: CLOSE may follow at once, and joins them
             thread.start()
 
@@ -303,7 +303,7 @@ class Main:
                     del self._loaded[number]
                 for instance in going:
                     del self._instances[instance.number]
-            return json_frame(Kind.CLOSED, question, {})
+            return json_frame(FrameKind.CLOSED, question, {})
 
         return self._answer(question, close)
 
@@ -336,7 +336,7 @@ class Main:
         with self._health_lock:
             questions = self._health.pop(number)
         for question in questions:
-            self._control.send(json_frame(Kind.HEALTH_REPLY, question, {"ready": ready}))
+            self._control.send(json_frame(FrameKind.HEALTH_REPLY, question, {"ready": ready}))
 
     # ---- about running batches ------------------------------------------------------------------------------------
 
@@ -350,7 +350,7 @@ class Main:
         number, index = CANCELLATION.unpack_from(received.payload)
         instance = self._instances.get(number)
         if instance is not None:
-            instance.hold(received.id, index, received.kind == Kind.HOLD)
+            instance.hold(received.id, index, received.kind == FrameKind.HOLD)
 
     def _on_arena(self, received: Frame) -> None:
         self._borrowed.add(received.id, *self._descriptors(1))
@@ -397,7 +397,7 @@ def main(arguments: list[str]) -> None:
     host.install(worker.remote)
     logging.basicConfig(level=logging.INFO, handlers=[ForwardingHandler(worker.remote)], format="%(message)s")
     OwnThread(partial(beat, control, float(arguments[2]), worker.place_of_load), "heartbeat").start()
-    control.send(json_frame(Kind.HELLO, 0, {"pid": os.getpid()}))
+    control.send(json_frame(FrameKind.HELLO, 0, {"pid": os.getpid()}))
     worker.run()
 
 

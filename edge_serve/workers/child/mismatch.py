@@ -16,7 +16,7 @@ from typing import Any
 
 from edge_serve.backends.base import ModelSpec, Reply
 from edge_serve.files import read_small
-from edge_serve.messages.tensors import BY_CONFIG_NAME, DataType, Tensor
+from edge_serve.messages.tensors import BY_CONFIG_NAME, DataType, InferTensor
 
 #: descriptions that are remembered; the shapes of some models change all the time
 _MOST_KNOWN = 512
@@ -51,7 +51,7 @@ class Mismatches:
         self._scattered = {name for one in config.get("batch_output", []) for name in one.get("target_name", [])}
         self.known: set[Key] = set()
 
-    def look(self, key: Key, reply: Reply, outputs: Sequence[Tensor], names: Sequence[str] | None) -> None:
+    def look(self, key: Key, reply: Reply, outputs: Sequence[InferTensor], names: Sequence[str] | None) -> None:
         """Check a reply whose description is new, or which has dropped outputs.
 
         Args:
@@ -92,7 +92,7 @@ class Mismatches:
 
     # ---- what differs ---------------------------------------------------------------------------------------------
 
-    def _agrees(self, tensor: Tensor, output: dict[str, Any], rows: int) -> bool:
+    def _agrees(self, tensor: InferTensor, output: dict[str, Any], rows: int) -> bool:
         if output.get("is_shape_tensor") or tensor.name in self._scattered:
             return True
         return _datatype(output) in (None, tensor.datatype) and _fits(tensor.shape, self._expected(output, rows))
@@ -102,7 +102,7 @@ class Mismatches:
         inner = (output.get("reshape") or {}).get("shape", output.get("dims", []))
         return [*([rows or -1] if self._batches else []), *(int(dim) for dim in inner)]
 
-    def _differs(self, tensor: Tensor, output: dict[str, Any], rows: int) -> str:
+    def _differs(self, tensor: InferTensor, output: dict[str, Any], rows: int) -> str:
         found, advice = [], []
         if _datatype(output) not in (None, tensor.datatype):
             found.append(f"{self._where(tensor.name, 'data_type')} says data_type: {output['data_type']}")

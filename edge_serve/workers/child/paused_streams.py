@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 
 
-class Holds:
+class PausedStreams:
     """The streams of one instance that are held, by `cancel_key`. The control thread changes it, senders wait.
 
     Attributes:

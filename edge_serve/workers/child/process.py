@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 
 from edge_serve.workers.child.remote import Remote
-from edge_serve.workers.launch.lifetime_pipe import Tied
-from edge_serve.workers.wire.frames import Frame, Kind, Splitter, frame, json_frame
+from edge_serve.workers.launch.lifetime_pipe import LifetimeGuard
+from edge_serve.workers.wire.frames import Frame, FrameKind, Splitter, frame, json_frame
 
 #: enough for models; far below what an inherited limit may be, which would make closing descriptors slow
 OPEN_FILES = 4096
@@ -71,9 +71,9 @@ class ForwardingHandler(logging.Handler):
         self._remote.forward_log(record.levelno, record.name, self.format(record))
 
 
-def prepare_process(leash: int) -> Tied:
+def prepare_process(leash: int) -> LifetimeGuard:
     """Die with the front end; let only it decide about signals; limits; traces of fatal errors."""
-    tied = Tied(leash)
+    tied = LifetimeGuard(leash)
     _die_first()
     for number in SIGNALS:
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which a program that a model starts would inherit
@@ -104,8 +104,8 @@ def beat(control: Control, seconds: float, place: Callable[[], str] = str) -> No
     Args:
         place: returns where a model is that is being loaded; "" = none is, or that is not known.
     """
-    heartbeat = frame(Kind.HEARTBEAT)
+    heartbeat = frame(FrameKind.HEARTBEAT)
     while True:
         time.sleep(seconds)
         where = place()
-        control.send(json_frame(Kind.HEARTBEAT, 0, {"place": where}) if where else heartbeat)
+        control.send(json_frame(FrameKind.HEARTBEAT, 0, {"place": where}) if where else heartbeat)

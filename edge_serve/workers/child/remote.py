@@ -12,11 +12,11 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from edge_serve.backends.host import Call, Cancel, MetricUpdate, OnReply
+from edge_serve.backends.host import Cancel, MetricUpdate, ModelCall, OnReply
 from edge_serve.errors import Unsupported
 from edge_serve.workers.child.calling import Calling
 from edge_serve.workers.child.own_threads import model_has_threads
-from edge_serve.workers.wire.frames import Frame, Kind, error_of, json_frame
+from edge_serve.workers.wire.frames import Frame, FrameKind, error_of, json_frame
 
 #: longest log text; a worker cannot flood the front end with one line
 LOG_CHARACTERS = 64 * 1024
@@ -48,7 +48,7 @@ class Remote:
 
     def forward_log(self, level: int, name: str, text: str) -> None:
         """One record of the standard library's logging."""
-        self._send(json_frame(Kind.LOG, 0, {"level": level, "logger": name, "text": text[:LOG_CHARACTERS]}))
+        self._send(json_frame(FrameKind.LOG, 0, {"level": level, "logger": name, "text": text[:LOG_CHARACTERS]}))
 
     def warn_once(self, model: int, about: str, text: str) -> None:
         """Send a warning that the front end logs once for an opened model, whichever instance sends it first.
@@ -57,13 +57,13 @@ class Remote:
             model: number of the opened model in this process.
             about: equal for warnings of which one is enough.
         """
-        self._send(json_frame(Kind.LOG, 0, {"model": model, "once": about, "text": text[:LOG_CHARACTERS]}))
+        self._send(json_frame(FrameKind.LOG, 0, {"model": model, "once": about, "text": text[:LOG_CHARACTERS]}))
 
     def metric(self, update: MetricUpdate) -> None:
         """Forward a change of a metric."""
-        self._send(json_frame(Kind.METRIC, 0, dataclasses.asdict(update)))
+        self._send(json_frame(FrameKind.METRIC, 0, dataclasses.asdict(update)))
 
-    def infer(self, call: Call, on_reply: OnReply) -> Cancel:
+    def infer(self, call: ModelCall, on_reply: OnReply) -> Cancel:
         """Start another model; see `backends.host.Host.infer`.
 
         Raises:
@@ -105,10 +105,10 @@ class Remote:
         self._check_answered()
         number = next(self._questions)
         event, answer = self._waiting[number] = threading.Event(), []
-        self._send(json_frame(Kind.CALL, number, question))
+        self._send(json_frame(FrameKind.CALL, number, question))
         event.wait()
         received = answer[0]
-        if received.kind == Kind.FAILED:
+        if received.kind == FrameKind.FAILED:
             raise error_of(received.json())
         return received.json()
 

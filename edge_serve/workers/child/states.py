@@ -19,14 +19,14 @@ from typing import Any
 from edge_serve.backends.base import BackendInstance, BackendRequest, ModelSpec, Reply, Timing
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
-from edge_serve.messages.tensors import BY_CONFIG_NAME, DataType, Shape, Tensor, element_count, join_bytes
+from edge_serve.messages.tensors import BY_CONFIG_NAME, DataType, InferTensor, Shape, element_count, join_bytes
 
 #: beside the version directories (core src/constants.h, kInitialStateFolder)
 INITIAL_STATES = "initial_state"
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ImplicitState:
     """One entry of `sequence_batching.state`.
 
     Attributes:
@@ -34,10 +34,10 @@ class State:
     """
 
     output_name: str
-    first: Tensor
+    first: InferTensor
 
 
-def states_of(spec: ModelSpec) -> list[State]:
+def states_of(spec: ModelSpec) -> list[ImplicitState]:
     """The states that a completed configuration describes.
 
     Raises:
@@ -46,12 +46,12 @@ def states_of(spec: ModelSpec) -> list[State]:
     """
     batch: Shape = (1,) if int(spec.config.get("max_batch_size", 0)) else ()
     return [
-        State(str(state["output_name"]), _first(state, batch, spec.model_directory / INITIAL_STATES))
+        ImplicitState(str(state["output_name"]), _first(state, batch, spec.model_directory / INITIAL_STATES))
         for state in (spec.config.get("sequence_batching") or {}).get("state", [])
     ]
 
 
-def _first(state: dict[str, Any], batch: Shape, directory: Path) -> Tensor:
+def _first(state: dict[str, Any], batch: Shape, directory: Path) -> InferTensor:
     name, datatype = str(state["input_name"]), BY_CONFIG_NAME[state["data_type"]]
     initial: dict[str, Any] = next(iter(state.get("initial_state", [])), {})
     dims = tuple(int(dim) for dim in initial.get("dims") or state["dims"])
@@ -65,7 +65,7 @@ def _first(state: dict[str, Any], batch: Shape, directory: Path) -> Tensor:
             f"initial_state setting expects {expected} bytes, but the data provided from {initial['data_file']} only "
             f"has {len(data)} bytes."
         )
-    return Tensor(name, datatype, shape, data[:expected] if datatype.size else data)
+    return InferTensor(name, datatype, shape, data[:expected] if datatype.size else data)
 
 
 def _read(directory: Path, name: str) -> bytes:
@@ -78,10 +78,10 @@ def _read(directory: Path, name: str) -> bytes:
         raise Internal(f"failed to open text file for read {INITIAL_STATES}/{name}: {error.strerror}") from error
 
 
-def _zeros(name: str, datatype: DataType, shape: Shape) -> Tensor:
+def _zeros(name: str, datatype: DataType, shape: Shape) -> InferTensor:
     count = element_count(shape)
     data = bytes(count * datatype.size) if datatype is not DataType.BYTES else join_bytes([b""] * count)
-    return Tensor(name, datatype, shape, data)
+    return InferTensor(name, datatype, shape, data)
 
 
 class StatefulInstance:
@@ -91,13 +91,13 @@ class StatefulInstance:
         shown: outputs of the configuration; a state among them is part of the answer too.
     """
 
-    def __init__(self, instance: BackendInstance, states: Sequence[State], shown: Sequence[str]) -> None:
+    def __init__(self, instance: BackendInstance, states: Sequence[ImplicitState], shown: Sequence[str]) -> None:
         self._instance = instance
         self._states = states
         self._shown = frozenset(shown)
         self._names = frozenset(state.output_name for state in states)
         #: by seat: what came back last, by the output's name
-        self._kept: dict[int, dict[str, Tensor]] = {}
+        self._kept: dict[int, dict[str, InferTensor]] = {}
 
     def execute(self, batch: Sequence[BackendRequest], timing: Timing) -> list[Reply]:
         """See `BackendInstance`."""
@@ -115,16 +115,16 @@ class StatefulInstance:
                 self._kept.pop(request.seat, None)
         return replies
 
-    def _start_or_go_on(self, request: BackendRequest) -> list[Tensor]:
+    def _start_or_go_on(self, request: BackendRequest) -> list[InferTensor]:
         if request.flags & SEQUENCE_START:
             self._kept.pop(request.seat, None)
         return self._now(request.seat)
 
-    def _now(self, seat: int) -> list[Tensor]:
+    def _now(self, seat: int) -> list[InferTensor]:
         kept = self._kept.get(seat, {})
         return [kept.get(state.output_name, state.first) for state in self._states]
 
-    def _dummy(self, batch: Sequence[BackendRequest]) -> list[Tensor]:
+    def _dummy(self, batch: Sequence[BackendRequest]) -> list[InferTensor]:
         """What null requests get: zeros, shaped as the states of the others are now. A warm-up gets first states."""
         for request in batch:
             if request.seat >= 0:
@@ -132,7 +132,7 @@ class StatefulInstance:
                 return [_zeros(tensor.name, tensor.datatype, tensor.shape) for tensor in like]
         return [state.first for state in self._states]
 
-    def _prepare(self, request: BackendRequest, states: Sequence[Tensor]) -> None:
+    def _prepare(self, request: BackendRequest, states: Sequence[InferTensor]) -> None:
         given = {tensor.name for tensor in request.inputs}  # a warm-up may bring its own
         request.inputs = [*request.inputs, *(tensor for tensor in states if tensor.name not in given)]
         names = request.requested_outputs
@@ -152,7 +152,7 @@ class StatefulInstance:
         kept = self._kept.setdefault(seat, {})
         inputs = {state.output_name: state.first.name for state in self._states}
         for tensor in states:  # copies: the model may write there again
-            kept[tensor.name] = Tensor(inputs[tensor.name], tensor.datatype, tensor.shape, bytes(tensor.data))
+            kept[tensor.name] = InferTensor(inputs[tensor.name], tensor.datatype, tensor.shape, bytes(tensor.data))
 
     def _send(
         self,

@@ -20,9 +20,9 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.codec.job import Body, CodecJob, DecodeJob, Encoded, EncodeJob, Refused
 from edge_serve.workers.codec.messages import response_value, signature_text
-from edge_serve.workers.front.process import Limits, Process, ProcessLost
+from edge_serve.workers.front.process import Process, ProcessLimits, ProcessLost
 from edge_serve.workers.memory.arena import Arena, Budget, Slot
-from edge_serve.workers.wire.frames import NEED, SLOT, Frame, FrameError, Kind, frame
+from edge_serve.workers.wire.frames import NEED, SLOT, Frame, FrameError, FrameKind, frame
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _REMEMBERED_SIGNATURES = 256
 class _Member:
     """One codec process, idle or at one job."""
 
-    def __init__(self, codec: Codec, loop: asyncio.AbstractEventLoop, limits: Limits, seconds: float) -> None:
+    def __init__(self, codec: Codec, loop: asyncio.AbstractEventLoop, limits: ProcessLimits, seconds: float) -> None:
         self.job: CodecJob | None = None
         self.number = 0
         self.up = False
@@ -70,7 +70,7 @@ class _Member:
         return job
 
     def _on_frame(self, received: Frame) -> None:
-        if received.kind == Kind.LOG:
+        if received.kind == FrameKind.LOG:
             value = received.json()
             level = value.get("level")
             log.log(level if isinstance(level, int) else logging.INFO, "codec: %s", value.get("text"))
@@ -78,9 +78,9 @@ class _Member:
         job = self.job
         if job is None:
             raise FrameError(f"found kind {received.kind} while there was nothing to do")
-        if received.kind == Kind.NEED_OUTPUT and job.granted is None:
+        if received.kind == FrameKind.NEED_OUTPUT and job.granted is None:
             self._give(job, received)
-        elif received.kind == Kind.CODED and received.id == self.number:
+        elif received.kind == FrameKind.CODED and received.id == self.number:
             outcome = job.outcome(received.json())  # a FrameError leaves the job here, and the process's end fails it
             self.take()
             self._codec.free(self)
@@ -104,10 +104,10 @@ class _Member:
             answer = SLOT.pack(0, token, 0, 0) + slot.message.encode()
         else:
             answer = SLOT.pack(0, token, slot.offset, slot.capacity)
-        self.process.send(frame(Kind.OUTPUT_SLOT, 0, answer))
+        self.process.send(frame(FrameKind.OUTPUT_SLOT, 0, answer))
 
 
-class Job(Protocol):
+class QueuedJob(Protocol):
     """A job that was accepted or refused."""
 
     def cancel(self) -> None:
@@ -121,7 +121,7 @@ class _Refusal:
         """See Job."""
 
 
-def _refused(error: Unavailable, lease: Lease | None, done: Callable[[Refused], None]) -> Job:
+def _refused(error: Unavailable, lease: Lease | None, done: Callable[[Refused], None]) -> QueuedJob:
     if lease is not None:
         lease.release()
     done(Refused(error))
@@ -141,14 +141,14 @@ class Codec:
     def __init__(
         self,
         budget: Budget,
-        limits: Limits | None = None,
+        limits: ProcessLimits | None = None,
         *,
         most: int = 2,
         idle_seconds: float = 120.0,
         job_seconds: float = 60.0,
     ) -> None:
         self._budget = budget
-        self._limits = limits or Limits()
+        self._limits = limits or ProcessLimits()
         self._most = most
         self._idle_seconds = idle_seconds
         self._job_seconds = job_seconds
@@ -164,7 +164,7 @@ class Codec:
 
     # ---- jobs -----------------------------------------------------------------------------------------------------
 
-    def decode(self, body: Body, done: Callable[[InferRequest | Refused], None]) -> Job:
+    def decode(self, body: Body, done: Callable[[InferRequest | Refused], None]) -> QueuedJob:
         """Make a validated request of a body. The body's lease is the codec's from now on, and the request's then.
 
         Never raises: `done` is called with what went wrong.
@@ -182,13 +182,13 @@ class Codec:
         signature: Signature,
         accept: str,
         done: Callable[[Encoded | Refused], None],
-    ) -> Job:
+    ) -> QueuedJob:
         """Make the body of a reply. The response's lease is the codec's from now on. Never raises, as `decode`."""
         return self._encode(response, request, signature, accept, done)
 
     def encode_generated(
         self, response: InferResponse, signature: Signature, done: Callable[[Encoded | Refused], None]
-    ) -> Job:
+    ) -> QueuedJob:
         """The same for a response to `generate`."""
         return self._encode(response, InferRequest(response.model_name), signature, "identity", done, generate=True)
 
@@ -200,7 +200,7 @@ class Codec:
         accept: str,
         done: Callable[[Encoded | Refused], None],
         generate: bool = False,
-    ) -> Job:
+    ) -> QueuedJob:
         lease = response.lease
         arena = lease.arena if lease is not None else None
         in_arena = isinstance(arena, Arena)
@@ -216,7 +216,7 @@ class Codec:
         return [member.process.pid for member in self._members]
 
     async def stop(self, timeout: float | None = None) -> None:
-        """End the processes, after `timeout` seconds (None: `Limits.close`) by force; what is left in them fails."""
+        """Stop the processes, by force after `timeout` seconds (None: `ProcessLimits.close`). Their jobs fail."""
         self._stopped = True
         while self._queue:
             self._queue.popleft().fail(Unavailable("Server exiting"))

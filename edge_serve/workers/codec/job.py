@@ -15,7 +15,7 @@ from edge_serve.messages.signature import Signature
 from edge_serve.messages.tensors import Buffer
 from edge_serve.workers.codec.messages import question, read_request
 from edge_serve.workers.memory.arena import Arena
-from edge_serve.workers.wire.frames import FrameError, Kind, error_of
+from edge_serve.workers.wire.frames import FrameError, FrameKind, error_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class DecodeJob(CodecJob):
         }
         loose = [] if self._in_arena else [body.data]
         body.data = b""  # the queue of the socket holds it as long as it must
-        return question(Kind.DECODE, number, self._signature, value, loose)
+        return question(FrameKind.DECODE, number, self._signature, value, loose)
 
     def result(self, answer: dict[str, Any]) -> InferRequest:
         body = self._body
@@ -228,7 +228,7 @@ class EncodeJob(CodecJob):
     def parts(self, number: int) -> list[Buffer]:
         value, loose = self._value
         self._value = ({}, [])
-        return question(Kind.ENCODE, number, b"", value, loose)
+        return question(FrameKind.ENCODE, number, b"", value, loose)
 
     def result(self, answer: dict[str, Any]) -> Encoded:
         try:

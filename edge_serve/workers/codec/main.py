@@ -41,7 +41,7 @@ from edge_serve.workers.codec.messages import (
     request_value,
     tensor_value,
 )
-from edge_serve.workers.wire.frames import NEED, SLOT, Frame, Kind, frame, json_frame
+from edge_serve.workers.wire.frames import NEED, SLOT, Frame, FrameKind, frame, json_frame
 from edge_serve.workers.wire.layout import padded
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class HangUp(Exception):
     """The front end closed the control channel."""
 
 
-class Slot:
+class CodecSlot:
     """The arena of a job: pieces of it are mapped for reading; writing goes through the descriptor, which fails with an
     error where a mapping would end the process."""
 
@@ -104,7 +104,7 @@ class Slot:
         return offset
 
 
-class Codec:
+class CodecServer:
     """Does jobs until the front end hangs up."""
 
     def __init__(self, control: Control) -> None:
@@ -121,7 +121,7 @@ class Codec:
                 received = self._receive()
                 fd = self._control.descriptors.pop(0)
                 try:
-                    self._control.send(json_frame(Kind.CODED, received.id, self._answer(received, fd)))
+                    self._control.send(json_frame(FrameKind.CODED, received.id, self._answer(received, fd)))
                 finally:
                     os.close(fd)
                 del received
@@ -136,9 +136,9 @@ class Codec:
         return self._waiting.pop(0)
 
     def _answer(self, received: Frame, fd: int) -> dict[str, Any]:
-        act = self._decode if received.kind == Kind.DECODE else self._encode
+        act = self._decode if received.kind == FrameKind.DECODE else self._encode
         try:
-            return act(received, Slot(fd, self._need))
+            return act(received, CodecSlot(fd, self._need))
         except EdgeServeError as refused:
             error = refused
         except MemoryError:
@@ -151,7 +151,7 @@ class Codec:
         return _error_value(error)
 
     def _need(self, nbytes: int) -> tuple[int, int]:
-        self._control.send(frame(Kind.NEED_OUTPUT, 0, NEED.pack(nbytes, 1)))
+        self._control.send(frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(nbytes, 1)))
         answer = self._receive()
         _, token, offset, capacity = SLOT.unpack_from(answer.payload)
         if not capacity:
@@ -160,7 +160,7 @@ class Codec:
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
-    def _decode(self, received: Frame, slot: Slot) -> dict[str, Any]:
+    def _decode(self, received: Frame, slot: CodecSlot) -> dict[str, Any]:
         text, value, loose = read_question(received)
         at, limit = value["at"], value["max_input_size"]
         offset, size = at or (-1, 0)
@@ -182,7 +182,7 @@ class Codec:
         described = self._place(request, slot, at[0] if at else -1, free)
         return _request_answer(request, described, slot)
 
-    def _place(self, request: InferRequest, slot: Slot, offset: int, free: int) -> list[list[Any]]:
+    def _place(self, request: InferRequest, slot: CodecSlot, offset: int, free: int) -> list[list[Any]]:
         """Write the tensors over the body that they came in, or into new memory when they are larger."""
         inputs = [tensor for tensor in request.inputs if type(tensor) is not Shared]
         moving = [tensor for tensor in inputs if tensor.offset < 0 and len(tensor.data)]
@@ -196,7 +196,7 @@ class Codec:
 
     # ---- responses ------------------------------------------------------------------------------------------------
 
-    def _encode(self, received: Frame, slot: Slot) -> dict[str, Any]:
+    def _encode(self, received: Frame, slot: CodecSlot) -> dict[str, Any]:
         _, value, loose = read_question(received)
         response, request, signature = read_response(value, slot.read, loose)
         buffers: list[Buffer]
@@ -217,7 +217,7 @@ class Codec:
         return {"pieces": pieces, "length": length, "token": slot.token}
 
 
-def _request_answer(request: InferRequest, described: list[list[Any]], slot: Slot) -> dict[str, Any]:
+def _request_answer(request: InferRequest, described: list[list[Any]], slot: CodecSlot) -> dict[str, Any]:
     """Tell of a request whose tensors are where `described` says.
 
     Raises:
@@ -268,8 +268,8 @@ def main(arguments: list[str]) -> None:
     threading.Thread(target=beat, args=(control, float(arguments[2])), name="heartbeat", daemon=True).start()
     gc.disable()
     gc.freeze()
-    control.send(json_frame(Kind.HELLO, 0, {"pid": os.getpid()}))
-    Codec(control).run()
+    control.send(json_frame(FrameKind.HELLO, 0, {"pid": os.getpid()}))
+    CodecServer(control).run()
 
 
 if __name__ == "__main__":

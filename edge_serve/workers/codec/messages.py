@@ -20,7 +20,7 @@ from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import BY_NUMBER, Buffer, Shared, Tensor, Unseen, is_unseen
+from edge_serve.messages.tensors import BY_NUMBER, Buffer, InferTensor, Shared, Unseen, is_unseen
 from edge_serve.workers.wire.frames import HEADER, LONGEST, VERSION, Frame, FrameError, parse_json
 
 _SIZES = struct.Struct("<II")
@@ -98,7 +98,7 @@ def read_signature(text: bytes) -> Signature:
 # ---- tensors ------------------------------------------------------------------------------------------------------
 
 
-def tensor_value(tensor: Tensor, offset: int) -> list[Any]:
+def tensor_value(tensor: InferTensor, offset: int) -> list[Any]:
     """A tensor whose bytes start at `offset`."""
     if type(tensor) is Shared:
         size = len(tensor.data)
@@ -106,13 +106,15 @@ def tensor_value(tensor: Tensor, offset: int) -> list[Any]:
     return [tensor.name, tensor.datatype.value, tensor.shape, offset, len(tensor.data)]
 
 
-def read_tensor(value: list[Any], look: Look) -> Tensor:
+def read_tensor(value: list[Any], look: Look) -> InferTensor:
     """The tensor that `tensor_value` described."""
     if value[3] == _SHARED:
         name, number, shape, _, size, region, place = value
         return Shared(name, BY_NUMBER[number], tuple(shape), Unseen.buffer(size), -1, region, place)
     name, number, shape, offset, size = value
-    return Tensor(name, BY_NUMBER[number], tuple(shape), look(offset, size) if size else b"", offset if size else -1)
+    return InferTensor(
+        name, BY_NUMBER[number], tuple(shape), look(offset, size) if size else b"", offset if size else -1
+    )
 
 
 # ---- requests -----------------------------------------------------------------------------------------------------
@@ -231,10 +233,10 @@ def read_response(
         if one[3] >= 0:
             outputs.append(read_tensor(one, look))
         elif one[3] == _SHARED:
-            outputs.append(Tensor(one[0], BY_NUMBER[one[1]], tuple(one[2]), Unseen.buffer(one[4])))
+            outputs.append(InferTensor(one[0], BY_NUMBER[one[1]], tuple(one[2]), Unseen.buffer(one[4])))
         else:
             start, position = position, position + one[4]
-            outputs.append(Tensor(one[0], BY_NUMBER[one[1]], tuple(one[2]), loose[start:position]))
+            outputs.append(InferTensor(one[0], BY_NUMBER[one[1]], tuple(one[2]), loose[start:position]))
     name, version = value["model_name"], value["model_version"]
     response = InferResponse(name, version, value["id"], outputs, value["parameters"])
     request = InferRequest(name, outputs=_read_outputs(value["wanted"]), binary_default=value["binary_default"])

@@ -1,6 +1,6 @@
 """What the models of one worker ask of other models: the front end's side, on the event loop.
 
-A call comes in as an INFER frame, is handed to whoever runs it (`Asked`), and each response goes back in a frame of the
+A call comes in as an INFER frame, is run (`InboundCall`), and each response goes back in a frame of the
 control channel: small tensors in the frame, large ones in a slot of the caller's arena, which is the caller's until it
 lets go. When the caller dies or is closed, its calls are cancelled and its slots are free.
 """
@@ -16,15 +16,15 @@ from typing import Any
 
 from edge_serve.aio.bulk_copy import copy, work
 from edge_serve.aio.callbacks import notify
-from edge_serve.backends.host import Call
+from edge_serve.backends.host import ModelCall
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, Unavailable, Unsupported
 from edge_serve.messages.infer import InferResponse, Lease
-from edge_serve.messages.tensors import Tensor
+from edge_serve.messages.tensors import InferTensor
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.link import ModelListener
 from edge_serve.workers.memory.arena import Arena, Slot
-from edge_serve.workers.wire.calls import Room, decode_call, decode_rest, encode_response
-from edge_serve.workers.wire.frames import Frame, FrameError, Kind, failed_frame, json_frame
+from edge_serve.workers.wire.calls import OutputSlot, decode_call, decode_rest, encode_response
+from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, failed_frame, json_frame
 from edge_serve.workers.wire.layout import INLINE, padded
 
 _NO_BYTES = memoryview(b"")
@@ -49,8 +49,8 @@ class Hooks:
     metric: Callable[[dict[str, Any], object], None] = lambda update, worker: None
     gone: Callable[[object], None] = lambda worker: None
     control: Callable[[dict[str, Any], Answer], None] | None = None
-    infer: Callable[[Asked], None] | None = None
-    rests: Callable[[Sequence[Asked]], None] = lambda calls: None
+    infer: Callable[[InboundCall], None] | None = None
+    rests: Callable[[Sequence[InboundCall]], None] = lambda calls: None
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Caller:
         return instance, channel.running()
 
 
-class Asked:
+class InboundCall:
     """One call, until its last response.
 
     Attributes:
@@ -88,7 +88,7 @@ class Asked:
         answers: how many responses have been given so far; sent: how many of them the caller has got or will get now.
     """
 
-    def __init__(self, desk: Desk, number: int, call: Call, model: int, caller: Caller | None) -> None:
+    def __init__(self, desk: BlsBroker, number: int, call: ModelCall, model: int, caller: Caller | None) -> None:
         self.call = call
         self.model = model
         self.caller = caller.listener if caller is not None else None
@@ -127,13 +127,13 @@ class Asked:
         self.cancel()
         if not self.deaf:
             gone = Cancelled("the model that called has been closed")
-            self._desk.send(encode_response(self._number, InferResponse("", "", error=gone), [], Room()))
+            self._desk.send(encode_response(self._number, InferResponse("", "", error=gone), [], OutputSlot()))
             self.deaf = True
 
     def _answer(self, response: InferResponse) -> None:
         outputs, arena, lease = response.outputs, self.arena, response.lease
         if self.deaf or arena is None or sum(len(tensor.data) for tensor in outputs) <= INLINE:
-            self._send(response, [-1] * len(outputs), Room(), lease)
+            self._send(response, [-1] * len(outputs), OutputSlot(), lease)
         elif lease is not None and lease.arena is arena and all(tensor.offset >= 0 for tensor in outputs):
             room = self._desk.keep(lease, self.model)  # the model has called itself
             self._send(response, [tensor.offset for tensor in outputs], room, None)
@@ -145,7 +145,7 @@ class Asked:
             slot = arena.allocate(sum(padded(len(tensor.data)) for tensor in response.outputs))
         except Unavailable as full:
             refused = InferResponse(response.model_name, response.model_version, error=full, final=response.final)
-            self._send(refused, [], Room(), response.lease)
+            self._send(refused, [], OutputSlot(), response.lease)
             return
         places = _places(slot, response.outputs)
         moves = [
@@ -164,7 +164,7 @@ class Asked:
             if error is not None or self.deaf:
                 slot.release()
                 refused = InferResponse(response.model_name, "", error=Internal(str(error)), final=response.final)
-                self._send(refused, [], Room(), response.lease)
+                self._send(refused, [], OutputSlot(), response.lease)
             else:
                 self._send(response, places, self._desk.keep(slot, self.model), response.lease)
             while self._waiting and not self._copying:
@@ -173,7 +173,7 @@ class Asked:
         self._copying = True
         slot.when_ready(ready)
 
-    def _send(self, response: InferResponse, places: list[int], room: Room, lease: Lease | None) -> None:
+    def _send(self, response: InferResponse, places: list[int], room: OutputSlot, lease: Lease | None) -> None:
         if not self.deaf:
             self._desk.send(encode_response(self._number, response, places, room))
             self.sent += 1
@@ -184,7 +184,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Desk:
+class BlsBroker:
     """The calls of one worker process.
 
     Args:
@@ -198,7 +198,7 @@ class Desk:
     caller_of: Callable[[int], Caller | None]
     hooks: Hooks
     turning: Collection[str]
-    _asked: dict[int, Asked] = field(default_factory=dict)
+    _asked: dict[int, InboundCall] = field(default_factory=dict)
     #: token -> slot in the worker's hands, and the number of its model
     _kept: dict[int, tuple[Lease, int]] = field(default_factory=dict)
     _tokens: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -209,19 +209,19 @@ class Desk:
         Raises:
             FrameError: the worker broke the protocol.
         """
-        if received.kind == Kind.INFER:
+        if received.kind == FrameKind.INFER:
             self._on_infer(received)
-        elif received.kind == Kind.INFER_CANCEL:
+        elif received.kind == FrameKind.INFER_CANCEL:
             asked = self._asked.get(received.id)
             if asked is not None:
                 asked.cancel()
-        elif received.kind == Kind.INFER_FREE:
+        elif received.kind == FrameKind.INFER_FREE:
             kept = self._kept.pop(received.id, None)
             if kept is not None:
                 kept[0].release()
-        elif received.kind == Kind.INFER_REST:
+        elif received.kind == FrameKind.INFER_REST:
             self._on_rest(received)
-        elif received.kind == Kind.CALL:
+        elif received.kind == FrameKind.CALL:
             self._on_call(received)
         else:
             return False
@@ -237,7 +237,7 @@ class Desk:
             if isinstance(result, EdgeServeError):
                 self.send(failed_frame(received.id, result))
             else:
-                self.send(json_frame(Kind.CALL_RESULT, received.id, result))
+                self.send(json_frame(FrameKind.CALL_RESULT, received.id, result))
 
         if question.get("do") == "memory":
             self._memory(question, answer)
@@ -283,7 +283,7 @@ class Desk:
         question = decode_call(received, arena_of)
         if received.id in self._asked:
             raise FrameError(f"found call {received.id} twice")
-        asked = Asked(self, received.id, question.call, question.model, callers[0] if callers else None)
+        asked = InboundCall(self, received.id, question.call, question.model, callers[0] if callers else None)
         if question.token:
             kept = self._kept.pop(question.token, None)
             if kept is None:
@@ -304,11 +304,11 @@ class Desk:
         if len(calls) == len(waiting):
             self.hooks.rests(calls)
 
-    def keep(self, lease: Lease, model: int) -> Room:
+    def keep(self, lease: Lease, model: int) -> OutputSlot:
         """`lease` is in the worker's hands."""
         token = next(self._tokens)
         self._kept[token] = lease, model
-        return Room(token, lease.offset, len(lease.view))
+        return OutputSlot(token, lease.offset, len(lease.view))
 
     def callers(self) -> set[int]:
         """Numbers of the models that wait for others now."""
@@ -338,7 +338,7 @@ class Desk:
                 lease.release()
 
 
-def _places(slot: Slot, tensors: Sequence[Tensor]) -> list[int]:
+def _places(slot: Slot, tensors: Sequence[InferTensor]) -> list[int]:
     places, where = [], slot.offset
     for tensor in tensors:
         places.append(where)

@@ -17,14 +17,14 @@ from functools import partial
 from time import monotonic_ns
 from typing import cast
 
-from edge_serve.aio.pausable_deadline import Patience
+from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.messages.infer import InferRequest, Lease
 from edge_serve.workers.front.inputs import Moves, loose_bytes, moved, prepare, release_all
-from edge_serve.workers.front.link import Link, PartialListener, Pending
+from edge_serve.workers.front.link import Link, PartialListener, PendingBatch
 from edge_serve.workers.memory.arena import Slot
-from edge_serve.workers.memory.shared_arenas import Lending
+from edge_serve.workers.memory.shared_arenas import ArenaExports
 from edge_serve.workers.wire.execute import encode_execute
 from edge_serve.workers.wire.frames import (
     CANCELLATION,
@@ -32,7 +32,7 @@ from edge_serve.workers.wire.frames import (
     NEED,
     SLOT,
     FrameError,
-    Kind,
+    FrameKind,
     frame,
     parse_header,
 )
@@ -42,7 +42,7 @@ from edge_serve.workers.wire.reply import FINAL, NULL, PARTIAL_HEAD, REPLY_HEAD,
 log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 64 * 1024
-_REPLY = Kind.REPLY.value
+_REPLY = FrameKind.REPLY.value
 #: seconds in which a worker that has closed its channel may end by itself
 GRACE = 1.0
 
@@ -82,8 +82,8 @@ class Channel:
         #: told of a batch that still runs when the client of its last request has gone
         self.on_abandoned: Callable[[int], None] | None = None
         #: tells the worker of other models' arenas; without it inputs in those are copied
-        self.lending: Lending | None = None
-        self._pending: dict[int, Pending] = {}
+        self.lending: ArenaExports | None = None
+        self._pending: dict[int, PendingBatch] = {}
         self._granted: dict[int, Slot] = {}
         self._queue: deque[memoryview] = deque()
         self._buffer = bytearray()
@@ -99,7 +99,7 @@ class Channel:
         """Send a batch (or requests to execute one by one); never blocks, never raises for what the requests hold."""
         link = self._link
         poll = link.awake.worker_us(id(self), len(requests))
-        pending = self._pending[batch_id] = Pending(len(requests), 0, None, monotonic_ns(), each=each)
+        pending = self._pending[batch_id] = PendingBatch(len(requests), 0, None, monotonic_ns(), each=each)
         link.awake.out += 1
         moves: Moves = []
         try:
@@ -123,7 +123,7 @@ class Channel:
             self._encode(batch_id, requests, pending, poll)
 
     def _prepared(
-        self, batch_id: int, requests: Sequence[InferRequest], pending: Pending, poll: int, error: Exception | None
+        self, batch_id: int, requests: Sequence[InferRequest], pending: PendingBatch, poll: int, error: Exception | None
     ) -> None:
         """The memory of a batch is there, and what it needs lies in it."""
         pending.preparing = False
@@ -136,7 +136,7 @@ class Channel:
         else:
             self._encode(batch_id, requests, pending, poll)
 
-    def _encode(self, batch_id: int, requests: Sequence[InferRequest], pending: Pending, poll: int) -> None:
+    def _encode(self, batch_id: int, requests: Sequence[InferRequest], pending: PendingBatch, poll: int) -> None:
         link, each = self._link, pending.each
         try:
             place = (pending.slot.offset, pending.slot.capacity) if pending.slot else (0, 0)
@@ -148,14 +148,14 @@ class Channel:
             self._loop.call_soon(self._refuse, batch_id, "is empty")
             return
         if link.timeout:
-            pending.timer = Patience(self._loop, link.timeout, self._on_overrun)
+            pending.timer = PausableDeadline(self._loop, link.timeout, self._on_overrun)
         if pending.copies and link.layout.decoupled:
             listener = cast(PartialListener, link.listener)
             placed = partial(listener.on_placed, self.instance, batch_id)
             pending.copies = {index: slot for index, slot in pending.copies.items() if not placed(index, slot)}
         self._send(data)
 
-    def _place(self, requests: Sequence[InferRequest], pending: Pending) -> tuple[Sequence[InferRequest], Moves]:
+    def _place(self, requests: Sequence[InferRequest], pending: PendingBatch) -> tuple[Sequence[InferRequest], Moves]:
         """Large inputs in other models' arenas are lent, those in ordinary memory moved."""
         if self.lending is not None:
             own, lend = self._link.arena, self.lending.lend
@@ -165,7 +165,7 @@ class Channel:
             ]
         return moved(requests, pending, self._link.arena)
 
-    def _expect_outputs(self, requests: Sequence[InferRequest], pending: Pending) -> None:
+    def _expect_outputs(self, requests: Sequence[InferRequest], pending: PendingBatch) -> None:
         """A slot for outputs, when they will be large. Without memory the worker asks again, once they are there."""
         link, size = self._link, 0
         for request in requests:
@@ -213,7 +213,7 @@ class Channel:
             if index not in pending.sent:
                 return
             index = pending.sent.index(index)
-        self._send_control(frame(Kind.CANCEL, batch_id, CANCELLATION.pack(self.number, index)))
+        self._send_control(frame(FrameKind.CANCEL, batch_id, CANCELLATION.pack(self.number, index)))
 
     def hold(self, batch_id: int, index: int, held: bool) -> None:
         """Let the sender of a decoupled model's stream wait, or go on; its time limit stands still meanwhile."""
@@ -223,7 +223,7 @@ class Channel:
         self.held = max(
             0, self.held + (1 if held else -1)
         )  # a stream may have been held in the process before this one
-        kind = Kind.HOLD if held else Kind.GO_ON
+        kind = FrameKind.HOLD if held else FrameKind.GO_ON
         self._send_control(frame(kind, batch_id, CANCELLATION.pack(self.number, index)))
 
     def _send(self, data: bytes) -> None:
@@ -305,9 +305,9 @@ class Channel:
     def _on_frame(self, kind: int, count: int, batch_id: int, received: bytes) -> None:
         if kind == _REPLY:
             self._on_reply(count, batch_id, received)
-        elif kind == Kind.NEED_OUTPUT:
+        elif kind == FrameKind.NEED_OUTPUT:
             self._on_need(received)
-        elif kind == Kind.PARTIAL:
+        elif kind == FrameKind.PARTIAL:
             self._on_partial(batch_id, received)
         else:
             raise FrameError(f"found kind {kind} on a data channel")
@@ -348,7 +348,7 @@ class Channel:
             self.instance, BatchReply(batch_id, start, ready, done, end, replies, lease, pending.each, self._dead)
         )
 
-    def _learn(self, pending: Pending, replies: list[Reply]) -> None:
+    def _learn(self, pending: PendingBatch, replies: list[Reply]) -> None:
         if pending.rows:
             used = sum(padded(len(tensor.data)) for reply in replies for tensor in reply.outputs)
             self._link.learn(used, pending.rows)
@@ -381,7 +381,7 @@ class Channel:
             self._link.learn(nbytes, rows)
             slot.when_ready(lambda: self._grant(token, slot))
             return
-        self._send_control(frame(Kind.OUTPUT_SLOT, 0, answer))
+        self._send_control(frame(FrameKind.OUTPUT_SLOT, 0, answer))
 
     def _grant(self, token: int, slot: Slot) -> None:
         if slot.error is None:
@@ -390,7 +390,7 @@ class Channel:
             del self._granted[token]
             slot.release()
             answer = SLOT.pack(self.number, token, 0, 0) + slot.error.message.encode()
-        self._send_control(frame(Kind.OUTPUT_SLOT, 0, answer))
+        self._send_control(frame(FrameKind.OUTPUT_SLOT, 0, answer))
 
     def _on_partial(self, batch_id: int, received: bytes) -> None:
         if not self._link.layout.decoupled or len(received) < HEADER_SIZE + PARTIAL_HEAD.size:

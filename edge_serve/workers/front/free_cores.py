@@ -57,7 +57,7 @@ def idle(cores: Collection[int]) -> float:
     return ticks / _TICKS_PER_SECOND
 
 
-class Neighbours:
+class FreeCores:
     """Whoever else computes on the same cores.
 
     Args:

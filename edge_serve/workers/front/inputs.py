@@ -9,8 +9,8 @@ from functools import partial
 from edge_serve.aio.bulk_copy import copy, work
 from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.tensors import Buffer, Tensor
-from edge_serve.workers.front.link import Pending
+from edge_serve.messages.tensors import Buffer, InferTensor
+from edge_serve.workers.front.link import PendingBatch
 from edge_serve.workers.memory.arena import Arena, Slot
 from edge_serve.workers.wire.layout import INLINE, padded
 
@@ -18,7 +18,7 @@ from edge_serve.workers.wire.layout import INLINE, padded
 Moves = list[tuple[memoryview, Buffer]]
 
 
-def loose_bytes(inputs: list[Tensor]) -> int:
+def loose_bytes(inputs: list[InferTensor]) -> int:
     """Bytes of the inputs that are in no place that a frame can name."""
     total = 0
     for tensor in inputs:
@@ -27,7 +27,7 @@ def loose_bytes(inputs: list[Tensor]) -> int:
     return total
 
 
-def moved(requests: Sequence[InferRequest], pending: Pending, arena: Arena) -> tuple[list[InferRequest], Moves]:
+def moved(requests: Sequence[InferRequest], pending: PendingBatch, arena: Arena) -> tuple[list[InferRequest], Moves]:
     """Find slots for large inputs in ordinary memory (JSON, chunked bodies); one that finds no room is refused.
 
     Returns:
@@ -51,9 +51,9 @@ def moved(requests: Sequence[InferRequest], pending: Pending, arena: Arena) -> t
     return sent, moves
 
 
-def _placed(inputs: list[Tensor], slot: Slot, moves: Moves) -> list[Tensor]:
+def _placed(inputs: list[InferTensor], slot: Slot, moves: Moves) -> list[InferTensor]:
     """The inputs, with their data in `slot`; those that are in the arena already stay."""
-    placed: list[Tensor] = []
+    placed: list[InferTensor] = []
     position = 0
     view = slot.view
     for tensor in inputs:
@@ -61,14 +61,14 @@ def _placed(inputs: list[Tensor], slot: Slot, moves: Moves) -> list[Tensor]:
             size = len(tensor.data)
             here = view[position : position + size]
             moves.append((here, tensor.data))
-            placed.append(Tensor(tensor.name, tensor.datatype, tensor.shape, here, slot.offset + position))
+            placed.append(InferTensor(tensor.name, tensor.datatype, tensor.shape, here, slot.offset + position))
             position += padded(size)
         else:
             placed.append(tensor)
     return placed
 
 
-def prepare(pending: Pending, moves: Moves, done: Callable[[Exception | None], None]) -> None:
+def prepare(pending: PendingBatch, moves: Moves, done: Callable[[Exception | None], None]) -> None:
     """Wait until the slots of a batch are ready, then copy; call `done`, at once if there is little to do.
 
     A slot for outputs that finds no memory is released: the worker asks again once it has outputs.
@@ -97,7 +97,7 @@ def prepare(pending: Pending, moves: Moves, done: Callable[[Exception | None], N
         slot.when_ready(ready)
 
 
-def release_all(pending: Pending) -> None:
+def release_all(pending: PendingBatch) -> None:
     """Release what a batch held, its slot for outputs too."""
     pending.release()
     if pending.slot is not None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from edge_serve.aio.pausable_deadline import Patience
+from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Lease
 from edge_serve.workers.memory.arena import Arena, Slot
-from edge_serve.workers.wire.busy_poll import Awake
-from edge_serve.workers.wire.layout import INLINE, Layout
+from edge_serve.workers.wire.busy_poll import PollPolicy
+from edge_serve.workers.wire.layout import INLINE, TensorLayout
 from edge_serve.workers.wire.reply import BatchReply
 
 
@@ -60,12 +60,12 @@ class Link:
     """
 
     name: str
-    layout: Layout
+    layout: TensorLayout
     arena: Arena
     listener: ModelListener
     timeout: float = 0.0
     hang: float = 0.0
-    awake: Awake = field(default_factory=Awake)
+    awake: PollPolicy = field(default_factory=PollPolicy)
     tests: bool = False
     warned: set[str] = field(default_factory=set)
     row_bytes: int = field(init=False)
@@ -87,7 +87,7 @@ class Link:
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingBatch:
     """A batch in flight.
 
     Attributes:
@@ -106,7 +106,7 @@ class Pending:
     sent: list[int] | None = None
     refused: dict[int, EdgeServeError] | None = None
     copies: dict[int, Slot] | None = None
-    timer: Patience | None = None
+    timer: PausableDeadline | None = None
     each: bool = False
     gone: set[int] | None = None
     preparing: bool = False

@@ -13,7 +13,7 @@ from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.link import Link, ModelListener
-from edge_serve.workers.front.placement import Part
+from edge_serve.workers.front.placement import ModelPlacement
 from edge_serve.workers.front.worker import Worker
 from edge_serve.workers.wire.reply import BatchReply
 
@@ -21,11 +21,11 @@ _NONE: Mapping[int, Channel] = {}
 
 
 @dataclass(slots=True)
-class Home:
+class PlacedInstances:
     """Where one part of a model lives."""
 
     worker: Worker
-    part: Part
+    part: ModelPlacement
 
 
 class Pool(Protocol):
@@ -37,10 +37,10 @@ class Pool(Protocol):
         backend: str,
         instances: Mapping[int, InstanceSpec],
         link: Link,
-        beside: Home | None = None,
+        beside: PlacedInstances | None = None,
         *,
         own_worker: bool = False,
-    ) -> list[Home]: ...
+    ) -> list[PlacedInstances]: ...
 
     async def release(self, worker: Worker) -> None: ...
 
@@ -48,7 +48,7 @@ class Pool(Protocol):
 class OpenedModel:
     """An opened model version. Its instances have numbers: 0, 1, ..., and higher ones if they were added later."""
 
-    def __init__(self, pool: Pool, link: Link, homes: list[Home]) -> None:
+    def __init__(self, pool: Pool, link: Link, homes: list[PlacedInstances]) -> None:
         self._pool = pool
         self._link = link
         self._homes = homes
@@ -108,7 +108,7 @@ class OpenedModel:
         self._homes += added._homes
         self._adopt(added._homes)
 
-    def _adopt(self, homes: list[Home]) -> None:
+    def _adopt(self, homes: list[PlacedInstances]) -> None:
         self._channels.update((number, home.part.channels) for home in homes for number in home.part.instances)
         self._next_number = max(self._next_number, *(number + 1 for number in self._channels))
 

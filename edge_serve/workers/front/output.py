@@ -53,7 +53,7 @@ class Rate:
         return self._left >= self._burst - 1
 
 
-class Output:
+class WorkerOutput:
     """Reads one pipe on the event loop until it ends.
 
     Args:

@@ -13,7 +13,7 @@ from edge_serve.workers.front.link import Link
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class ModelPlacement:
     """The instances of an opened model that live in one worker.
 
     Attributes:
@@ -30,7 +30,7 @@ class Part:
     channels: dict[int, Channel]
     number: int = 0
     lost: bool = False
-    beside: Part | None = None
+    beside: ModelPlacement | None = None
 
 
 def socket_pairs(count: int) -> list[tuple[socket.socket, socket.socket]]:

@@ -14,26 +14,26 @@ from edge_serve.aio.offload import offload
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.clock import Clock, MonotonicClock
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.front.bls_broker import Hooks
 from edge_serve.workers.front.link import Link, ModelListener, PartialListener
-from edge_serve.workers.front.opened import Home, OpenedModel
-from edge_serve.workers.front.placement import Part
-from edge_serve.workers.front.process import Limits
+from edge_serve.workers.front.opened import OpenedModel, PlacedInstances
+from edge_serve.workers.front.placement import ModelPlacement
+from edge_serve.workers.front.process import ProcessLimits
 from edge_serve.workers.front.worker import Worker
-from edge_serve.workers.launch.cgroups import MEMORY_PARAMETER, Group, Groups, parse_bytes
+from edge_serve.workers.launch.cgroups import MEMORY_PARAMETER, ControlGroup, Groups, parse_bytes
 from edge_serve.workers.launch.environments import Environment, Environments, own_interpreter
 from edge_serve.workers.launch.sandbox import Sandbox
 from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.watch.hangs import HANG_PARAMETER
-from edge_serve.workers.wire.busy_poll import Awake
-from edge_serve.workers.wire.layout import Layout
+from edge_serve.workers.wire.busy_poll import PollPolicy
+from edge_serve.workers.wire.layout import TensorLayout
 from edge_serve.workers.wire.reply import BatchReply
 
 log = logging.getLogger(__name__)
 
-__all__ = ["BatchReply", "Hooks", "Limits", "ModelListener", "OpenedModel", "PartialListener", "Workers"]
+__all__ = ["BatchReply", "Hooks", "ModelListener", "OpenedModel", "PartialListener", "ProcessLimits", "Workers"]
 
 #: each instance of these has a process of its own, in whose main thread it runs: they execute users' Python
 ALONE = frozenset({"python"})
@@ -49,25 +49,25 @@ class Workers:
     """All worker processes of the server; lives on one event loop.
 
     Attributes:
-        default_hang: takes the place of `Limits.hang` where that is 0.
+        default_hang: takes the place of `ProcessLimits.hang` where that is 0.
         control_groups: for the processes that are started from now on; None = there are none.
     """
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: ProcessLimits | None = None,
         clock: Clock | None = None,
         hooks: Hooks | None = None,
         environments: Environments | None = None,
-        awake: Awake | None = None,
+        awake: PollPolicy | None = None,
         sandbox: Sandbox | None = None,
     ) -> None:
         self._sandbox = sandbox
-        self._awake = awake or Awake()
+        self._awake = awake or PollPolicy()
         if self._awake.neighbours is not None:
             self._awake.neighbours.own_seconds = lambda: time.process_time() + self.cpu_seconds()
         self._environments = environments or Environments()
-        self._limits = limits or Limits()
+        self._limits = limits or ProcessLimits()
         self._clock = clock or MonotonicClock()
         self._hooks = hooks or Hooks()
         self._groups: dict[str, Worker] = {}
@@ -165,7 +165,7 @@ class Workers:
             EdgeServeError: it does not load; nothing of it is left.
         """
         timeout, hang = _number(spec, "execution_timeout_ms") / 1000, _number(spec, HANG_PARAMETER)
-        link = Link(spec.name, Layout(spec.config), arena, listener, timeout, hang, self._awake)
+        link = Link(spec.name, TensorLayout(spec.config), arena, listener, timeout, hang, self._awake)
         homes = await self.open_homes(spec, backend, dict(enumerate(instances)), link, own_worker=own_worker)
         return OpenedModel(self, link, homes)
 
@@ -175,10 +175,10 @@ class Workers:
         backend: str,
         instances: Mapping[int, InstanceSpec],
         link: Link,
-        beside: Home | None = None,
+        beside: PlacedInstances | None = None,
         *,
         own_worker: bool = False,
-    ) -> list[Home]:
+    ) -> list[PlacedInstances]:
         """Open instances, by number.
 
         Args:
@@ -188,7 +188,7 @@ class Workers:
             EdgeServeError: one does not open; nothing of them is left.
         """
         groups = [[i] for i in instances] if backend in ALONE else [list(instances)]
-        homes: list[Home] = []
+        homes: list[PlacedInstances] = []
         try:
             for group in groups:
                 if beside is not None and backend not in ALONE and not beside.worker.gone:
@@ -201,9 +201,9 @@ class Workers:
                     worker = None
                 if worker is None:
                     worker = await self._claim(spec, backend, own_worker, instances[group[0]].name)
-                part = Part(spec, backend, link, group, [instances[i] for i in group], {})
+                part = ModelPlacement(spec, backend, link, group, [instances[i] for i in group], {})
                 part.beside = beside.part if beside is not None and worker is beside.worker else None
-                homes.append(Home(worker, part))
+                homes.append(PlacedInstances(worker, part))
             results = await asyncio.gather(*(home.worker.open(home.part) for home in homes), return_exceptions=True)
             failures = [result for result in results if result is not None]
             if failures:
@@ -213,7 +213,7 @@ class Workers:
             raise
         return homes
 
-    async def _abandon(self, homes: list[Home]) -> None:
+    async def _abandon(self, homes: list[PlacedInstances]) -> None:
         for home in homes:
             if home.part.channels:
                 with contextlib.suppress(EdgeServeError):
@@ -231,7 +231,7 @@ class Workers:
             try:
                 worker = Worker(
                     backend if shared else label, backend in ALONE, self._limits, self._clock, self._hooks, environment,
-                    None if shared else about(spec.name, spec.version), self._group_maker(own_limit),
+                    None if shared else model_fields(spec.name, spec.version), self._group_maker(own_limit),
                 )  # fmt: skip
             except BaseException:
                 _release(environment)
@@ -258,7 +258,7 @@ class Workers:
                 raise Internal(f"no worker can be started: {text}") from None
             raise
 
-    def _group_maker(self, own_limit: int) -> Callable[[str], Group] | None:
+    def _group_maker(self, own_limit: int) -> Callable[[str], ControlGroup] | None:
         groups, limit = self.control_groups, own_limit or self._limits.memory
         if groups is None and limit and not self._told_no_groups:
             self._told_no_groups = True

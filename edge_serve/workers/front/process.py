@@ -19,14 +19,14 @@ from typing import Any
 from edge_serve.errors import Unavailable
 from edge_serve.messages.line import shortened
 from edge_serve.messages.tensors import Buffer
-from edge_serve.workers.front.output import Output
-from edge_serve.workers.front.sending import SendQueue
-from edge_serve.workers.launch.cgroups import Group
+from edge_serve.workers.front.output import WorkerOutput
+from edge_serve.workers.front.sending import ControlSendQueue
+from edge_serve.workers.launch.cgroups import ControlGroup
 from edge_serve.workers.launch.environments import Interpreter, own_interpreter
-from edge_serve.workers.launch.lifetime_pipe import Leash
+from edge_serve.workers.launch.lifetime_pipe import LifetimePipe
 from edge_serve.workers.memory.arena import PAGE
-from edge_serve.workers.memory.shared_arenas import Lending
-from edge_serve.workers.wire.frames import Frame, FrameError, Kind, Splitter, error_of, json_frame
+from edge_serve.workers.memory.shared_arenas import ArenaExports
+from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, Splitter, error_of, json_frame
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +37,16 @@ _CPUCLOCK_SCHED = 2
 GRACE = 1.0
 #: question -> its answer, which carries its number; FAILED answers any. Other frames have numbers of the worker's own
 _ANSWERS = {
-    Kind.DESCRIBE.value: Kind.DESCRIBED,
-    Kind.OPEN.value: Kind.OPENED,
-    Kind.CLOSE.value: Kind.CLOSED,
-    Kind.HEALTH.value: Kind.HEALTH_REPLY,
+    FrameKind.DESCRIBE.value: FrameKind.DESCRIBED,
+    FrameKind.OPEN.value: FrameKind.OPENED,
+    FrameKind.CLOSE.value: FrameKind.CLOSED,
+    FrameKind.HEALTH.value: FrameKind.HEALTH_REPLY,
 }
-_IS_ANSWER = frozenset((*_ANSWERS.values(), Kind.FAILED))
+_IS_ANSWER = frozenset((*_ANSWERS.values(), FrameKind.FAILED))
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProcessLimits:
     """How long a worker may take, in seconds.
 
     Attributes:
@@ -99,12 +99,12 @@ class Process:
         self,
         loop: asyncio.AbstractEventLoop,
         label: str,
-        limits: Limits,
+        limits: ProcessLimits,
         on_frame: Callable[[Frame], None],
         module: str = "edge_serve.workers.child.main",
         interpreter: Interpreter | None = None,
         about: Mapping[str, str] | None = None,
-        group: Group | None = None,
+        group: ControlGroup | None = None,
         recurs: bool = False,
     ) -> None:
         self.label = label
@@ -120,7 +120,7 @@ class Process:
         self._reason = ""
         self._splitter = Splitter()
         self._numbers = itertools.count(1)
-        self.lending = Lending(self.send)
+        self.lending = ArenaExports(self.send)
         self._questions: dict[int, tuple[int, asyncio.Future[dict[str, Any]]]] = {}
         self._hello: asyncio.Future[None] = loop.create_future()
         self._seen = loop.time()
@@ -147,7 +147,7 @@ class Process:
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             handed_over.enter_context(theirs)
             undo.callback(ours.close)
-            leash = self._leash = Leash()
+            leash = self._leash = LifetimePipe()
             handed_over.enter_context(leash.theirs)
             undo.callback(leash.close)
             self._popen = subprocess.Popen(
@@ -175,11 +175,11 @@ class Process:
                 self._pidfd = os.pidfd_open(self._popen.pid)
                 undo.callback(os.close, self._pidfd)
                 printed = os.dup(stdout.fileno())
-                self.output = Output(self._loop, printed, self.label, about=self._about, recurs=self._recurs)
+                self.output = WorkerOutput(self._loop, printed, self.label, about=self._about, recurs=self._recurs)
             undo.pop_all()
         self._socket = ours
         ours.setblocking(False)
-        self._queue = SendQueue(self._loop, ours, lambda reason: self.kill(f"was killed: {reason}"))
+        self._queue = ControlSendQueue(self._loop, ours, lambda reason: self.kill(f"was killed: {reason}"))
         self._loop.add_reader(ours.fileno(), self._on_readable)
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._watch = self._loop.call_later(self._limits.silence / 4, self._check)
@@ -211,7 +211,7 @@ class Process:
         number = next(self._numbers)
         future: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._questions[number] = kind, future
-        loading = kind in (Kind.DESCRIBE, Kind.OPEN)
+        loading = kind in (FrameKind.DESCRIBE, FrameKind.OPEN)
         self._loading += loading
         try:
             self.send(json_frame(kind, number, value), fds)
@@ -223,7 +223,7 @@ class Process:
                 self._seen = self._loop.time()
 
     def send(self, data: Buffer, fds: Sequence[int] = ()) -> None:
-        """Send a control frame, or its next part; see `SendQueue`."""
+        """Send a control frame, or its next part; see `ControlSendQueue`."""
         self._queue.send(data, fds)
 
     def _on_readable(self) -> None:
@@ -253,10 +253,10 @@ class Process:
         return True
 
     def _on_control(self, received: Frame) -> None:
-        if received.kind == Kind.HEARTBEAT:
+        if received.kind == FrameKind.HEARTBEAT:
             self.place = shortened(str(received.json().get("place", ""))) if received.payload else ""
             return
-        if received.kind == Kind.HELLO:
+        if received.kind == FrameKind.HELLO:
             if not self._hello.done():
                 self._hello.set_result(None)
         elif received.kind not in _IS_ANSWER:
@@ -266,12 +266,12 @@ class Process:
 
     def _on_answer(self, received: Frame) -> None:
         kind, future = self._questions[received.id]
-        if received.kind not in (_ANSWERS[kind], Kind.FAILED):
+        if received.kind not in (_ANSWERS[kind], FrameKind.FAILED):
             raise FrameError(f"found kind {received.kind} as the answer to kind {kind}")
         answer = received.json()
         if future.done():
             return
-        if received.kind == Kind.FAILED:
+        if received.kind == FrameKind.FAILED:
             future.set_exception(error_of(answer))
         else:
             future.set_result(answer)

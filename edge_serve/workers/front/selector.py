@@ -9,7 +9,7 @@ import time
 from selectors import EVENT_READ, EVENT_WRITE, EpollSelector, SelectorKey
 from typing import Any
 
-from edge_serve.workers.wire.busy_poll import Awake, Wait
+from edge_serve.workers.wire.busy_poll import PollingWait, PollPolicy
 
 _Ready = list[tuple[SelectorKey, int]]
 
@@ -24,10 +24,10 @@ class AwakeSelector(EpollSelector):
     its base makes room for as many events as there are connections, and looks each one up in two steps.
     """
 
-    def __init__(self, awake: Awake) -> None:
+    def __init__(self, awake: PollPolicy) -> None:
         super().__init__()
         self._awake = awake
-        self._wait = Wait()
+        self._wait = PollingWait()
         self._keys: dict[int, SelectorKey] = {}
         self._epoll = select.epoll.fromfd(os.dup(self.fileno()))
 

@@ -15,7 +15,7 @@ from edge_serve.messages.tensors import Buffer
 _HUNG_UP = frozenset((errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN))
 
 
-class SendQueue:
+class ControlSendQueue:
     """Sends on the event loop; never blocks and never raises.
 
     Data that the socket does not take is queued without a copy, with duplicates of its descriptors: the caller may

@@ -14,20 +14,20 @@ from edge_serve.aio.tasks import start_task
 from edge_serve.backends.base import ModelSpec
 from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
-from edge_serve.messages.log_fields import OUTPUT, RECURS, about
+from edge_serve.messages.log_fields import OUTPUT, RECURS, model_fields
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.child.mismatch import MOST_REPORTED
 from edge_serve.workers.child.remote import LOG_CHARACTERS
-from edge_serve.workers.front.bls_broker import Caller, Desk, Hooks
+from edge_serve.workers.front.bls_broker import BlsBroker, Caller, Hooks
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.output import Rate
-from edge_serve.workers.front.placement import Part, as_json, lost_text, socket_pairs
-from edge_serve.workers.front.process import Limits, Process, ProcessLost
-from edge_serve.workers.launch.cgroups import Group
+from edge_serve.workers.front.placement import ModelPlacement, as_json, lost_text, socket_pairs
+from edge_serve.workers.front.process import Process, ProcessLimits, ProcessLost
+from edge_serve.workers.launch.cgroups import ControlGroup
 from edge_serve.workers.launch.environments import Environment
 from edge_serve.workers.watch.hangs import HANG_PARAMETER, HangWatch
 from edge_serve.workers.watch.restart import RestartPolicy
-from edge_serve.workers.wire.frames import Frame, FrameError, Kind
+from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind
 
 log = logging.getLogger(__name__)
 
@@ -60,15 +60,15 @@ class Worker:
         self,
         label: str,
         in_main: bool,
-        limits: Limits,
+        limits: ProcessLimits,
         clock: Clock,
         hooks: Hooks,
         environment: Environment | None = None,
-        about: Mapping[str, str] | None = None,
-        group: Callable[[str], Group] | None = None,
+        model_fields: Mapping[str, str] | None = None,
+        group: Callable[[str], ControlGroup] | None = None,
     ) -> None:
         self.label = label
-        self._about = about
+        self._about = model_fields
         self.environment = environment
         self.restarts = 0
         self.claims = 0
@@ -83,7 +83,7 @@ class Worker:
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
         self._policy = RestartPolicy()
-        self._parts: list[Part] = []
+        self._parts: list[ModelPlacement] = []
         #: models among them; 0 = to be counted
         self._shares = 0
         self._turning: set[str] = set()
@@ -165,7 +165,7 @@ class Worker:
             group=group,
             recurs=bool(self._loss[0]),
         )
-        self._desk = Desk(self._loop, process.send, self._caller, self._hooks, self._turning)
+        self._desk = BlsBroker(self._loop, process.send, self._caller, self._hooks, self._turning)
         return process
 
     def _caller(self, number: int) -> Caller | None:
@@ -182,7 +182,7 @@ class Worker:
             EdgeServeError: why there is none.
         """
         question = {"spec": as_json(spec), "backend": backend, "in_main": self._in_main}
-        answer = await self._ask_to_load(Kind.DESCRIBE, question, spec.name)
+        answer = await self._ask_to_load(FrameKind.DESCRIBE, question, spec.name)
         config = answer.get("config")
         if not isinstance(config, dict):
             reason = f"it broke the protocol: found {type(config).__name__}, expected a configuration"
@@ -190,7 +190,7 @@ class Worker:
             raise Internal(f"the worker of model '{spec.name}' was killed: {reason}")
         return config
 
-    async def open(self, part: Part) -> None:
+    async def open(self, part: ModelPlacement) -> None:
         """Open the model's part here; from then on it is opened again after each restart.
 
         Raises:
@@ -200,7 +200,7 @@ class Worker:
         self._parts.append(part)
         self._shares = 0
 
-    async def _open(self, part: Part) -> None:
+    async def _open(self, part: ModelPlacement) -> None:
         process = self._process
         if part.link.arena.fd < 0 or len(part.instances) > MOST_INSTANCES:
             raise Internal(
@@ -222,7 +222,7 @@ class Worker:
         }
         fds = [part.link.arena.fd, *(theirs.fileno() for _, theirs in pairs)]
         try:
-            await self._ask_to_load(Kind.OPEN, question, part.spec.name, fds)
+            await self._ask_to_load(FrameKind.OPEN, question, part.spec.name, fds)
             if process.exited.done():
                 raise Internal(f"worker {self.label} died just after it had loaded model '{part.spec.name}'")
         except BaseException:
@@ -280,10 +280,10 @@ class Worker:
             await asyncio.sleep(pause)
             place = f": it is {process.place}" if process.place else ""
             text = "model %s has been loading for %.0f s%s; after %.0f s the load fails"
-            log.warning(text, name, self._loop.time() - started, place, self._limits.load, extra=about(name))
+            log.warning(text, name, self._loop.time() - started, place, self._limits.load, extra=model_fields(name))
             pause = _SLOW_LOAD_AGAIN
 
-    async def refusal(self, part: Part, timeout: float) -> str:
+    async def refusal(self, part: ModelPlacement, timeout: float) -> str:
         """Ask the model whether it is ready. Return why it is not; "" = it is.
 
         Args:
@@ -292,7 +292,7 @@ class Worker:
         if part.lost or self._process.exited.done():
             return _NO_PROCESS
         try:
-            answer = await self._process.ask(Kind.HEALTH, {"model": part.number}, timeout)
+            answer = await self._process.ask(FrameKind.HEALTH, {"model": part.number}, timeout)
         except ProcessLost:
             return _NO_PROCESS
         except EdgeServeError as error:
@@ -301,7 +301,7 @@ class Worker:
             return f"its worker did not answer within {timeout:g} s whether it is ready"
         return "" if answer.get("ready") is True else "its own is_ready() does not return True"
 
-    async def close(self, part: Part) -> None:
+    async def close(self, part: ModelPlacement) -> None:
         """Finalize the model; a worker that does not get that done in time is killed. Its slots are free afterwards."""
         process = self._process
         if part in self._parts:
@@ -314,12 +314,12 @@ class Worker:
         self._turning.add(part.spec.name)
         try:
             if not part.lost:
-                await process.ask(Kind.CLOSE, {"model": part.number}, self._limits.close)
+                await process.ask(FrameKind.CLOSE, {"model": part.number}, self._limits.close)
         except asyncio.TimeoutError:
             process.kill(f"was killed: model '{part.spec.name}' did not close within {self._limits.close:g} s")
             await asyncio.shield(process.exited)
         except EdgeServeError as error:
-            extra = about(part.spec.name, part.spec.version)
+            extra = model_fields(part.spec.name, part.spec.version)
             log.warning("model %s did not close cleanly: %s", part.spec.name, error.message, extra=extra)
             if isinstance(error, ProcessLost):
                 await asyncio.shield(process.exited)
@@ -330,7 +330,7 @@ class Worker:
             desk.forget(part.number)
             self._turning.discard(part.spec.name)
 
-    async def close_instance(self, part: Part, instance: int) -> None:
+    async def close_instance(self, part: ModelPlacement, instance: int) -> None:
         """Finalize one of several instances of a part, which goes on without it."""
         position = part.instances.index(instance)
         del part.instances[position], part.specs[position]
@@ -341,21 +341,21 @@ class Worker:
         channel.hang_up()
         try:
             question = {"model": part.number, "channel": channel.number}
-            await process.ask(Kind.CLOSE, question, self._limits.close)
+            await process.ask(FrameKind.CLOSE, question, self._limits.close)
         except asyncio.TimeoutError:
             process.kill(
                 f"was killed: an instance of model '{part.spec.name}' did not close within {self._limits.close:g} s"
             )
             await asyncio.shield(process.exited)
         except EdgeServeError as error:
-            extra = about(part.spec.name, part.spec.version)
+            extra = model_fields(part.spec.name, part.spec.version)
             log.warning("an instance of model %s did not close cleanly: %s", part.spec.name, error.message, extra=extra)
         finally:
             part.channels.pop(instance, None)
             channel.close()
 
     async def end(self, timeout: float | None = None) -> None:
-        """End the process, gently and after `timeout` seconds (None: `Limits.close`) not; no restart."""
+        """End the process, gently and after `timeout` seconds (None: `ProcessLimits.close`) not; no restart."""
         self._ending = True
         self._wake.set()
         self._process.close()
@@ -429,9 +429,9 @@ class Worker:
         if not process.exited.done():
             self._policy.started(self._clock.now_ns())
 
-    async def _reopen(self, part: Part, process: Process) -> bool:
+    async def _reopen(self, part: ModelPlacement, process: Process) -> bool:
         """Whether the part serves again."""
-        extra = about(part.spec.name, part.spec.version)
+        extra = model_fields(part.spec.name, part.spec.version)
         try:
             await self._open(part)
         except Exception as error:
@@ -448,7 +448,7 @@ class Worker:
             notify(part.link.listener.on_back, instance)
         return True
 
-    async def _keep_reopening(self, part: Part, process: Process) -> None:
+    async def _keep_reopening(self, part: ModelPlacement, process: Process) -> None:
         delay = _REOPEN_FIRST
         while True:
             await asyncio.wait([process.exited], timeout=delay)
@@ -461,9 +461,9 @@ class Worker:
     # ---- what the worker says -------------------------------------------------------------------------------------
 
     def _on_frame(self, received: Frame) -> None:
-        if received.kind == Kind.LOG:
+        if received.kind == FrameKind.LOG:
             self._on_log(received.json())
-        elif received.kind == Kind.METRIC:
+        elif received.kind == FrameKind.METRIC:
             self._hooks.metric(received.json(), self)
         elif not self._desk.on_frame(received):
             raise FrameError(f"found kind {received.kind} on a control channel")
@@ -490,5 +490,5 @@ class Worker:
         if part is None or key in part.link.warned or len(part.link.warned) >= MOST_REPORTED:
             return
         part.link.warned.add(key)
-        extra = {**about(part.spec.name, part.spec.version), OUTPUT: key}
+        extra = {**model_fields(part.spec.name, part.spec.version), OUTPUT: key}
         log.warning("%s", str(value.get("text"))[:LOG_CHARACTERS], extra=extra)

@@ -36,7 +36,7 @@ def parse_bytes(text: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
-class Group:
+class ControlGroup:
     """The group of one worker process.
 
     Args:
@@ -95,10 +95,10 @@ class Groups:
         self._base = base
         self._numbers = itertools.count(1)
 
-    def make(self, label: str, limit: int) -> Group:
+    def make(self, label: str, limit: int) -> ControlGroup:
         """For the next process of a worker."""
         name = re.sub(r"[^A-Za-z0-9_-]", "_", label)[:60]
-        return Group(self._base / f"worker-{next(self._numbers)}-{name}", limit)
+        return ControlGroup(self._base / f"worker-{next(self._numbers)}-{name}", limit)
 
 
 def find_groups(process: Path = Path("/proc/self")) -> Groups | None:

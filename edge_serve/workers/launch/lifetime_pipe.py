@@ -23,7 +23,7 @@ import signal
 import weakref
 
 
-class Leash:
+class LifetimePipe:
     """The front end's end.
 
     Attributes:
@@ -41,7 +41,7 @@ class Leash:
         self._ours.close()
 
 
-_leashes: weakref.WeakSet[Leash] = weakref.WeakSet()
+_leashes: weakref.WeakSet[LifetimePipe] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
@@ -53,7 +53,7 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-class Tied:
+class LifetimeGuard:
     """The worker's end: ties this process and its group, or ends it when the front end is gone already."""
 
     def __init__(self, fd: int) -> None:

@@ -46,7 +46,7 @@ class Region:
         return {"name": self.status.name, "offset": self.status.offset, "byte_size": self.status.byte_size}
 
 
-class Regions:
+class SharedMemoryRegions:
     """The registered regions; implements `messages.shared_memory.Regions`.
 
     Args:

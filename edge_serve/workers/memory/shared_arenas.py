@@ -20,11 +20,11 @@ from typing import Any
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import RequestedOutput
 from edge_serve.messages.shared_memory import Place
-from edge_serve.messages.tensors import Handle, Shared, Tensor
+from edge_serve.messages.tensors import Handle, InferTensor, Shared
 from edge_serve.workers.memory.arena import Arena
 from edge_serve.workers.memory.client_region import ClientRegion
 from edge_serve.workers.memory.regions import Region
-from edge_serve.workers.wire.frames import Kind, frame, json_frame
+from edge_serve.workers.wire.frames import FrameKind, frame, json_frame
 
 #: bits of a place that are an offset; no arena is larger
 OFFSET_BITS = 44
@@ -35,7 +35,7 @@ _WAIT_SECONDS = 10.0
 Send = Callable[[bytes, Sequence[int]], None]
 
 
-class Lending:
+class ArenaExports:
     """The front end's side: the arenas that one worker process knows.
 
     Attributes:
@@ -51,7 +51,7 @@ class Lending:
         self._regions: weakref.WeakKeyDictionary[Region, int] = weakref.WeakKeyDictionary()
         self._endings: dict[int, weakref.finalize[..., Region]] = {}
 
-    def lend(self, inputs: Sequence[Tensor], own: Arena) -> list[Tensor]:
+    def lend(self, inputs: Sequence[InferTensor], own: Arena) -> list[InferTensor]:
         """The inputs of a request to a model with the arena `own`; handles have become places that the worker knows."""
         lent = [self._placed(tensor, own) if type(tensor) is Handle else tensor for tensor in inputs]
         return [self._shared(tensor) if type(tensor) is Shared else tensor for tensor in lent]
@@ -63,9 +63,9 @@ class Lending:
     def _output(self, output: RequestedOutput, place: Place) -> RequestedOutput:
         return replace(output, place=replace(place, offset=self._in_region(place.region, place.offset)))
 
-    def _shared(self, tensor: Shared) -> Tensor:
+    def _shared(self, tensor: Shared) -> InferTensor:
         place = self._in_region(tensor.region, tensor.place)
-        return Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.data, place)
+        return InferTensor(tensor.name, tensor.datatype, tensor.shape, tensor.data, place)
 
     def _in_region(self, region: object, offset: int) -> int:
         """The place of an offset in a region's file."""
@@ -76,14 +76,14 @@ class Lending:
             self._regions[region] = number
             ending = self._endings[number] = weakref.finalize(region, self._end_region, number)
             ending.atexit = False
-            self._send(json_frame(Kind.REGION, number, region.value()), (region.fd,))
+            self._send(json_frame(FrameKind.REGION, number, region.value()), (region.fd,))
         return number << OFFSET_BITS | offset
 
     def _end_region(self, number: int) -> None:
         del self._endings[number]
-        self._send(frame(Kind.ARENA_GONE, number), ())
+        self._send(frame(FrameKind.ARENA_GONE, number), ())
 
-    def _placed(self, tensor: Handle, own: Arena) -> Tensor:
+    def _placed(self, tensor: Handle, own: Arena) -> InferTensor:
         arena, place = tensor.arena, tensor.place
         if arena is not own:
             number = self._number(arena) if isinstance(arena, Arena) else 0
@@ -91,7 +91,7 @@ class Lending:
                 return tensor
             place |= number << OFFSET_BITS
         self.lent += 1
-        return Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.data, place)
+        return InferTensor(tensor.name, tensor.datatype, tensor.shape, tensor.data, place)
 
     def _number(self, arena: Arena) -> int:
         """The arena's number for the worker; 0 = it cannot be lent."""
@@ -106,14 +106,14 @@ class Lending:
         self._known[arena] = number
         arena.on_close.append(self._forget)
         try:
-            self._send(frame(Kind.ARENA, number), (fd,))
+            self._send(frame(FrameKind.ARENA, number), (fd,))
         finally:
             os.close(fd)
         return number
 
     def _forget(self, arena: Arena) -> None:
         """Nothing in it is read any more: the worker lets go of its memory too."""
-        self._send(frame(Kind.ARENA_GONE, self._known.pop(arena)), ())
+        self._send(frame(FrameKind.ARENA_GONE, self._known.pop(arena)), ())
 
     def close(self) -> None:
         """The worker is dead."""
@@ -127,10 +127,10 @@ class Lending:
 
 
 def _discard(data: bytes, fds: Sequence[int]) -> None:
-    """For `Lending`, once its worker is dead."""
+    """For `ArenaExports`, once its worker is dead."""
 
 
-class Borrowed:
+class ArenaImports:
     """The worker's side. Frames come on the control thread, any other asks for the memory."""
 
     def __init__(self) -> None:

@@ -13,10 +13,19 @@ from typing import Any
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.tensors import BY_NUMBER, Buffer, DataType, Shape, Tensor, Unseen, element_count, join_bytes
+from edge_serve.messages.tensors import (
+    BY_NUMBER,
+    Buffer,
+    DataType,
+    InferTensor,
+    Shape,
+    Unseen,
+    element_count,
+    join_bytes,
+)
 from edge_serve.protocol.inference.validate import check_strings
 from edge_serve.workers.memory.client_region import ClientRegion
-from edge_serve.workers.memory.shared_arenas import OFFSET_MASK, Borrowed
+from edge_serve.workers.memory.shared_arenas import OFFSET_MASK, ArenaImports
 from edge_serve.workers.wire.frames import FrameError
 
 Send = Callable[["Reply | None", bool], None]
@@ -44,7 +53,7 @@ class SharedRequest:
 
     __slots__ = ("_borrowed", "_copies", "_id", "_model", "_outputs", "error")
 
-    def __init__(self, borrowed: Borrowed, request_id: str, value: dict[str, Any], copies: bool) -> None:
+    def __init__(self, borrowed: ArenaImports, request_id: str, value: dict[str, Any], copies: bool) -> None:
         self._borrowed = borrowed
         self._id = request_id
         self._copies = copies
@@ -53,7 +62,7 @@ class SharedRequest:
         self.error: EdgeServeError | None = None
 
     @classmethod
-    def of_lent(cls, borrowed: Borrowed) -> SharedRequest:
+    def of_lent(cls, borrowed: ArenaImports) -> SharedRequest:
         """A request with nothing in clients' memory, to refuse it by its `error`."""
         return cls(borrowed, "", {"model": "", "outputs": []}, copies=False)
 
@@ -61,7 +70,9 @@ class SharedRequest:
         """The client's memory that an input is in; None when it is in an arena."""
         return self._borrowed.region(place)
 
-    def input(self, region: ClientRegion, name: str, datatype: DataType, shape: Shape, place: int, size: int) -> Tensor:
+    def input(
+        self, region: ClientRegion, name: str, datatype: DataType, shape: Shape, place: int, size: int
+    ) -> InferTensor:
         """An input; one that cannot be read sets `error`, and zeros stand for it where the batch needs its rows."""
         try:
             data = self._read(region, name, datatype, shape, place & OFFSET_MASK, size)
@@ -73,7 +84,7 @@ class SharedRequest:
                 f"input '{name}' in shared memory cannot be read: {str(error) or 'no memory'}"
             )
             data = b""
-        return Tensor(name, datatype, shape, data)
+        return InferTensor(name, datatype, shape, data)
 
     def _read(
         self, region: ClientRegion, name: str, datatype: DataType, shape: Shape, offset: int, size: int
@@ -114,7 +125,7 @@ class SharedRequest:
         reply.stored = stored
         return reply
 
-    def _write(self, tensor: Tensor) -> None:
+    def _write(self, tensor: InferTensor) -> None:
         place, room, label = self._outputs[tensor.name]
         size = len(tensor.data)
         if tensor.datatype.size and math.prod(tensor.shape) * tensor.datatype.size != size:
@@ -138,7 +149,7 @@ def zeros(datatype: DataType, shape: Shape) -> Buffer:
     return bytes(count * datatype.size) if datatype.size else join_bytes([b""] * count)
 
 
-def insert_stored(outputs: list[Tensor], stored: Any) -> None:
+def insert_stored(outputs: list[InferTensor], stored: Any) -> None:
     """Put the outputs that a worker has written to clients' memory among the others of its reply.
 
     Raises:
@@ -150,4 +161,4 @@ def insert_stored(outputs: list[Tensor], stored: Any) -> None:
         good = type(name) is str and type(size) is int and all(type(dim) is int and dim >= 0 for dim in dims)
         if not good or not 0 <= size <= OFFSET_MASK or (datatype.size and element_count(dims) * datatype.size != size):
             raise FrameError(f"output '{name}' was not stored as {datatype.name} {list(dims)}")
-        outputs.insert(position, Tensor(name, datatype, dims, Unseen.buffer(size)))
+        outputs.insert(position, InferTensor(name, datatype, dims, Unseen.buffer(size)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from edge_serve.workers.front.placement import Part
+from edge_serve.workers.front.placement import ModelPlacement
 from edge_serve.workers.watch.stalls import Stalls
 
 #: model parameter: seconds, in place of --hang-timeout-secs
@@ -44,7 +44,7 @@ class HangWatch:
         self._stalls: Stalls[tuple[int, int]] = Stalls()
 
     def look(
-        self, now_ns: int, parts: Iterable[Part], limit: float, load_limit: float, callers: Collection[int]
+        self, now_ns: int, parts: Iterable[ModelPlacement], limit: float, load_limit: float, callers: Collection[int]
     ) -> Hang | None:
         """The worst of them, if any.
 
@@ -54,7 +54,7 @@ class HangWatch:
             callers: numbers of parts that wait for other models: those are watched themselves.
         """
         markers: dict[tuple[int, int], object] = {}
-        limits: dict[tuple[int, int], tuple[Part, float, bool]] = {}
+        limits: dict[tuple[int, int], tuple[ModelPlacement, float, bool]] = {}
         for part in parts:
             for instance, channel in part.channels.items():
                 batch = channel.running()

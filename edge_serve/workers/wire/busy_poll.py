@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edge_serve.workers.front.free_cores import Neighbours
+from edge_serve.workers.front.free_cores import FreeCores
 
 
-class Wait:
+class PollingWait:
     """Whether the next wait is worth polling through: when the one before it was short. Nothing is polled for on a
     server that is asked now and then, and at most one wait too many where requests stop."""
 
@@ -29,7 +29,7 @@ class Wait:
 
 
 @dataclass(slots=True)
-class Awake:
+class PollPolicy:
     """Who may poll, so that those who wait never take a core from those who work. The front end's, one for a server.
 
     Attributes:
@@ -44,7 +44,7 @@ class Awake:
     cores: int = 1
     out: int = 0
     recent: list[int] = field(default_factory=list)
-    neighbours: Neighbours | None = None
+    neighbours: FreeCores | None = None
 
     def front_end_ns(self) -> int:
         """While a batch is out, its reply is what comes next; without one, it may be anything, at any time."""

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_serve.backends.base import Reply
-from edge_serve.backends.host import Call
+from edge_serve.backends.host import ModelCall
 from edge_serve.errors import BY_TRITON_CODE, EdgeServeError, Internal, triton_code
 from edge_serve.messages.infer import InferResponse
-from edge_serve.messages.tensors import BY_NUMBER, Tensor, element_count
-from edge_serve.workers.wire.frames import Frame, FrameError, Kind, frame, parse_json
+from edge_serve.messages.tensors import BY_NUMBER, InferTensor, element_count
+from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, frame, parse_json
 from edge_serve.workers.wire.layout import IN_ARENA, IN_FRAME, PAD, TENSOR
 
 #: number of the calling model (0: it has no arena), token of the slot that holds inputs, flags, JSON and block bytes
@@ -47,13 +47,13 @@ class Question:
         token: of the slot that holds inputs; 0 = none.
     """
 
-    call: Call
+    call: ModelCall
     model: int
     token: int
 
 
 @dataclass(slots=True)
-class Room:
+class OutputSlot:
     """A slot that holds outputs, as the caller is told of it; all 0 = none."""
 
     token: int = 0
@@ -61,7 +61,7 @@ class Room:
     nbytes: int = 0
 
 
-def encode_call(number: int, call: Call, places: Sequence[int], model: int, token: int) -> bytes:
+def encode_call(number: int, call: ModelCall, places: Sequence[int], model: int, token: int) -> bytes:
     """An INFER frame.
 
     Args:
@@ -87,7 +87,7 @@ def encode_call(number: int, call: Call, places: Sequence[int], model: int, toke
     block, data = _describe(call.inputs, places)
     flags = (DECOUPLED if call.decoupled else 0) | (BLOCKING if call.blocking else 0)
     head = CALL_HEAD.pack(model, token, flags, len(text), len(block))
-    return frame(Kind.INFER, number, _joined(head, text, block, data), len(call.inputs))
+    return frame(FrameKind.INFER, number, _joined(head, text, block, data), len(call.inputs))
 
 
 def decode_call(received: Frame, arena_of: Callable[[int], memoryview]) -> Question:
@@ -110,8 +110,8 @@ def decode_call(received: Frame, arena_of: Callable[[int], memoryview]) -> Quest
     return Question(call, model, token)
 
 
-def _call(about: dict[str, Any], flags: int) -> Call:
-    call = Call(
+def _call(about: dict[str, Any], flags: int) -> ModelCall:
+    call = ModelCall(
         about["model"], about["version"], [], about["outputs"], about["id"], about["correlation_id"], about["flags"],
         about["timeout_us"], about["parameters"], flags & DECOUPLED != 0, flags & BLOCKING != 0, about.get("trace", -1),
     )  # fmt: skip
@@ -134,19 +134,19 @@ def _call(about: dict[str, Any], flags: int) -> Call:
     return call
 
 
-def encode_response(number: int, response: InferResponse, places: Sequence[int], room: Room) -> bytes:
+def encode_response(number: int, response: InferResponse, places: Sequence[int], room: OutputSlot) -> bytes:
     """An INFER_RESPONSE frame; `places` as for `encode_call`."""
     flags = FINAL if response.final else 0
     error = response.error
     if error is not None:
         text = json.dumps({"code": triton_code(error), "text": error.message}).encode()
         head = RESPONSE_HEAD.pack(0, 0, 0, flags, len(text), 0)
-        return frame(Kind.INFER_RESPONSE, number, head + text)
+        return frame(FrameKind.INFER_RESPONSE, number, head + text)
     about = {"names": [tensor.name for tensor in response.outputs], "parameters": response.parameters}
     text = json.dumps(about).encode()
     block, data = _describe(response.outputs, places)
     head = RESPONSE_HEAD.pack(room.token, room.offset, room.nbytes, flags, len(text), len(block))
-    return frame(Kind.INFER_RESPONSE, number, _joined(head, text, block, data), len(response.outputs))
+    return frame(FrameKind.INFER_RESPONSE, number, _joined(head, text, block, data), len(response.outputs))
 
 
 def decode_response(received: Frame, arena: memoryview) -> tuple[Reply, bool]:
@@ -165,17 +165,17 @@ def decode_response(received: Frame, arena: memoryview) -> tuple[Reply, bool]:
     return Reply(outputs, None, about["parameters"]), final
 
 
-def room_of(received: Frame) -> Room:
+def room_of(received: Frame) -> OutputSlot:
     """The slot that the outputs of an INFER_RESPONSE frame lie in."""
     token, offset, nbytes, *_ = RESPONSE_HEAD.unpack_from(received.payload)
-    return Room(token, offset, nbytes)
+    return OutputSlot(token, offset, nbytes)
 
 
 def _error(about: dict[str, Any]) -> EdgeServeError:
     return BY_TRITON_CODE.get(about["code"], Internal)(about["text"])
 
 
-def _describe(tensors: Sequence[Tensor], places: Sequence[int]) -> tuple[bytes, list[Any]]:
+def _describe(tensors: Sequence[InferTensor], places: Sequence[int]) -> tuple[bytes, list[Any]]:
     """The block that describes the tensors, and the data of those that travel in the frame."""
     block, data, position = b"", [], 0
     for index, (tensor, where) in enumerate(zip(tensors, places, strict=True)):
@@ -197,7 +197,7 @@ def _joined(head: bytes, text: bytes, block: bytes, data: list[Any]) -> bytes:
 
 def _tensors(
     received: Frame, names: list[str], start: int, block_size: int, arena: memoryview, base: int = 0
-) -> list[Tensor]:
+) -> list[InferTensor]:
     payload = memoryview(received.payload)
     if len(names) != received.count or not all(type(name) is str for name in names):
         raise FrameError(f"found {len(names)} names of {received.count} tensors")
@@ -217,13 +217,13 @@ def _tensors(
             body, offset = arena[where - base : where - base + size], where
         if len(body) != size or start > end or where < base * (place == IN_ARENA):
             raise FrameError(f"tensor '{name}' is cut off")
-        tensors.append(Tensor(name, datatype, shape, body, offset))
+        tensors.append(InferTensor(name, datatype, shape, body, offset))
     return tensors
 
 
 def encode_rest(waiting: Sequence[tuple[int, int]]) -> bytes:
     """An INFER_REST frame: calls that are waited for, and how many responses to each have arrived."""
-    return frame(Kind.INFER_REST, 0, b"".join([_WAITING.pack(number, seen) for number, seen in waiting]))
+    return frame(FrameKind.INFER_REST, 0, b"".join([_WAITING.pack(number, seen) for number, seen in waiting]))
 
 
 def decode_rest(received: Frame) -> list[tuple[int, int]]:

@@ -12,12 +12,12 @@ from typing import Any
 from edge_serve.backends.base import BackendRequest, Reply
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import NULL_SEAT, InferRequest, Parameter
-from edge_serve.messages.tensors import DataType, Shape, Tensor
+from edge_serve.messages.tensors import DataType, InferTensor, Shape
 from edge_serve.workers.child.cancellations import cancel_key
-from edge_serve.workers.memory.shared_arenas import OFFSET_BITS, Borrowed
+from edge_serve.workers.memory.shared_arenas import OFFSET_BITS, ArenaImports
 from edge_serve.workers.memory.shared_request import SharedRequest, places_of, zeros
-from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, VERSION, Kind, parse_json
-from edge_serve.workers.wire.layout import IN_ARENA, IN_FRAME, NAMES_IN_EXTRA, PAD, TENSOR, Layout
+from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, VERSION, FrameKind, parse_json
+from edge_serve.workers.wire.layout import IN_ARENA, IN_FRAME, NAMES_IN_EXTRA, PAD, TENSOR, TensorLayout
 
 # mask of the listed outputs (0 = all), correlation id, priority, timeout us, deadline ns; flags, id bytes, extra bytes,
 # block bytes, where its data starts, seat of its sequence
@@ -25,12 +25,12 @@ REQUEST = struct.Struct("<QQQQQIIIIIi")
 # output slot: offset, capacity; bytes of the part before the data; us to poll for the next frame before sleeping
 EXECUTE_HEAD = struct.Struct("<QQII")
 
-_EXECUTE = Kind.EXECUTE.value
-_EXECUTE_EACH = Kind.EXECUTE_EACH.value
+_EXECUTE = FrameKind.EXECUTE.value
+_EXECUTE_EACH = FrameKind.EXECUTE_EACH.value
 
 
 def encode_execute(
-    layout: Layout,
+    layout: TensorLayout,
     batch_id: int,
     requests: Sequence[InferRequest],
     slot_offset: int,
@@ -110,7 +110,7 @@ def encode_execute(
     return b"".join(parts)
 
 
-def _mask(layout: Layout, request: InferRequest) -> int:
+def _mask(layout: TensorLayout, request: InferRequest) -> int:
     mask = 0
     for wanted in request.outputs:
         bit = layout.output_bit.get(wanted.name)
@@ -158,12 +158,12 @@ class Batch:
 
 
 def decode_execute(
-    layout: Layout,
+    layout: TensorLayout,
     frame: bytearray,
     arena: memoryview,
     cancelled: set[int],
     send: Callable[[int, int, Reply | None, bool], None] | None = None,
-    borrowed: Borrowed | None = None,
+    borrowed: ArenaImports | None = None,
 ) -> Batch:
     """The batch in a whole EXECUTE frame, which must start on 16 bytes; tensors are views of it or of the arena.
 
@@ -210,12 +210,12 @@ def decode_execute(
         block = bytes(view[position : position + block_size])
         position += block_size
         base += data_start
-        inputs: list[Tensor] = []
+        inputs: list[InferTensor] = []
         missing: EdgeServeError | None = None
         for name, datatype, shape, place, where, size in read(block):
             if place == IN_FRAME:
                 where += base
-                inputs.append(Tensor(name or "", datatype, shape, view[where : where + size]))
+                inputs.append(InferTensor(name or "", datatype, shape, view[where : where + size]))
             elif shared is not None and (region := shared.region(where)) is not None:
                 inputs.append(shared.input(region, name or "", datatype, shape, where, size))
             elif where >> OFFSET_BITS and borrowed is not None:
@@ -223,7 +223,7 @@ def decode_execute(
                     inputs.append(_lent(name or "", datatype, shape, borrowed.at(where, size), where))
                 except EdgeServeError as error:
                     missing = error
-                    inputs.append(Tensor(name or "", datatype, shape, zeros(datatype, shape)))
+                    inputs.append(InferTensor(name or "", datatype, shape, zeros(datatype, shape)))
             else:
                 inputs.append(_in_arena(name or "", datatype, shape, arena, where, size))
         if missing is not None and borrowed is not None:
@@ -260,14 +260,14 @@ def decode_execute(
     return Batch(batch_id, requests, deadlines, wanted, slot_offset, slot_capacity, each, poll_us, all_shared)
 
 
-def _lent(name: str, datatype: DataType, shape: Shape, data: memoryview, where: int) -> Tensor:
+def _lent(name: str, datatype: DataType, shape: Shape, data: memoryview, where: int) -> InferTensor:
     """The same of another model's memory; it has no place in the model's own arena."""
     unaligned = datatype.size > 1 and where % datatype.size
-    return Tensor(name, datatype, shape, bytearray(data) if unaligned else data)
+    return InferTensor(name, datatype, shape, bytearray(data) if unaligned else data)
 
 
-def _in_arena(name: str, datatype: DataType, shape: Shape, arena: memoryview, where: int, size: int) -> Tensor:
+def _in_arena(name: str, datatype: DataType, shape: Shape, arena: memoryview, where: int, size: int) -> InferTensor:
     """A view, or a copy of what is not aligned: a binary tensor starts anywhere in a body."""
     if datatype.size > 1 and where % datatype.size:
-        return Tensor(name, datatype, shape, bytearray(arena[where : where + size]))
-    return Tensor(name, datatype, shape, arena[where : where + size], where)
+        return InferTensor(name, datatype, shape, bytearray(arena[where : where + size]))
+    return InferTensor(name, datatype, shape, arena[where : where + size], where)

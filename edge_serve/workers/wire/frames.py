@@ -27,7 +27,7 @@ SLOT = struct.Struct("<IIQQ")  # OUTPUT_SLOT: channel, token, offset, capacity; 
 CANCELLATION = struct.Struct("<II")  # CANCEL, HOLD, GO_ON: channel, the request's index; the id is the batch's
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Frame kinds. `->` front end to worker, `<-` worker to front end."""
 
     EXECUTE = 1  # -> data: a batch
@@ -119,7 +119,7 @@ def json_frame(kind: int, frame_id: int, value: dict[str, Any]) -> bytes:
 
 def failed_frame(frame_id: int, error: EdgeServeError) -> bytes:
     """FAILED, the answer to a question that could not be answered."""
-    return json_frame(Kind.FAILED, frame_id, {"code": triton_code(error), "text": error.message})
+    return json_frame(FrameKind.FAILED, frame_id, {"code": triton_code(error), "text": error.message})
 
 
 def error_of(value: dict[str, Any]) -> EdgeServeError:

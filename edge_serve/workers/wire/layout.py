@@ -120,7 +120,7 @@ class Blocks:
         return [described for _, described in found]
 
 
-class Layout:
+class TensorLayout:
     """The names of a model's tensors, numbered; equal on both sides because both read the completed configuration.
 
     Attributes:

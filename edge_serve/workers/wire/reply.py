@@ -12,11 +12,11 @@ from typing import Any
 from edge_serve.backends.base import Reply
 from edge_serve.errors import BY_TRITON_CODE, Internal, triton_code
 from edge_serve.messages.infer import Lease
-from edge_serve.messages.tensors import Tensor
+from edge_serve.messages.tensors import InferTensor
 from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.memory.shared_request import insert_stored
-from edge_serve.workers.wire.frames import HEADER, VERSION, FrameError, Kind, parse_json
-from edge_serve.workers.wire.layout import IN_ARENA, IN_FRAME, INLINE, PAD, TENSOR, UNNAMED, Layout, padded
+from edge_serve.workers.wire.frames import HEADER, VERSION, FrameError, FrameKind, parse_json
+from edge_serve.workers.wire.layout import IN_ARENA, IN_FRAME, INLINE, PAD, TENSOR, UNNAMED, TensorLayout, padded
 
 REPLY_HEAD = struct.Struct("<qqqqII")  # four time marks, token of the output slot, bytes of the part before the data
 PARTIAL_HEAD = struct.Struct("<IIII")  # the request's index, FINAL | NULL, token, bytes of the part before the data
@@ -30,7 +30,7 @@ ANSWERED = 0x100
 #: in place of an ANSWER's error: no answer yet (`Reply.rescheduled`)
 RESCHEDULED = 0x200
 
-_REPLY, _PARTIAL = Kind.REPLY.value, Kind.PARTIAL.value
+_REPLY, _PARTIAL = FrameKind.REPLY.value, FrameKind.PARTIAL.value
 _PARSE_ERRORS = (struct.error, KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError)
 
 
@@ -105,7 +105,7 @@ def large_bytes(replies: Sequence[Reply], wanted: Sequence[Sequence[str] | None]
 
 
 def encode_answers(
-    layout: Layout,
+    layout: TensorLayout,
     replies: Sequence[Reply],
     wanted: Sequence[Sequence[str] | None],
     room: OutputRoom,
@@ -183,7 +183,7 @@ def encode_answers(
 
 
 def encode_reply(
-    layout: Layout,
+    layout: TensorLayout,
     batch_id: int,
     replies: Sequence[Reply],
     wanted: Sequence[Sequence[str] | None],
@@ -207,7 +207,7 @@ def encode_reply(
 
 
 def encode_partial(
-    layout: Layout,
+    layout: TensorLayout,
     batch_id: int,
     index: int,
     reply: Reply | None,
@@ -232,7 +232,13 @@ def encode_partial(
 
 
 def decode_answers(
-    layout: Layout, frame: bytes | bytearray, position: int, meta: int, count: int, slot: Lease | None, capacity: int
+    layout: TensorLayout,
+    frame: bytes | bytearray,
+    position: int,
+    meta: int,
+    count: int,
+    slot: Lease | None,
+    capacity: int,
 ) -> tuple[list[Reply], bool]:
     """The replies in a frame, and whether any of their tensors lies in `slot`. Every number is checked.
 
@@ -246,7 +252,13 @@ def decode_answers(
 
 
 def _read_answers(
-    layout: Layout, frame: bytes | bytearray, position: int, meta: int, count: int, slot: Lease | None, capacity: int
+    layout: TensorLayout,
+    frame: bytes | bytearray,
+    position: int,
+    meta: int,
+    count: int,
+    slot: Lease | None,
+    capacity: int,
 ) -> tuple[list[Reply], bool]:
     data_start = position + meta
     view = memoryview(frame)
@@ -272,7 +284,7 @@ def _read_answers(
         described = read(bytes(frame[position : position + block_size]))
         position += block_size
         base += data_start
-        outputs: list[Tensor] = []
+        outputs: list[InferTensor] = []
         for name, datatype, shape, place, where, size in described:
             if name is None:
                 name = unnamed.pop(0)
@@ -281,11 +293,11 @@ def _read_answers(
                 data = view[where : where + size]
                 if len(data) != size:
                     raise FrameError(f"output '{name}' is cut off")
-                outputs.append(Tensor(name, datatype, shape, data))
+                outputs.append(InferTensor(name, datatype, shape, data))
             elif slot is not None and slot.offset <= where and where + size <= slot.offset + capacity:
                 in_slot = True
                 data = slot.view[where - slot.offset : where - slot.offset + size]
-                outputs.append(Tensor(name, datatype, shape, data, where))
+                outputs.append(InferTensor(name, datatype, shape, data, where))
             else:
                 raise FrameError(f"output '{name}' lies outside its slot")
         if stored is not None:

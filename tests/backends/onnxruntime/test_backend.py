@@ -17,7 +17,7 @@ from edge_serve.backends.onnxruntime.instance import OnnxInstance, SharedSession
 from edge_serve.backends.onnxruntime.session import make
 from edge_serve.backends.onnxruntime.settings import CPU, Provider, SessionSettings
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, Unavailable
-from edge_serve.messages.tensors import Array, DataType, Tensor
+from edge_serve.messages.tensors import Array, DataType, InferTensor
 from tests.backends import onnx_models as models
 from tests.backends.hosting import model_spec, request, tensor
 from tests.texts import without_advice
@@ -212,7 +212,7 @@ def test_bytes_that_are_no_text_reach_the_model(file: Path, open_model: Open) ->
 def test_unaligned_inputs(file: Path, open_model: Open) -> None:
     models.identity(file)
     data = memoryview(bytearray(b"\0" + f32([1, 2]).tobytes()))[1:]
-    wire = request(Tensor("X", DataType.FP32, (1, 2), data), outputs=["Y"])
+    wire = request(InferTensor("X", DataType.FP32, (1, 2), data), outputs=["Y"])
     assert values(*execute(open_model({}, complete=True), wire)) == {"Y": [[1, 2]]}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from edge_serve.models.control.poller import Poller
 from edge_serve.models.control.registry import Registry
-from edge_serve.models.load.load_history import Incidents
+from edge_serve.models.load.load_history import LoadHistory
 from edge_serve.models.repository.repository import Repository
 from tests.models.control.test_polling import model
 
@@ -25,7 +25,7 @@ class FakeRegistry:
         self.calls: list[tuple[str, ...]] = []
         self.told = asyncio.Event()
         self.error: Exception | None = None
-        self.incidents = Incidents()
+        self.incidents = LoadHistory()
 
     def knows(self, name: str) -> bool:
         return name != "stranger"

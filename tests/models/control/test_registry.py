@@ -16,10 +16,10 @@ from edge_serve.errors import EdgeServeError, Internal, InvalidArgument, NotFoun
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.models.control.registry import Registry
-from edge_serve.models.load.loading import Loader, Plan
+from edge_serve.models.load.loading import Loader, LoadPlan
 from edge_serve.models.repository.names import check_name, parse_version
 from edge_serve.models.repository.override import Override
-from edge_serve.models.repository.repository import Found, Repository, fingerprint, versions
+from edge_serve.models.repository.repository import FoundModel, Repository, fingerprint, versions
 from edge_serve.models.versions.lineage import Lineage
 from edge_serve.models.versions.served import Served
 
@@ -78,15 +78,15 @@ class FakeLoader:
         self.tries = 0
         self.broken_times: float = math.inf
 
-    def plan(self, found: Found, override: Override | None) -> Plan:
+    def plan(self, found: FoundModel, override: Override | None) -> LoadPlan:
         if not (found.directory / "ok").exists():
             raise InvalidArgument("unreadable configuration")
         numbers = versions(found.directory)
         text = found.directory / "config.pbtxt"
         config = text_format.Parse(text.read_text() if text.exists() else "", pb.ModelConfig())
-        return Plan(found.name, found.directory, config, numbers, fingerprint(found.directory), override)
+        return LoadPlan(found.name, found.directory, config, numbers, fingerprint(found.directory), override)
 
-    async def open(self, plan: Plan, version: int, *, own_worker: bool) -> FakeServed:
+    async def open(self, plan: LoadPlan, version: int, *, own_worker: bool) -> FakeServed:
         if self.gate is not None:
             await self.gate.wait()
         self.tries += 1
@@ -122,7 +122,7 @@ class House:
     def entries(self) -> list[IndexEntry]:
         return list(self.registry.index(ready_only=False, found=self.repository.scan()))
 
-    def plans(self) -> dict[str, Plan | None]:
+    def plans(self) -> dict[str, LoadPlan | None]:
         return {name: record.plan for name, record in self.registry._models.items()}
 
     def serving(self, name: str) -> FakeServed:
@@ -327,7 +327,7 @@ def test_a_fault_of_ours_costs_one_model_and_not_those_beside_it(tmp_path: Path)
             house.put(name, 1)
         plan = house.loader.plan
 
-        def faulty(found: Found, override: Override | None) -> Plan:
+        def faulty(found: FoundModel, override: Override | None) -> LoadPlan:
             if found.name == "unplanned":
                 raise ValueError("not thought of")
             planned = plan(found, override)

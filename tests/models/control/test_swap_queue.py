@@ -9,7 +9,7 @@ from typing import Any, cast
 from edge_serve.errors import Cancelled, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature
-from edge_serve.models.control.swap_queue import WaitingRoom
+from edge_serve.models.control.swap_queue import SwapQueue
 from edge_serve.models.versions.served import Served
 
 
@@ -47,7 +47,7 @@ def request(id: str) -> InferRequest:
 
 def test_who_waits_goes_on_in_order_and_who_comes_later_follows() -> None:
     answers: list[InferResponse] = []
-    room, target = WaitingRoom("m", 2), Target()
+    room, target = SwapQueue("m", 2), Target()
     first = room.submit(request("1"), 1, "key", answers.append)
     second = room.submit(request("2"), 1, "key", answers.append)
     assert room.in_flight() == 2
@@ -72,7 +72,7 @@ def test_who_waits_goes_on_in_order_and_who_comes_later_follows() -> None:
 def test_nobody_is_left_behind_when_it_closes() -> None:
     answers: list[InferResponse] = []
     idle: list[bool] = []
-    room = WaitingRoom("m", 5)
+    room = SwapQueue("m", 5)
     room.submit(request("1"), 1, "key", answers.append)
 
     room.stop(lambda: idle.append(True))

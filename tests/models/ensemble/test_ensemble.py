@@ -21,7 +21,7 @@ from edge_serve.messages.infer import (
 )
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.statistics import ComputeTimes
-from edge_serve.messages.tensors import DataType, Shape, Tensor
+from edge_serve.messages.tensors import DataType, InferTensor, Shape
 from edge_serve.models.ensemble.ensemble import EnsembleRunner, member_labels
 from edge_serve.models.run.statistics import new_statistics
 from edge_serve.models.run.ticket import OnResponse
@@ -31,8 +31,8 @@ from edge_serve.scheduling.ensemble.plan import ensemble_plan
 from tests.leases import Slot
 
 
-def int32(name: str, *values: int, shape: Shape = ()) -> Tensor:
-    return Tensor(name, DataType.INT32, shape or (len(values),), b"".join(v.to_bytes(4, "little") for v in values))
+def int32(name: str, *values: int, shape: Shape = ()) -> InferTensor:
+    return InferTensor(name, DataType.INT32, shape or (len(values),), b"".join(v.to_bytes(4, "little") for v in values))
 
 
 class Job:
@@ -50,7 +50,7 @@ class Job:
         return False
 
     def answer(
-        self, *outputs: Tensor, lease: Slot | None = None, parameters: dict[str, Parameter] | None = None
+        self, *outputs: InferTensor, lease: Slot | None = None, parameters: dict[str, Parameter] | None = None
     ) -> None:
         request = self.request
         if request.compute is not None:
@@ -147,7 +147,7 @@ class Scene:
             raise NotFound(f"no {name}")
         return cast(Served, self.models[name])
 
-    def send(self, *inputs: Tensor, wanted: Sequence[str] = (), **fields: object) -> Job:
+    def send(self, *inputs: InferTensor, wanted: Sequence[str] = (), **fields: object) -> Job:
         request = InferRequest("e", inputs=list(inputs) or [int32("X", 1, 2)], **fields)  # type: ignore[arg-type]
         request.outputs = [RequestedOutput(name) for name in wanted]
         validate(request, self.signature)

@@ -9,12 +9,12 @@ import pytest
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import DataType, Shape, Tensor
+from edge_serve.messages.tensors import DataType, InferTensor, Shape
 from edge_serve.models.ensemble import member as ensemble_member
 from edge_serve.models.ensemble.member import Member, fitted
-from edge_serve.scheduling.ensemble.plan import Step
+from edge_serve.scheduling.ensemble.plan import EnsembleStep
 
-STEP = Step("m", "", {"A": "x", "B": "t"}, {"C": "y"})
+STEP = EnsembleStep("m", "", {"A": "x", "B": "t"}, {"C": "y"})
 WRITERS = {"t": 0, "y": 1}
 
 
@@ -29,14 +29,14 @@ def member(datatype: DataType = DataType.INT32, max_batch_size: int = 4) -> Memb
     return Member(STEP, signature, WRITERS)
 
 
-def zeros(name: str, shape: Shape, datatype: DataType = DataType.INT32, nbytes: int = -1) -> Tensor:
+def zeros(name: str, shape: Shape, datatype: DataType = DataType.INT32, nbytes: int = -1) -> InferTensor:
     size = datatype.size
     for dim in shape:
         size *= dim
-    return Tensor(name, datatype, shape, bytes(size if nbytes < 0 else nbytes))
+    return InferTensor(name, datatype, shape, bytes(size if nbytes < 0 else nbytes))
 
 
-def filled(to: Member, *tensors: Tensor, rows: int = 1) -> InferRequest | str:
+def filled(to: Member, *tensors: InferTensor, rows: int = 1) -> InferRequest | str:
     """The request, or why there is none."""
     request = InferRequest("m", "1")
     try:
@@ -75,7 +75,7 @@ def test_inputs_get_the_names_and_shapes_of_the_model() -> None:
     ],
     ids=["shape", "batch", "type", "bytes", "missing"],
 )
-def test_a_wrong_request_is_refused_however_often_a_good_one_came_before(wrong: Tensor, reason: str) -> None:
+def test_a_wrong_request_is_refused_however_often_a_good_one_came_before(wrong: InferTensor, reason: str) -> None:
     to = member()
     for _ in range(3):
         assert isinstance(filled(to, zeros("x", (1, 3, 2))), InferRequest)
@@ -86,8 +86,8 @@ def test_a_wrong_request_is_refused_however_often_a_good_one_came_before(wrong: 
 
 def test_strings_are_looked_at_each_time() -> None:
     to = member(DataType.BYTES, max_batch_size=0)
-    good = Tensor("x", DataType.BYTES, (1, 2), b"\1\0\0\0a\1\0\0\0b")
-    bad = Tensor("x", DataType.BYTES, (1, 2), b"\1\0\0\0a\2\0\0\0b")
+    good = InferTensor("x", DataType.BYTES, (1, 2), b"\1\0\0\0a\1\0\0\0b")
+    bad = InferTensor("x", DataType.BYTES, (1, 2), b"\1\0\0\0a\2\0\0\0b")
     for _ in range(2):
         assert isinstance(filled(to, good, rows=0), InferRequest)
         assert "incomplete string data" in str(filled(to, bad, rows=0))

@@ -8,7 +8,7 @@ import pytest
 
 from edge_serve.messages.infer import InferRequest, RequestedOutput
 from edge_serve.messages.shared_memory import Place
-from edge_serve.messages.tensors import DataType, Shared, Tensor, Unseen
+from edge_serve.messages.tensors import DataType, InferTensor, Shared, Unseen
 from tests.models.ensemble.test_ensemble import CHAIN, DIAMOND, Job, Scene, int32, step
 from tests.models.ensemble.test_stream import BOTH, respond, streaming
 
@@ -25,12 +25,12 @@ def there(name: str, size: int = 8) -> Shared:
     return Shared(name, DataType.INT32, (size // 4,), Unseen.buffer(size), -1, region("in"), 16)
 
 
-def stored(name: str, size: int = 8) -> Tensor:
+def stored(name: str, size: int = 8) -> InferTensor:
     """As a worker's reply tells of it."""
-    return Tensor(name, DataType.INT32, (size // 4,), Unseen.buffer(size))
+    return InferTensor(name, DataType.INT32, (size // 4,), Unseen.buffer(size))
 
 
-def send(scene: Scene, *inputs: Tensor, **places: int | None) -> Job:
+def send(scene: Scene, *inputs: InferTensor, **places: int | None) -> Job:
     """Outputs by name, and their offsets in the region `out`; None = in the reply."""
     outputs = [
         RequestedOutput(name, place=None if offset is None else Place(region("out"), offset, 64, name))

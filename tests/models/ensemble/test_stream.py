@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from edge_serve.errors import Cancelled, Internal, InvalidArgument
 from edge_serve.messages.infer import InferResponse
-from edge_serve.messages.tensors import Handle, Tensor
+from edge_serve.messages.tensors import Handle, InferTensor
 from edge_serve.models.ensemble.ensemble import EnsembleRunner
 from edge_serve.scheduling.ensemble.plan import ensemble_plan
 from tests.leases import Slot
@@ -33,7 +33,7 @@ def streaming(steps: str, outputs: Sequence[str] = ("Y",), decoupled: str = "p",
     return scene
 
 
-def respond(job: Job, *outputs: Tensor, lease: Slot | None = None, final: bool = False) -> None:
+def respond(job: Job, *outputs: InferTensor, lease: Slot | None = None, final: bool = False) -> None:
     """One of several responses."""
     request = job.request
     job.on_response(InferResponse(request.model_name, "1", request.id, list(outputs), final=final, lease=lease))

@@ -10,7 +10,7 @@ import pytest
 from edge_serve.errors import Cancelled, EdgeServeError, InvalidArgument, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter, RequestedOutput
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import DataType, Shape, Tensor, Unseen
+from edge_serve.messages.tensors import DataType, InferTensor, Shape, Unseen
 from edge_serve.models.extras.cached_runner import MOST_INPUT_BYTES, CachedRunner
 from edge_serve.models.extras.response_cache import ResponseCache
 from edge_serve.models.run.statistics import new_statistics
@@ -76,7 +76,9 @@ class Model:
         self.runs += 1
         memory = bytearray(self.runs.to_bytes(4, "little"))
         wanted = [output.name for output in request.outputs] or ["A", "B"]
-        outputs = [Tensor(name, DataType.INT32, (1,), memoryview(memory)) for name in wanted] if error is None else []
+        outputs = (
+            [InferTensor(name, DataType.INT32, (1,), memoryview(memory)) for name in wanted] if error is None else []
+        )
         on_response(
             InferResponse("m", "1", request.id, outputs, parameters or {}, error, lease=Slot(), personal=personal)
         )
@@ -101,7 +103,7 @@ class World:
 
     def ask(self, *values: int, shape: Shape = (), wanted: tuple[str, ...] = (), **fields: Any) -> Any:
         data = b"".join(value.to_bytes(4, "little") for value in values)
-        request = InferRequest("m", inputs=[Tensor("IN", DataType.INT32, shape or (len(values),), data)], **fields)
+        request = InferRequest("m", inputs=[InferTensor("IN", DataType.INT32, shape or (len(values),), data)], **fields)
         request.outputs = [RequestedOutput(name) for name in wanted]
         return self.runner.submit(request, 1, None, self.got.append)
 
@@ -155,7 +157,7 @@ def test_types_and_names_of_inputs_count_as_well_as_their_bytes() -> None:
     variants = [("IN", DataType.INT32), ("IN", DataType.UINT32), ("IN", DataType.FP32), ("OTHER", DataType.INT32)]
     for _ in range(2):
         for name, datatype in variants:
-            request = InferRequest("m", inputs=[Tensor(name, datatype, (1,), b"\0\0\0\0")])
+            request = InferRequest("m", inputs=[InferTensor(name, datatype, (1,), b"\0\0\0\0")])
             world.runner.submit(request, 1, None, world.got.append)
             if world.model.asked:
                 world.model.answer()
@@ -167,7 +169,7 @@ def test_the_order_of_inputs_does_not_count_and_bytes_never_slip_from_one_to_the
     world = World()
 
     def ask(*inputs: tuple[str, bytes]) -> None:
-        tensors = [Tensor(name, DataType.BYTES, (1,), data) for name, data in inputs]
+        tensors = [InferTensor(name, DataType.BYTES, (1,), data) for name, data in inputs]
         world.runner.submit(InferRequest("m", inputs=tensors), 1, None, world.got.append)
         if world.model.asked:
             world.model.answer()
@@ -320,7 +322,7 @@ def test_once_it_stops_nothing_is_answered_from_the_cache() -> None:
 def test_very_large_requests_are_run_without_a_look() -> None:
     world = World()
     for _ in range(2):
-        request = InferRequest("m", inputs=[Tensor("IN", DataType.UINT8, (1,), bytes(MOST_INPUT_BYTES + 1))])
+        request = InferRequest("m", inputs=[InferTensor("IN", DataType.UINT8, (1,), bytes(MOST_INPUT_BYTES + 1))])
         world.runner.submit(request, 1, None, world.got.append)
         world.model.answer()
 
@@ -338,7 +340,7 @@ def test_an_answer_larger_than_the_cache_is_told_once(caplog: pytest.LogCaptureF
 def test_what_lies_in_a_clients_memory_is_run_without_a_look() -> None:
     world = World()
     for _ in range(2):
-        request = InferRequest("m", inputs=[Tensor("IN", DataType.UINT8, (1,), Unseen.buffer(1))], shared=True)
+        request = InferRequest("m", inputs=[InferTensor("IN", DataType.UINT8, (1,), Unseen.buffer(1))], shared=True)
         world.runner.submit(request, 1, None, world.got.append)
         world.model.answer()
 

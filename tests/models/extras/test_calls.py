@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable
-from edge_serve.models.extras.calls import Calls
+from edge_serve.models.extras.calls import ModelCalls
 from edge_serve.models.versions.served import Served
 
 Done = Callable[["EdgeServeError | None"], None]
@@ -51,7 +51,7 @@ def control(question: Mapping[str, Any]) -> tuple[dict[str, Any] | EdgeServeErro
     async def ask() -> tuple[dict[str, Any] | EdgeServeError, list[tuple[Any, ...]]]:
         repository = FakeRepository()
         answers: list[dict[str, Any] | EdgeServeError] = []
-        Calls(nobody, repository).control(question, answers.append)
+        ModelCalls(nobody, repository).control(question, answers.append)
         (answer,) = answers
         return answer, repository.asked
 

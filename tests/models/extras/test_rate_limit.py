@@ -13,7 +13,7 @@ from edge_serve.config.model.text import parse_model_config
 from edge_serve.config.settings.server_values import RateLimitResource
 from edge_serve.errors import Internal, InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse
-from edge_serve.models.extras.rate_limit import Gate, LimitedModel
+from edge_serve.models.extras.rate_limit import LimitedModel, RateLimitGate
 from edge_serve.models.run.decoupled import DecoupledDriver
 from edge_serve.models.run.driver import Driver
 from edge_serve.models.run.statistics import new_statistics
@@ -72,7 +72,7 @@ class Model:
     """One limited model as loading puts it together."""
 
     def __init__(
-        self, gate: Gate, name: str, loop: asyncio.AbstractEventLoop, groups: str, kind: type[Driver] = Driver
+        self, gate: RateLimitGate, name: str, loop: asyncio.AbstractEventLoop, groups: str, kind: type[Driver] = Driver
     ) -> None:
         config = parse_model_config(f'name: "{name}" instance_group [ {groups} ]')
         instances = sum(group.count for group in config.instance_group)
@@ -103,7 +103,7 @@ def group(count: int = 1, priority: int = 0, **resources: int) -> str:
 
 
 def test_a_model_waits_while_another_has_what_it_needs(loop: asyncio.AbstractEventLoop) -> None:
-    gate = Gate(RateLimiter())
+    gate = RateLimitGate(RateLimiter())
     first, second, free = (
         Model(gate, "first", loop, group(R=1)),
         Model(gate, "second", loop, group(R=1)),
@@ -124,7 +124,7 @@ def test_a_model_waits_while_another_has_what_it_needs(loop: asyncio.AbstractEve
 
 
 def test_the_weight_of_two_models_that_are_always_busy(loop: asyncio.AbstractEventLoop) -> None:
-    gate = Gate(RateLimiter())
+    gate = RateLimitGate(RateLimiter())
     often, seldom = Model(gate, "often", loop, group(R=1)), Model(gate, "seldom", loop, group(priority=2, R=1))
     for number in range(200):
         often.ask(f"o{number}")
@@ -138,7 +138,7 @@ def test_the_weight_of_two_models_that_are_always_busy(loop: asyncio.AbstractEve
 
 
 def test_a_lost_worker_gives_its_resources_back_and_what_waited_for_it_fails(loop: asyncio.AbstractEventLoop) -> None:
-    gate = Gate(RateLimiter())
+    gate = RateLimitGate(RateLimiter())
     first, second = Model(gate, "first", loop, group(R=1)), Model(gate, "second", loop, group(R=1))
     first.ask("a")
     second.ask("b")
@@ -154,7 +154,7 @@ def test_a_lost_worker_gives_its_resources_back_and_what_waited_for_it_fails(loo
 
 def test_an_unloaded_model_leaves_room_and_no_trace(loop: asyncio.AbstractEventLoop) -> None:
     limiter = RateLimiter()
-    gate = Gate(limiter)
+    gate = RateLimitGate(limiter)
     first, second = Model(gate, "first", loop, group(R=1)), Model(gate, "second", loop, group(R=1))
     first.ask("a")
     second.ask("b")
@@ -168,7 +168,7 @@ def test_an_unloaded_model_leaves_room_and_no_trace(loop: asyncio.AbstractEventL
 
 
 def test_who_leaves_while_its_request_waits_is_told_to_the_worker_that_gets_it(loop: asyncio.AbstractEventLoop) -> None:
-    gate = Gate(RateLimiter())
+    gate = RateLimitGate(RateLimiter())
     first, second = Model(gate, "first", loop, group(R=1)), Model(gate, "second", loop, group(R=1))
     first.ask("a")
     second.ask("b").cancel()
@@ -181,7 +181,7 @@ def test_who_leaves_while_its_request_waits_is_told_to_the_worker_that_gets_it(l
 
 
 def test_a_decoupled_model_is_limited_too(loop: asyncio.AbstractEventLoop) -> None:
-    model = Model(Gate(RateLimiter()), "m", loop, group(R=1), DecoupledDriver)
+    model = Model(RateLimitGate(RateLimiter()), "m", loop, group(R=1), DecoupledDriver)
     job = model.ask("a")
     assert job.hold(True)
     assert model.opened.held
@@ -194,7 +194,7 @@ def test_a_decoupled_model_is_limited_too(loop: asyncio.AbstractEventLoop) -> No
 
 
 def test_an_idle_instance_that_can_run_now_is_taken(loop: asyncio.AbstractEventLoop) -> None:
-    gate = Gate(RateLimiter())
+    gate = RateLimitGate(RateLimiter())
     holder = Model(gate, "holder", loop, group(R=1))
     both = Model(gate, "both", loop, f"{group()}, {group(R=1)}")
     holder.ask("a")
@@ -208,7 +208,7 @@ def test_an_idle_instance_that_can_run_now_is_taken(loop: asyncio.AbstractEventL
 
 
 def test_a_model_that_could_never_run_is_not_admitted() -> None:
-    gate = Gate(RateLimiter((RateLimitResource("R", 5),)))
+    gate = RateLimitGate(RateLimiter((RateLimitResource("R", 5),)))
     config = parse_model_config(f'name: "m" instance_group [ {group(R=10)} ]')
 
     with pytest.raises(InvalidArgument, match='Resource count for "R" is limited to 5'):
@@ -217,7 +217,7 @@ def test_a_model_that_could_never_run_is_not_admitted() -> None:
 
 
 def test_passive_instances_need_nothing_and_global_resources_have_one_stock() -> None:
-    gate = Gate(RateLimiter((RateLimitResource("R", 1),)))
+    gate = RateLimitGate(RateLimiter((RateLimitResource("R", 1),)))
     text = 'name: "m" instance_group [ { count: 2 kind: KIND_CPU passive: true rate_limiter { resources [ ' \
         '{ name: "R" count: 9 } ] } }, { count: 1 kind: KIND_CPU rate_limiter { resources [ ' \
         '{ name: "R" count: 1 global: true } ] } } ]'  # fmt: skip
@@ -229,7 +229,7 @@ def test_passive_instances_need_nothing_and_global_resources_have_one_stock() ->
 
 
 def test_stopping_waits_for_what_is_held_back(loop: asyncio.AbstractEventLoop) -> None:
-    gate = Gate(RateLimiter())
+    gate = RateLimitGate(RateLimiter())
     first, second = Model(gate, "first", loop, group(R=1)), Model(gate, "second", loop, group(R=1))
     first.ask("a")
     second.ask("b")

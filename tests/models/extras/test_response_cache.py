@@ -9,8 +9,8 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_serve.messages.tensors import DataType, Tensor
-from edge_serve.models.extras.response_cache import ANSWER_BYTES, TENSOR_BYTES, Answer, Key, ResponseCache
+from edge_serve.messages.tensors import DataType, InferTensor
+from edge_serve.models.extras.response_cache import ANSWER_BYTES, TENSOR_BYTES, CachedResponse, Key, ResponseCache
 
 FRAME = ANSWER_BYTES + TENSOR_BYTES
 
@@ -19,11 +19,11 @@ def key(number: int, owner: int = 1) -> Key:
     return Key(owner, number.to_bytes(32, "little"), None)
 
 
-def answer(nbytes: int = 100, most: int = 1 << 30) -> Answer | None:
-    return Answer.copied([Tensor("OUT", DataType.UINT8, (nbytes,), bytearray(nbytes))], {}, False, most)
+def answer(nbytes: int = 100, most: int = 1 << 30) -> CachedResponse | None:
+    return CachedResponse.copied([InferTensor("OUT", DataType.UINT8, (nbytes,), bytearray(nbytes))], {}, False, most)
 
 
-def kept(nbytes: int = 100) -> Answer:
+def kept(nbytes: int = 100) -> CachedResponse:
     made = answer(nbytes)
     assert made is not None
     return made
@@ -60,7 +60,9 @@ def test_an_answer_larger_than_the_cache_is_not_kept_and_moves_nothing_out() -> 
 
 def test_a_copy_shares_no_memory_with_the_tensors_it_was_made_of() -> None:
     memory = bytearray(b"abcd")
-    made = Answer.copied([Tensor("OUT", DataType.UINT8, (4,), memoryview(memory))], {"p": 1}, True, 1 << 20)
+    made = CachedResponse.copied(
+        [InferTensor("OUT", DataType.UINT8, (4,), memoryview(memory))], {"p": 1}, True, 1 << 20
+    )
     memory[:] = b"zzzz"
 
     assert made is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge_serve.models.extras.wait_for_graph import Place, Waits, WaitsFor
+from edge_serve.models.extras.wait_for_graph import Place, WaitForGraph, WaitsFor
 
 
 def on(*places: Place) -> WaitsFor:
@@ -11,13 +11,13 @@ def on(*places: Place) -> WaitsFor:
 
 
 def test_an_instance_that_waits_for_itself_would_for_ever() -> None:
-    waits = Waits()
+    waits = WaitForGraph()
     assert not waits.begin(("a", 0), on(("a", 0)))
     assert waits.begin(("a", 0), on(("a", 0), ("a", 1)))
 
 
 def test_the_last_one_that_closes_a_circle_is_refused() -> None:
-    waits = Waits()
+    waits = WaitForGraph()
     assert waits.begin(("a", 0), on(("b", 0), ("b", 1)))
     assert waits.begin(("b", 0), on(("a", 0), ("c", 0)))
     assert waits.begin(("b", 1), on(("a", 0), ("c", 0)))
@@ -26,13 +26,13 @@ def test_the_last_one_that_closes_a_circle_is_refused() -> None:
 
 
 def test_one_that_was_refused_does_not_wait() -> None:
-    waits = Waits()
+    waits = WaitForGraph()
     assert not waits.begin(("a", 0), on(("a", 0)))
     assert waits.begin(("b", 0), on(("a", 0)))
 
 
 def test_one_that_has_its_answer_does_not_wait() -> None:
-    waits = Waits()
+    waits = WaitForGraph()
     first = on(("b", 0))
     assert waits.begin(("a", 0), first)
     assert not waits.begin(("b", 0), on(("a", 0)))
@@ -41,14 +41,14 @@ def test_one_that_has_its_answer_does_not_wait() -> None:
 
 
 def test_one_whose_caller_has_died_does_not_wait() -> None:
-    waits = Waits()
+    waits = WaitForGraph()
     assert waits.begin(("a", 0), on(("b", 0)))
     waits._waiting[("a", 0)] = lambda: None
     assert waits.begin(("b", 0), on(("a", 0)))
 
 
 def test_all_that_wait_for_each_other_are_told() -> None:
-    waits = Waits()
+    waits = WaitForGraph()
     assert waits.note(("a", 0), on(("b", 0), ("c", 0))) == set()
     assert waits.note(("b", 0), on(("a", 0))) == set()
     assert waits.note(("d", 0), on(("a", 0))) == set()

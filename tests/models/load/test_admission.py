@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from edge_serve.errors import Unavailable
-from edge_serve.models.load.admission import Figures, Way, decide
+from edge_serve.models.load.admission import MemoryFigures, Way, decide
 
 MIB = 1 << 20
 
 
-def figures(needed: int, available: int, promised: int = 0, reserve: int = 0, replaced: int = 0) -> Figures:
-    return Figures(needed * MIB, False, available * MIB, promised * MIB, reserve * MIB, replaced * MIB)
+def figures(needed: int, available: int, promised: int = 0, reserve: int = 0, replaced: int = 0) -> MemoryFigures:
+    return MemoryFigures(needed * MIB, False, available * MIB, promised * MIB, reserve * MIB, replaced * MIB)
 
 
 @pytest.mark.parametrize(
@@ -24,12 +24,12 @@ def figures(needed: int, available: int, promised: int = 0, reserve: int = 0, re
         (figures(100, 60, promised=20, reserve=20, replaced=80), Way.INSTEAD),
     ],
 )
-def test_beside_if_it_fits_else_instead(known: Figures, way: Way) -> None:
+def test_beside_if_it_fits_else_instead(known: MemoryFigures, way: Way) -> None:
     assert decide("m", known) is way
 
 
 @pytest.mark.parametrize("known", [figures(100, 99), figures(100, 60, 20, 60, 79), figures(100, 10, reserve=50)])
-def test_what_does_not_fit_is_refused(known: Figures) -> None:
+def test_what_does_not_fit_is_refused(known: MemoryFigures) -> None:
     with pytest.raises(Unavailable, match="'m' does not fit into memory: it needs 100 MiB"):
         decide("m", known)
 
@@ -43,12 +43,12 @@ def test_what_does_not_fit_is_refused(known: Figures) -> None:
         figures(100, 100, promised=50, replaced=50),  # loading it instead would cost its clients a wait
     ],
 )
-def test_only_promises_are_in_the_way(known: Figures) -> None:
+def test_only_promises_are_in_the_way(known: MemoryFigures) -> None:
     assert decide("m", known) is Way.LATER
 
 
 def test_the_figures_are_told() -> None:
-    known = Figures(300 * MIB, True, 200 * MIB, 10 * MIB, 20 * MIB, 30 * MIB)
+    known = MemoryFigures(300 * MIB, True, 200 * MIB, 10 * MIB, 20 * MIB, 30 * MIB)
     with pytest.raises(Unavailable) as refused:
         decide("m", known)
     assert refused.value.message == (

@@ -8,23 +8,23 @@ from pathlib import Path
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import Internal
 from edge_serve.golden.reader import GoldenTest
-from edge_serve.models.load.batch import Batch
-from edge_serve.models.load.loading import Plan
+from edge_serve.models.load.batch import LoadBatch
+from edge_serve.models.load.loading import LoadPlan
 
 
-def plan(name: str, backend: str = "onnxruntime", *members: str, golden: bool = False) -> Plan:
+def plan(name: str, backend: str = "onnxruntime", *members: str, golden: bool = False) -> LoadPlan:
     config = pb.ModelConfig(name=name, backend=backend)
     for member in members:
         config.ensemble_scheduling.step.add(model_name=member)
-    return Plan(name, Path(), config, [1], (), golden=GoldenTest(()) if golden else None)
+    return LoadPlan(name, Path(), config, [1], (), golden=GoldenTest(()) if golden else None)
 
 
-def run(plans: list[Plan], calls: dict[str, set[str]]) -> tuple[list[str], set[str]]:
+def run(plans: list[LoadPlan], calls: dict[str, set[str]]) -> tuple[list[str], set[str]]:
     """Load with models that fail unless those that they call are there; the tries in order, and what failed."""
     tries: list[str] = []
     there: set[str] = set()
 
-    async def load(plan: Plan) -> None:
+    async def load(plan: LoadPlan) -> None:
         tries.append(plan.name)
         await asyncio.sleep(0)
         needed = calls.get(plan.name, set()) | {step.model_name for step in plan.config.ensemble_scheduling.step}
@@ -32,7 +32,7 @@ def run(plans: list[Plan], calls: dict[str, set[str]]) -> tuple[list[str], set[s
             raise Internal(f"{plan.name} needs {needed}")
         there.add(plan.name)
 
-    results = asyncio.run(Batch({one.name: one for one in plans}, {}).run(load))
+    results = asyncio.run(LoadBatch({one.name: one for one in plans}, {}).run(load))
     return tries, {name for name, error in results.items() if error is not None}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from edge_serve.config.model.text import parse_model_config as parse
 from edge_serve.errors import Internal
-from edge_serve.models.load.dependencies import LoadFailure, Member, check_members
+from edge_serve.models.load.dependencies import LoadFailure, MemberFacts, check_members
 
 ENSEMBLE = """name: "e" platform: "ensemble"
     input { name: "X" data_type: TYPE_INT32 dims: 1 } output { name: "Y" data_type: TYPE_INT32 dims: 1 }
@@ -17,14 +17,14 @@ MEMBER = """name: "a" model_transaction_policy { decoupled: true }
 
 
 def check(ensemble: str) -> bool:
-    member = Member(parse(MEMBER), [1])
+    member = MemberFacts(parse(MEMBER), [1])
     return check_members(parse(ensemble), lambda _: member)
 
 
 def test_an_unknown_member_is_told_with_the_name_that_may_be_meant() -> None:
     def unknown(failure: Internal | None) -> str:
         with pytest.raises(LoadFailure) as refused:
-            check_members(parse(ENSEMBLE), lambda _: Member(failure=failure, known=False))
+            check_members(parse(ENSEMBLE), lambda _: MemberFacts(failure=failure, known=False))
         return refused.value.reason.partition("not available or ambiguous: ")[2]
 
     said = "a; put them into the repository, or correct model_name in its steps"

@@ -11,7 +11,7 @@ import pytest
 from edge_serve.errors import InvalidArgument, UnreadableEntry
 from edge_serve.models.repository import repository as repository_module
 from edge_serve.models.repository.repository import (
-    Found,
+    FoundModel,
     Repository,
     Snapshot,
     fingerprint,
@@ -138,7 +138,7 @@ def test_what_could_not_be_read_is_told_again_when_it_happens_again(
 def test_an_entry_that_takes_long_to_refuse_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
-    def slow(found: Found) -> Snapshot:
+    def slow(found: FoundModel) -> Snapshot:
         calls.append(found.name)
         time.sleep(0.05)
         raise UnreadableEntry("holds too much")

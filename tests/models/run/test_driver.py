@@ -14,7 +14,7 @@ from edge_serve.backends.base import Reply
 from edge_serve.clock import MonotonicClock
 from edge_serve.errors import Cancelled, Internal, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
-from edge_serve.messages.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.models.run import outage as absence
 from edge_serve.models.run.driver import Driver, Job
 from edge_serve.models.run.statistics import new_statistics
@@ -76,7 +76,8 @@ class Scene:
         """Batch `number` of those that were executed is done."""
         instance, batch_id, requests = self.model.batches[number]
         replies = [
-            (errors or {}).get(request.id) or Reply([Tensor("Y", DataType.INT8, (1,), b"\1")]) for request in requests
+            (errors or {}).get(request.id) or Reply([InferTensor("Y", DataType.INT8, (1,), b"\1")])
+            for request in requests
         ]
         self.driver.on_reply(instance, BatchReply(batch_id, 10, 20, 30, 40, replies, lease))
 
@@ -127,7 +128,7 @@ def test_the_last_reply_of_a_dead_worker_brings_it_no_further_batch() -> None:
         scene.submit("a")
         scene.submit("b")
         instance, batch_id, _ = scene.model.batches[0]
-        reply = BatchReply(batch_id, 10, 20, 30, 40, [Reply([Tensor("Y", DataType.INT8, (1,), b"\1")])], last=True)
+        reply = BatchReply(batch_id, 10, 20, 30, 40, [Reply([InferTensor("Y", DataType.INT8, (1,), b"\1")])], last=True)
         scene.driver.on_reply(instance, reply)
         scene.driver.on_lost(instance, Internal("dead"))
         assert len(scene.model.batches) == 1

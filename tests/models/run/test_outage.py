@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edge_serve.models.run.outage import ABSENCE_SECONDS, Absence
+from edge_serve.models.run.outage import ABSENCE_SECONDS, WorkerOutage
 
 
 class Timer:
@@ -24,7 +24,7 @@ class Scene:
     def __init__(self) -> None:
         self.timers: list[Timer] = []
         self.told = 0
-        self.absence = Absence("m", self, self._tell)  # type: ignore[arg-type]  # what it uses of a loop
+        self.absence = WorkerOutage("m", self, self._tell)  # type: ignore[arg-type]  # what it uses of a loop
 
     def call_later(self, seconds: float, ring: Callable[[], None]) -> Timer:
         self.timers.append(Timer(seconds, ring))

@@ -10,7 +10,7 @@ import pytest
 
 from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import SEQUENCE_END, SEQUENCE_START
-from edge_serve.models.run.sequence_driver import GatheringDriver
+from edge_serve.models.run.sequence_driver import SequenceDriver
 from edge_serve.scheduling.core import SequenceBatching
 from edge_serve.scheduling.sequence.direct import DirectSequences
 from edge_serve.scheduling.sequence.oldest import OldestSequences
@@ -30,7 +30,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 def scene(kind: Kind, rows: int = 1) -> Scene:
     """One instance; a sequence that is not heard of keeps its seat for a minute."""
     batching = SequenceBatching(max_batch_size=rows, max_sequence_idle_us=60_000_000)
-    return Scene(kind(batching, 1), driver=GatheringDriver)
+    return Scene(kind(batching, 1), driver=SequenceDriver)
 
 
 def test_what_comes_together_travels_together_and_what_comes_meanwhile_follows(kind: Kind) -> None:

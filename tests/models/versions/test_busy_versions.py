@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from edge_serve.models.versions.busy_versions import Busy, busy_versions, listed
+from edge_serve.models.versions.busy_versions import BusyVersion, busy_versions, listed
 from edge_serve.models.versions.served import Served
 
 
@@ -32,7 +32,7 @@ class Version:
         return self.seconds
 
 
-def found(*versions: Version) -> list[Busy]:
+def found(*versions: Version) -> list[BusyVersion]:
     return busy_versions(cast(Served, version) for version in versions)
 
 

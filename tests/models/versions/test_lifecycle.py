@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from edge_serve.models.versions.lifecycle import TRANSITIONS, Event, State, after
+from edge_serve.models.versions.lifecycle import TRANSITIONS, VersionEvent, VersionState, after
 
 
 def test_every_state_but_the_last_can_be_left_and_all_can_be_reached() -> None:
-    assert set(State) == {state for state, _ in TRANSITIONS}
-    assert set(State) == set(TRANSITIONS.values())
+    assert set(VersionState) == {state for state, _ in TRANSITIONS}
+    assert set(VersionState) == set(TRANSITIONS.values())
 
 
 def test_a_swap_walks_through_the_table() -> None:
-    state = State.LOADING
-    for event in (Event.LOADED, Event.RETIRED, Event.DRAINED, Event.RELOADED, Event.FAILED):
+    state = VersionState.LOADING
+    for event in (
+        VersionEvent.LOADED,
+        VersionEvent.RETIRED,
+        VersionEvent.DRAINED,
+        VersionEvent.RELOADED,
+        VersionEvent.FAILED,
+    ):
         state = after(state, event)
 
-    assert State.GONE is state
+    assert VersionState.GONE is state
 
 
 def test_what_is_not_in_the_table_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="a version that is READY cannot be loaded"):
-        after(State.READY, Event.LOADED)
+        after(VersionState.READY, VersionEvent.LOADED)
 
 
 def test_the_index_shows_tritons_words() -> None:
-    assert [state.value for state in State] == ["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
+    assert [state.value for state in VersionState] == ["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from edge_serve.messages.log_fields import about
+from edge_serve.messages.log_fields import model_fields
 from edge_serve.observe.log.fields import fields_of, priority
 
 
@@ -17,7 +17,7 @@ def record(level: int = logging.INFO, text: str = "model %s", *values: object, *
 
 
 def test_an_entry_says_where_it_comes_from_and_what_it_is_about() -> None:
-    assert fields_of(record(logging.ERROR, **about("m", 2, "r"))) == {
+    assert fields_of(record(logging.ERROR, **model_fields("m", 2, "r"))) == {
         "MESSAGE": "model m",
         "PRIORITY": "3",
         "SYSLOG_IDENTIFIER": "edge-serve",

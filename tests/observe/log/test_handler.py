@@ -14,7 +14,7 @@ import pytest
 
 from edge_serve import cli
 from edge_serve.config.settings.server import parse_argv
-from edge_serve.messages.log_fields import DISPLAY, about
+from edge_serve.messages.log_fields import DISPLAY, model_fields
 from edge_serve.observe.log import handler as handlers
 from edge_serve.observe.log import log, native
 from edge_serve.observe.log.handler import JournalHandler, LibrarySender, find_journal, is_journal
@@ -79,7 +79,7 @@ def attach(sent: Sent, clock: Time) -> log.LogControl:
 def test_records_become_entries_with_what_they_are_about(logger: logging.Logger) -> None:
     sent = Sent()
     attach(sent, Time())
-    logger.warning("model %s is slow", "m", extra=about("m", 1))
+    logger.warning("model %s is slow", "m", extra=model_fields("m", 1))
 
     (entry,) = sent.entries
     assert (entry["MESSAGE"], entry["PRIORITY"], entry["MODEL"], entry["VERSION"]) == ("model m is slow", "4", "m", "1")
@@ -101,10 +101,10 @@ def test_like_lines_are_suppressed_and_counted_and_others_pass(logger: logging.L
     sent, clock = Sent(), Time()
     control = attach(sent, clock)
     for i in range(10):
-        logger.error("broken %d", i, extra=about("a"))
+        logger.error("broken %d", i, extra=model_fields("a"))
         if i == 9:
-            logger.error("another kind", extra=about("a"))
-    logger.error("broken 10", extra=about("b"))
+            logger.error("another kind", extra=model_fields("a"))
+    logger.error("broken 10", extra=model_fields("b"))
     control.tick()
     assert sent.messages == ["broken 0", "broken 1", "another kind", "broken 10"]
 
@@ -179,7 +179,7 @@ def peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journald]:
 
 def test_the_server_logs_to_the_journal_when_its_standard_error_is_that(logger: logging.Logger, peer: Journald) -> None:
     cli._configure_log(parse_argv(["--model-repository=x"], {}))
-    logger.info("model ready", extra=about("m", 1))
+    logger.info("model ready", extra=model_fields("m", 1))
     all_are_sent()
 
     (entry,) = peer.entries()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from edge_serve.messages.log_fields import RECURS, about
+from edge_serve.messages.log_fields import RECURS, model_fields
 from edge_serve.observe.log.like_lines import LikeLines
 
 CHATTER = "edge_serve.workers.front.output"
@@ -27,7 +27,7 @@ class Text:
     def say(self, name: str, level: int, text: str, **extra: str) -> None:
         """Log a line, as this logger of the server does."""
         record = logging.LogRecord(name, level, f"{name}.py", 1, text, (), None)
-        record.__dict__.update(about("m"), **extra)
+        record.__dict__.update(model_fields("m"), **extra)
         self._handler.handle(record)
 
     def repeat(

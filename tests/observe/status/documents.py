@@ -12,8 +12,8 @@ from edge_serve.models.versions.lineage import add_up
 from edge_serve.observe.metrics.gpu import GpuReading
 from edge_serve.observe.metrics.machine import MachineReading
 from edge_serve.observe.metrics.source import HttpSeries
-from edge_serve.observe.status.document import Facts, build
-from edge_serve.observe.status.events import Event
+from edge_serve.observe.status.document import StatusFacts, build
+from edge_serve.observe.status.events import StatusEvent
 from edge_serve.observe.status.probe import Readings
 
 MS = 1_000_000
@@ -44,7 +44,7 @@ def served(name: str = "det", version: str = "1", **changes: Any) -> ModelFacts:
     return ModelFacts(name, version, **{**values, **changes})
 
 
-def facts(**changes: Any) -> Facts:
+def facts(**changes: Any) -> StatusFacts:
     """One model that serves in one worker."""
     readings = Readings(
         MachineReading(0.25, 8 << 30, 2 << 30),
@@ -64,12 +64,12 @@ def facts(**changes: Any) -> Facts:
         "readings": readings,
         "http": HttpSeries(5, {200: 10, 404: 1}),
         "tensor_memory": (1 << 20, 1 << 30),
-        "events": [Event(1_700_000_000_000, "info", "turnover", "model det is ready", "det", "1")],
-        "errors": [Event(1_700_000_000_000, "error", "worker", "it fell over", count=3)],
+        "events": [StatusEvent(1_700_000_000_000, "info", "turnover", "model det is ready", "det", "1")],
+        "errors": [StatusEvent(1_700_000_000_000, "error", "worker", "it fell over", count=3)],
     }
     values |= changes
     values.setdefault("totals", add_up([ModelStatistics(), *(model.statistics for model in values["models"])]))
-    return Facts(1_700_000_000_000, 50_000_000_000, **values)
+    return StatusFacts(1_700_000_000_000, 50_000_000_000, **values)
 
 
 def document(**changes: Any) -> dict[str, Any]:

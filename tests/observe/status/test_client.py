@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.observe.status import client
-from edge_serve.observe.status.client import ABSENT, UNKNOWN, Target, Unreachable, fetch, find_target
+from edge_serve.observe.status.client import ABSENT, UNKNOWN, StatusTarget, Unreachable, fetch, find_target
 from tests.certificates import Authority
 
 
@@ -60,11 +60,11 @@ class Server(http.server.ThreadingHTTPServer):
 @contextlib.contextmanager
 def serving(
     body: bytes = b'{"server": {"state": "ready"}}', status: int = 200, path: str = ""
-) -> Iterator[tuple[Server, Target]]:
+) -> Iterator[tuple[Server, StatusTarget]]:
     with Server(path or ("127.0.0.1", 0), status, body) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        target = Target(socket=path) if path else Target(url=f"http://127.0.0.1:{server.server_address[1]}")
+        target = StatusTarget(socket=path) if path else StatusTarget(url=f"http://127.0.0.1:{server.server_address[1]}")
         try:
             yield server, target
         finally:
@@ -91,14 +91,14 @@ def test_the_document_over_tls_of_a_server_that_is_trusted(tmp_path: Path) -> No
     with serving() as (server, target):
         server.socket = context.wrap_socket(server.socket, server_side=True)
         url = target.url.replace("http:", "https:")
-        assert fetch(Target(url=url, ca=str(authority.root)))["server"]["state"] == "ready"
+        assert fetch(StatusTarget(url=url, ca=str(authority.root)))["server"]["state"] == "ready"
         with pytest.raises(Unreachable, match=r"no trust in the server at https://.*--ca-cert names what to trust"):
-            fetch(Target(url=url))
+            fetch(StatusTarget(url=url))
 
 
 def test_a_token_is_shown_and_a_path_of_a_proxy_kept() -> None:
     with serving() as (server, target):
-        fetch(Target(url=f"{target.url}/cart-7/", token="secret"))
+        fetch(StatusTarget(url=f"{target.url}/cart-7/", token="secret"))
     assert server.seen == [("/cart-7/edge-serve/status", "Bearer secret")]
 
 
@@ -125,7 +125,10 @@ def test_nobody_there() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-    for target, reason in ((Target(url=url), "Connection refused"), (Target(socket="/nowhere/x"), "No such file")):
+    for target, reason in (
+        (StatusTarget(url=url), "Connection refused"),
+        (StatusTarget(socket="/nowhere/x"), "No such file"),
+    ):
         with pytest.raises(Unreachable, match=reason) as absent:
             fetch(target)
         assert absent.value.status == ABSENT
@@ -134,7 +137,7 @@ def test_nobody_there() -> None:
 
 def test_a_server_that_hangs_or_hangs_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        target = Target(url=f"http://127.0.0.1:{sock.getsockname()[1]}")
+        target = StatusTarget(url=f"http://127.0.0.1:{sock.getsockname()[1]}")
         with pytest.raises(Unreachable, match=r"does not answer within 0\.1 s"):
             fetch(target, timeout=0.1)
 
@@ -152,7 +155,7 @@ def test_a_server_that_hangs_or_hangs_up() -> None:
 def test_a_server_that_sends_drop_by_drop_or_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_MOST_BYTES", 1000)
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        target = Target(url=f"http://127.0.0.1:{sock.getsockname()[1]}")
+        target = StatusTarget(url=f"http://127.0.0.1:{sock.getsockname()[1]}")
 
         def serve() -> None:
             for text in (b" " * 8000, b" "):
@@ -173,7 +176,7 @@ def test_a_server_that_sends_drop_by_drop_or_without_end(monkeypatch: pytest.Mon
 
 def test_a_server_whose_head_comes_drop_by_drop() -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        target = Target(url=f"http://127.0.0.1:{sock.getsockname()[1]}")
+        target = StatusTarget(url=f"http://127.0.0.1:{sock.getsockname()[1]}")
         given_up = threading.Event()
 
         def serve() -> None:
@@ -206,7 +209,7 @@ def test_the_addresses_of_a_name_share_the_time(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("socket.create_connection", hang)
 
     with pytest.raises(Unreachable, match="does not answer within 5 s"):
-        fetch(Target(url="http://cart-7"), timeout=5.0)
+        fetch(StatusTarget(url="http://cart-7"), timeout=5.0)
 
     assert tried == [("192.0.2.0", 5.0), ("192.0.2.1", 2.0)]
 
@@ -214,7 +217,7 @@ def test_the_addresses_of_a_name_share_the_time(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("token", ["two\nlines", "a b", "\ufffd"])
 def test_a_token_that_is_none(token: str) -> None:
     with pytest.raises(Unreachable, match="one token and no more"):
-        fetch(Target(url="http://127.0.0.1:1", token=token))
+        fetch(StatusTarget(url="http://127.0.0.1:1", token=token))
 
 
 @pytest.mark.parametrize(
@@ -222,7 +225,7 @@ def test_a_token_that_is_none(token: str) -> None:
 )
 def test_a_url_that_leads_nowhere(url: str) -> None:
     with pytest.raises(Unreachable, match="no server answers"):
-        fetch(Target(url=url))
+        fetch(StatusTarget(url=url))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may open everything")
@@ -241,13 +244,13 @@ def test_no_permission_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(client, "_reach_unix", refuse)
     with pytest.raises(Unreachable, match=r"you may not use /run/x: run it as root \(sudo\)"):
-        fetch(Target(socket="/run/x"))
+        fetch(StatusTarget(socket="/run/x"))
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://h:port", "http://[::1"])
 def test_a_url_that_is_none(url: str) -> None:
     with pytest.raises(Unreachable, match="expected http://") as wrong:
-        fetch(Target(url=url))
+        fetch(StatusTarget(url=url))
     assert wrong.value.status == 2
 
 
@@ -257,7 +260,7 @@ def test_a_file_of_certificates_that_is_none(tmp_path: Path) -> None:
         with pytest.raises(
             Unreachable, match=rf"--ca-cert: found no certificates \(PEM\) in '.*/{name}': {reason}"
         ) as bad:
-            fetch(Target(url="https://127.0.0.1:1", ca=str(tmp_path / name)))
+            fetch(StatusTarget(url="https://127.0.0.1:1", ca=str(tmp_path / name)))
         assert bad.value.status == UNKNOWN
 
 
@@ -267,7 +270,7 @@ def test_where_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert find_target({}).name == "http://127.0.0.1:8000"
     assert find_target({}, url="cart-7:8000").url == "http://cart-7:8000"
-    assert find_target({}, url="https://cart-7", ca="ca.pem") == Target("", "https://cart-7", "", "ca.pem")
+    assert find_target({}, url="https://cart-7", ca="ca.pem") == StatusTarget("", "https://cart-7", "", "ca.pem")
     assert find_target({"EDGE_SERVE_ADMIN_SOCKET": "/x"}).name == "/x"
     assert find_target({"EDGE_SERVE_ADMIN_SOCKET": "/x"}, path="/y").name == "/y"
     assert find_target({}, url="http://h", token_file=str(tmp_path / "token")).token == "secret"

@@ -12,8 +12,8 @@ import pytest
 from edge_serve.messages.metadata import IndexEntry
 from edge_serve.messages.statistics import ModelStatistics
 from edge_serve.messages.status import ModelFacts, WorkerFacts
-from edge_serve.models.load.load_history import Incidents
-from edge_serve.models.repository.repository import Found
+from edge_serve.models.load.load_history import LoadHistory
+from edge_serve.models.repository.repository import FoundModel
 from edge_serve.observe.metrics.source import HttpSeries
 from edge_serve.observe.status import collect
 from edge_serve.observe.status.collect import FRESH_NS, Collector, Rooms, with_draining
@@ -54,9 +54,9 @@ class FakeRegistry:
 
     def __init__(self) -> None:
         self.found = []
-        self.incidents = Incidents()
+        self.incidents = LoadHistory()
 
-    def index(self, *, ready_only: bool, found: dict[str, Found], why: bool = False) -> list[IndexEntry]:
+    def index(self, *, ready_only: bool, found: dict[str, FoundModel], why: bool = False) -> list[IndexEntry]:
         self.found.append(found)
         return [IndexEntry("m")]
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from edge_serve.messages.log_fields import DISPLAY, about
+from edge_serve.messages.log_fields import DISPLAY, model_fields
 from edge_serve.observe.status.events import LONGEST_TEXT, MOST_ERRORS, MOST_EVENTS, EventRing
 
 
@@ -18,9 +18,9 @@ def ring() -> tuple[EventRing, logging.Logger]:
 
 def test_events_and_problems_the_newest_first() -> None:
     made, logger = ring()
-    logger.info("model %s ready", "m", extra=about("m", 2))
+    logger.info("model %s ready", "m", extra=model_fields("m", 2))
     logger.warning("it is hot")
-    logger.error("it fell", extra=about("m", "", "r-1"))
+    logger.error("it fell", extra=model_fields("m", "", "r-1"))
     logger.debug("never mind")
 
     assert [(event.level, event.text) for event in made.newest()] == [

@@ -10,7 +10,7 @@ from pathlib import Path
 from edge_serve import __version__
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.status import ProcessReading
-from edge_serve.models.repository.repository import Found
+from edge_serve.models.repository.repository import FoundModel
 from edge_serve.observe.status.probe import Probe, library_versions, read_process
 
 
@@ -43,7 +43,7 @@ def test_a_process_may_be_called_anything(tmp_path: Path) -> None:
 
 
 def test_a_look_at_the_machine(tmp_path: Path) -> None:
-    found = {"m": Found("m", tmp_path)}
+    found = {"m": FoundModel("m", tmp_path)}
     readings = Probe(lambda: found, gpu=False).read([os.getpid()])
 
     assert readings.found == found
@@ -55,7 +55,7 @@ def test_a_look_at_the_machine(tmp_path: Path) -> None:
 
 
 def test_a_repository_that_cannot_be_read_hides_nothing_else() -> None:
-    def scan() -> dict[str, Found]:
+    def scan() -> dict[str, FoundModel]:
         raise InvalidArgument("it is gone")
 
     readings = Probe(scan, gpu=False).read([])

@@ -11,7 +11,7 @@ from edge_serve.observe.metrics.machine import MachineReading
 from edge_serve.observe.metrics.updates import BundleStatus, Updates
 from edge_serve.observe.status import report as texts
 from edge_serve.observe.status.document import build
-from edge_serve.observe.status.events import Event
+from edge_serve.observe.status.events import StatusEvent
 from edge_serve.observe.status.probe import Readings
 from edge_serve.observe.status.report import coloured, report, table
 from tests.observe.status.documents import document, facts, served, server
@@ -58,7 +58,7 @@ def test_a_reason_is_wrapped_in_a_narrow_terminal_and_no_word_of_it_is_lost(colu
         "Invalid argument: unable to find 'model.onnx' in /var/lib/edge-serve/models/det/1: move it there, or write"
     )
     made = document(
-        server=server(ready=False), models=[served("a")], errors=[Event(0, "error", "", reason)],
+        server=server(ready=False), models=[served("a")], errors=[StatusEvent(0, "error", "", reason)],
         index=[IndexEntry("a", "1", "READY"), IndexEntry("det", "1", "UNAVAILABLE", reason)],
     )  # fmt: skip
     lines = report(None, made, columns=columns)
@@ -90,7 +90,9 @@ def test_events_in_place_of_problems() -> None:
 def test_names_and_texts_cannot_steer_the_terminal() -> None:
     evil = "\x1b]0;x\x07\n\r"
     made = document(
-        index=[IndexEntry(evil, "1", "UNAVAILABLE", evil)], models=[served(evil)], errors=[Event(0, "error", "", evil)]
+        index=[IndexEntry(evil, "1", "UNAVAILABLE", evil)],
+        models=[served(evil)],
+        errors=[StatusEvent(0, "error", "", evil)],
     )
 
     assert not set("".join(report(None, made))) & set("\x1b\x07\n\r")

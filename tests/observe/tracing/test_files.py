@@ -16,7 +16,7 @@ import pytest
 
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.settings import TraceSettings
-from edge_serve.messages.tensors import DataType, Tensor, join_bytes
+from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
 from edge_serve.messages.trace import TensorRecord, Trace
 from edge_serve.observe.tracing import files as trace_files
 from edge_serve.observe.tracing.files import MOST_MEMORY, MOST_WAITING, TraceFiles, append, entries
@@ -55,8 +55,8 @@ def test_what_is_told_of_a_trace() -> None:
     made.model_name, made.model_version, made.request_id = "m", "03", "r"
     made.add(1, 2, 3, 4)
     tensors = [
-        Tensor("t", DataType.BYTES, (2,), join_bytes([b"a", b"\xff"])),
-        Tensor("n", DataType.INT32, (1, 2), bytes(4) + b"\5\0\0\0"),
+        InferTensor("t", DataType.BYTES, (2,), join_bytes([b"a", b"\xff"])),
+        InferTensor("n", DataType.INT32, (1, 2), bytes(4) + b"\5\0\0\0"),
     ]
     made.keep("TENSOR_QUEUE_INPUT", tensors)
 
@@ -242,7 +242,7 @@ def large(number: int) -> Trace:
     """A trace with a tensor of 1 MiB."""
     made = Trace(number, Collected(), timestamps=False, tensors=True)
     made.model_name, made.model_version = "m", "3"
-    made.keep("TENSOR_QUEUE_INPUT", [Tensor("t", DataType.BYTES, (1,), join_bytes([b"x" * (1 << 20)]))])
+    made.keep("TENSOR_QUEUE_INPUT", [InferTensor("t", DataType.BYTES, (1,), join_bytes([b"x" * (1 << 20)]))])
     return made
 
 

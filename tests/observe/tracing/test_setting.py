@@ -6,12 +6,12 @@ import pytest
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.settings import TraceChanges, TraceSettings
-from edge_serve.observe.tracing.setting import Setting, why_not
+from edge_serve.observe.tracing.setting import TraceSetting, why_not
 
 ON = TraceSettings(("TIMESTAMPS",), rate=1, file="t")
 
 
-def taken(setting: Setting, requests: int) -> list[int]:
+def taken(setting: TraceSetting, requests: int) -> list[int]:
     """Which of the requests, counted from 1, are traced."""
     return [number for number in range(1, requests + 1) if setting.take()]
 
@@ -43,14 +43,14 @@ def test_why_nothing_is_traced(values: TraceSettings, reason: str) -> None:
 def test_every_rate_th_request_until_the_count_is_used_up(
     rate: int, count: int, requests: int, numbers: list[int]
 ) -> None:
-    setting = Setting(TraceSettings(("TIMESTAMPS",), rate, count, file="t"))
+    setting = TraceSetting(TraceSettings(("TIMESTAMPS",), rate, count, file="t"))
 
     assert taken(setting, requests) == numbers
     assert setting.values.count == (count if count <= 0 else count - len(numbers))
 
 
 def test_a_setting_with_nothing_left_to_count_may_only_be_switched_off() -> None:
-    setting = Setting(TraceSettings(("TIMESTAMPS",), 1, 0, file="t"), frozenset({"level", "count"}))
+    setting = TraceSetting(TraceSettings(("TIMESTAMPS",), 1, 0, file="t"), frozenset({"level", "count"}))
 
     with pytest.raises(InvalidArgument, match=r"^Attempting to set invalid trace setting :$"):
         setting.changed(ON, TraceChanges())
@@ -59,7 +59,7 @@ def test_a_setting_with_nothing_left_to_count_may_only_be_switched_off() -> None
 
 
 def test_nothing_is_taken_while_it_is_off() -> None:
-    setting = Setting(TraceSettings(rate=1, file="t"))
+    setting = TraceSetting(TraceSettings(rate=1, file="t"))
 
     assert not setting.take()
     assert setting.seen == 0
@@ -67,7 +67,7 @@ def test_nothing_is_taken_while_it_is_off() -> None:
 
 def test_what_was_not_asked_for_follows_the_setting_above() -> None:
     above = TraceSettings(("TIMESTAMPS",), 7, 9, 2, "t")
-    setting = Setting(ON).changed(above, TraceChanges(rate=3))
+    setting = TraceSetting(ON).changed(above, TraceChanges(rate=3))
 
     assert setting.values == TraceSettings(("TIMESTAMPS",), 3, 9, 2, "t")
     assert setting.specified == {"rate"}
@@ -79,7 +79,7 @@ def test_what_was_not_asked_for_follows_the_setting_above() -> None:
 
 def test_what_is_cleared_follows_the_setting_above_again() -> None:
     above = TraceSettings(("TIMESTAMPS",), 7, 9, 2, "t")
-    setting = Setting(ON).changed(above, TraceChanges(rate=3, count=4, log_frequency=6))
+    setting = TraceSetting(ON).changed(above, TraceChanges(rate=3, count=4, log_frequency=6))
 
     cleared = setting.changed(above, TraceChanges(cleared=frozenset({"rate", "count"})))
 
@@ -88,14 +88,14 @@ def test_what_is_cleared_follows_the_setting_above_again() -> None:
 
 
 def test_off_is_asked_for_like_any_level() -> None:
-    setting = Setting(ON).changed(ON, TraceChanges(level=()))
+    setting = TraceSetting(ON).changed(ON, TraceChanges(level=()))
 
     assert setting.values.level == ()
     assert setting.changed(ON, TraceChanges()).values.level == ()
 
 
 def test_what_is_left_of_the_count_is_carried_over_and_requests_count_anew() -> None:
-    setting = Setting(ON).changed(ON, TraceChanges(rate=2, count=5))
+    setting = TraceSetting(ON).changed(ON, TraceChanges(rate=2, count=5))
     assert taken(setting, 5) == [2, 4]
 
     later = setting.changed(ON, TraceChanges(log_frequency=1))
@@ -114,9 +114,9 @@ def test_a_setting_that_would_trace_and_cannot_is_refused(
     above: TraceSettings, changes: TraceChanges, reason: str
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        Setting(above).changed(above, changes)
+        TraceSetting(above).changed(above, changes)
     assert caught.value.message == f"Attempting to set invalid trace setting :{reason}"
 
 
 def test_a_rate_of_nothing_is_accepted_while_tracing_is_off() -> None:
-    assert Setting(TraceSettings()).changed(TraceSettings(), TraceChanges(rate=0)).values.rate == 0
+    assert TraceSetting(TraceSettings()).changed(TraceSettings(), TraceChanges(rate=0)).values.rate == 0

@@ -11,7 +11,7 @@ import pytest
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.settings import TraceChanges, TraceSettings
-from edge_serve.messages.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.messages.trace import Arrival, Trace
 from edge_serve.observe.tracing.tracing import Tracing
 from tests.observe.tracing.recorder import Steps
@@ -277,11 +277,11 @@ def test_what_a_door_saw_of_a_request_that_is_not_traced_is_forgotten() -> None:
 def test_tensors_are_kept_as_they_were(tmp_path: Path) -> None:
     here = Tracing(TraceSettings(("TENSORS",), 1, file=str(tmp_path / "t")))
     memory = bytearray(b"\1\2")
-    request = InferRequest("m", inputs=[Tensor("X", DataType.INT8, (2,), memory)])
+    request = InferRequest("m", inputs=[InferTensor("X", DataType.INT8, (2,), memory)])
     tell = here.watch(request, "m", "3", lambda response: None)
     memory[:] = b"\7\7"
-    wrong = Tensor("W", DataType.INT8, (3,), b"")
-    tell(InferResponse("m", "3", outputs=[Tensor("Y", DataType.INT8, (1,), b"\5")], final=False))
+    wrong = InferTensor("W", DataType.INT8, (3,), b"")
+    tell(InferResponse("m", "3", outputs=[InferTensor("Y", DataType.INT8, (1,), b"\5")], final=False))
     tell(InferResponse("m", "3", outputs=[wrong]))
     here.close()
 

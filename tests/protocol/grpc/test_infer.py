@@ -9,10 +9,10 @@ from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.signature import Signature, TensorSpec
 from edge_serve.messages.tensors import DataType
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest
-from edge_serve.protocol.grpc.infer import GrpcInferDecoder, Parts, Unreadable, cut
-from edge_serve.workers.memory.regions import Regions
+from edge_serve.protocol.grpc.infer import GrpcInferDecoder, MessageParts, Unreadable, cut
+from edge_serve.workers.memory.regions import SharedMemoryRegions
 
-NO_REGIONS = Regions()
+NO_REGIONS = SharedMemoryRegions()
 
 SIGNATURE = Signature(
     "m", "1", "python", 8,
@@ -119,7 +119,7 @@ def test_cut_of_every_beginning_never_reads_beyond_it() -> None:
     data = message("id").SerializeToString()
     for end in range(len(data)):
         parts = cut(data[:end])
-        assert parts is None or isinstance(parts, Parts)
+        assert parts is None or isinstance(parts, MessageParts)
         if parts is not None:
             ModelInferRequest.FromString(data[:end])
 

@@ -12,9 +12,9 @@ from edge_serve.messages.shared_memory import NamedRegions, Place
 from edge_serve.messages.tensors import BY_NAME, DataType, Shared
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest
 from edge_serve.protocol.grpc.request import read
-from edge_serve.workers.memory.regions import Regions
+from edge_serve.workers.memory.regions import SharedMemoryRegions
 
-NO_REGIONS = Regions()
+NO_REGIONS = SharedMemoryRegions()
 
 
 def typed(datatype: str, field: str, values: list[object], shape: list[int] | None = None) -> ModelInferRequest:

@@ -7,7 +7,7 @@ import pytest
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.protocol.grpc import response as grpc_response
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferResponse, ModelStreamInferResponse
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
@@ -17,7 +17,7 @@ REQUEST = InferRequest("m")
 
 
 def response(data: bytes = bytes(12), **rest: object) -> InferResponse:
-    return InferResponse("m", "1", outputs=[Tensor("Y", DataType.FP32, (1, 3), data)], **rest)  # type: ignore[arg-type]
+    return InferResponse("m", "1", outputs=[InferTensor("Y", DataType.FP32, (1, 3), data)], **rest)  # type: ignore[arg-type]
 
 
 def whole(encoder: GrpcInferEncoder, made: InferResponse, request: InferRequest = REQUEST) -> bytes:
@@ -35,7 +35,10 @@ def test_what_is_written_is_what_protobuf_writes(size: int) -> None:
     expected.outputs.add(name="Z", datatype="UINT8", shape=[1])
     for _ in range(2):
         made = InferResponse("m", "1", "i")
-        made.outputs = [Tensor("Y", DataType.UINT8, (size,), bytes(size)), Tensor("Z", DataType.UINT8, (1,), b"z")]
+        made.outputs = [
+            InferTensor("Y", DataType.UINT8, (size,), bytes(size)),
+            InferTensor("Z", DataType.UINT8, (1,), b"z"),
+        ]
 
         assert whole(encoder, made) == expected.SerializeToString()
 
@@ -43,7 +46,7 @@ def test_what_is_written_is_what_protobuf_writes(size: int) -> None:
 def test_heads_that_are_remembered_do_not_mix() -> None:
     encoder = GrpcInferEncoder()
     first = ModelInferResponse.FromString(whole(encoder, response(id="1")))
-    other = InferResponse("m", "2", "2", [Tensor("Y", DataType.INT32, (3,), bytes(12))])
+    other = InferResponse("m", "2", "2", [InferTensor("Y", DataType.INT32, (3,), bytes(12))])
     second = ModelInferResponse.FromString(whole(encoder, other))
 
     assert (first.id, first.model_version, first.outputs[0].datatype) == ("1", "1", "FP32")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from edge_serve.errors import EdgeServeError
-from edge_serve.protocol.http1.head import Head, HeadParser, MessageLimits
+from edge_serve.protocol.http1.head import HeadParser, MessageLimits, RequestHead
 from tests.protocol.http1_stream import Outcome, one_by_one, read_stream
 
 TAIL = b"GET /tail HTTP/1.1\r\nHost: t\r\n\r\n"
 
 
-def parse(text: str) -> Head:
+def parse(text: str) -> RequestHead:
     return HeadParser(MessageLimits()).parse(text.replace("\n", "\r\n").encode("latin-1") + b"\r\n\r\n")
 
 

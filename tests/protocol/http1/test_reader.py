@@ -10,7 +10,7 @@ import pytest
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import Lease
-from edge_serve.protocol.http1.head import Head, HeadParser, MessageLimits
+from edge_serve.protocol.http1.head import HeadParser, MessageLimits, RequestHead
 from edge_serve.protocol.http1.reader import PLACED_FROM, RequestReader
 from tests.leases import Slot
 from tests.protocol.http1_stream import one_by_one, read_stream
@@ -29,7 +29,7 @@ class Placing:
     def __init__(self) -> None:
         self.slots: list[Slot] = []
 
-    def __call__(self, head: Head, length: int) -> Lease | None:
+    def __call__(self, head: RequestHead, length: int) -> Lease | None:
         self.slots.append(Slot(length))
         return self.slots[-1]
 
@@ -215,7 +215,7 @@ def test_a_finished_body_keeps_its_lease() -> None:
 
 
 def test_a_body_that_is_not_welcome() -> None:
-    def refuse(head: Head, length: int) -> Lease | None:
+    def refuse(head: RequestHead, length: int) -> Lease | None:
         raise InvalidArgument(f"no room for {length}")
 
     shared = bytearray(4096)

@@ -32,7 +32,7 @@ from edge_serve.protocol.http2.frames import (
     SETTINGS,
     WINDOW_UPDATE,
     Code,
-    Setting,
+    Http2Setting,
 )
 from edge_serve.protocol.http2.heads import literal
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW
@@ -44,7 +44,7 @@ frame = frames.frame
 def test_a_greeting_is_answered() -> None:
     scene = Scene(greeted=False)
     scene.http2.start()
-    scene.send(PREFACE, frames.settings([(Setting.MAX_FRAME_SIZE, 20_000)]))
+    scene.send(PREFACE, frames.settings([(Http2Setting.MAX_FRAME_SIZE, 20_000)]))
 
     kinds = [(kind, flags) for kind, flags, _, _ in scene.answers()]
     assert kinds == [(SETTINGS, 0), (WINDOW_UPDATE, 0), (SETTINGS, ACK)]
@@ -120,7 +120,7 @@ def test_equal_blocks_are_one_head_until_the_table_changes() -> None:
 
 
 def test_answers_keep_within_the_clients_windows() -> None:
-    scene = Scene(settings=((Setting.INITIAL_WINDOW_SIZE, 1000),))
+    scene = Scene(settings=((Http2Setting.INITIAL_WINDOW_SIZE, 1000),))
     scene.send(headers(1, end=True), headers(3, end=True))
     sent: list[None] = []
     sender = scene.http2.sender
@@ -133,7 +133,7 @@ def test_answers_keep_within_the_clients_windows() -> None:
     ]
     scene.send(frames.window_update(1, 1000))
     assert [(number, payload) for _, _, number, payload in scene.answers()] == [(1, b"a" * 500 + b"b" * 500)]
-    scene.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 2000)]))
+    scene.send(frames.settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2000)]))
     assert [kind for kind, _, _, _ in scene.answers()] == [SETTINGS, DATA, HEADERS]
 
     assert scene.streams[1].closed
@@ -142,7 +142,7 @@ def test_answers_keep_within_the_clients_windows() -> None:
 
 
 def test_the_connections_window_holds_all_streams_and_they_take_turns() -> None:
-    scene = Scene(settings=((Setting.INITIAL_WINDOW_SIZE, 1 << 20),))
+    scene = Scene(settings=((Http2Setting.INITIAL_WINDOW_SIZE, 1 << 20),))
     scene.send(headers(1, end=True), headers(3, end=True))
     for number in (1, 3):
         scene.http2.sender.send(scene.streams[number], (bytes(100_000),), 100_000)

@@ -23,7 +23,7 @@ from edge_serve.protocol.http2.frames import (
     SETTINGS,
     WINDOW_UPDATE,
     Code,
-    Setting,
+    Http2Setting,
 )
 from edge_serve.protocol.http2.heads import literal
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW
@@ -59,9 +59,9 @@ FAULTS: dict[str, tuple[bytes | str | Code | None, ...]] = {
     "settings on a stream": (b"", frame(SETTINGS, 0, 1), Code.PROTOCOL_ERROR),
     "settings cut": (b"", frame(SETTINGS, 0, 0, b"abc"), Code.FRAME_SIZE_ERROR),
     "settings ack with some": (b"", frame(SETTINGS, ACK, 0, bytes(6)), Code.FRAME_SIZE_ERROR),
-    "push 2": (b"", frames.settings([(Setting.ENABLE_PUSH, 2)]), Code.PROTOCOL_ERROR),
-    "window 2^31": (b"", frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 31)]), Code.FLOW_CONTROL_ERROR),
-    "small frames": (b"", frames.settings([(Setting.MAX_FRAME_SIZE, 16_383)]), Code.PROTOCOL_ERROR),
+    "push 2": (b"", frames.settings([(Http2Setting.ENABLE_PUSH, 2)]), Code.PROTOCOL_ERROR),
+    "window 2^31": (b"", frames.settings([(Http2Setting.INITIAL_WINDOW_SIZE, 1 << 31)]), Code.FLOW_CONTROL_ERROR),
+    "small frames": (b"", frames.settings([(Http2Setting.MAX_FRAME_SIZE, 16_383)]), Code.PROTOCOL_ERROR),
     "ping on a stream": (b"", frame(PING, 0, 1, bytes(8)), Code.PROTOCOL_ERROR),
     "ping of 7": (b"", frame(PING, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
     "window of 3": (b"", frame(WINDOW_UPDATE, 0, 0, bytes(3)), Code.FRAME_SIZE_ERROR),

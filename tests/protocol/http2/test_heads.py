@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_serve.protocol.http2.frames import Code, ConnectionFault
-from edge_serve.protocol.http2.heads import MAX_LIST, HeadReader, encode
+from edge_serve.protocol.http2.heads import MAX_LIST, HeaderBlockReader, encode
 
 PSEUDO = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a/b")]
 NAMES = st.sampled_from([b"te-x", b"user-agent", b"grpc-timeout", b"x-bin", b"accept-encoding"])
@@ -21,7 +21,7 @@ FIELDS = st.lists(st.tuples(NAMES, VALUES), max_size=6)
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(FIELDS, st.booleans(), st.sampled_from([None, 0, 64, 4096])), min_size=1, max_size=12))
 def test_every_head_is_as_it_was_written(heads: list[tuple[list[tuple[bytes, bytes]], bool, int | None]]) -> None:
-    encoder, reader = Encoder(), HeadReader()
+    encoder, reader = Encoder(), HeaderBlockReader()
     for fields, huffman, size in heads:
         if size is not None:
             encoder.header_table_size = size
@@ -31,7 +31,7 @@ def test_every_head_is_as_it_was_written(heads: list[tuple[list[tuple[bytes, byt
 
 
 def test_what_repeats_is_the_same_object() -> None:
-    encoder, reader = Encoder(), HeadReader()
+    encoder, reader = Encoder(), HeaderBlockReader()
     blocks = [encoder.encode([*PSEUDO, (b"x", b"y")]) for _ in range(3)]
     heads = [reader.read(block) for block in blocks]
 
@@ -43,7 +43,7 @@ def test_what_repeats_is_the_same_object() -> None:
 
 @given(st.binary(max_size=60))
 def test_garbage_is_a_head_or_a_fault(block: bytes) -> None:
-    reader = HeadReader()
+    reader = HeaderBlockReader()
     code = Code.NO_ERROR
     try:
         reader.skip(block)
@@ -55,13 +55,13 @@ def test_garbage_is_a_head_or_a_fault(block: bytes) -> None:
 def test_a_list_that_is_too_large_is_said_to_be_so() -> None:
     fields = [(b"x%d" % index, bytes(1000).replace(b"\0", b"v")) for index in range(MAX_LIST // 1040 + 1)]
 
-    assert HeadReader().read(Encoder().encode([*PSEUDO, *fields])).too_large
-    assert not HeadReader().read(Encoder().encode([*PSEUDO, *fields[:-2]])).too_large
+    assert HeaderBlockReader().read(Encoder().encode([*PSEUDO, *fields])).too_large
+    assert not HeaderBlockReader().read(Encoder().encode([*PSEUDO, *fields[:-2]])).too_large
 
 
 def test_headers_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        HeadReader().read(Encoder().encode([*PSEUDO, (b"authorization", b"Bearer secret")]))
+        HeaderBlockReader().read(Encoder().encode([*PSEUDO, (b"authorization", b"Bearer secret")]))
 
     assert "secret" not in caplog.text
 

@@ -8,7 +8,7 @@ import pytest
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.signature import TensorSpec
-from edge_serve.messages.tensors import DataType, Shape, Tensor, split_bytes
+from edge_serve.messages.tensors import DataType, InferTensor, Shape, split_bytes
 from edge_serve.protocol.inference.classification import classify
 
 LABELS = TensorSpec("Y", DataType.FP32, (-1,), labels=("zero", "one", "two words"))
@@ -16,7 +16,7 @@ LABELS = TensorSpec("Y", DataType.FP32, (-1,), labels=("zero", "one", "two words
 
 def top(values: Any, datatype: DataType, shape: Shape, count: int, *, batched: bool = False) -> tuple[Shape, list[str]]:
     data = np.array(values, datatype.numpy).tobytes()
-    found = classify(Tensor("Y", datatype, shape, data), count, LABELS, batched)
+    found = classify(InferTensor("Y", datatype, shape, data), count, LABELS, batched)
     assert found.datatype is DataType.BYTES
     return found.shape, [element.decode() for element in split_bytes(found.data)]
 
@@ -59,10 +59,10 @@ def test_nothing_to_classify(shape: Shape, expected: Shape) -> None:
 @pytest.mark.parametrize("datatype", [DataType.BOOL, DataType.FP16, DataType.BF16, DataType.BYTES])
 def test_types_without_an_order(datatype: DataType) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        classify(Tensor("Y", datatype, (1,), b"\0\0\0\0"), 1, None, False)
+        classify(InferTensor("Y", datatype, (1,), b"\0\0\0\0"), 1, None, False)
     assert caught.value.message == (f"class result not available for output due to unsupported type '{datatype.name}'")
 
 
 def test_too_many_classes() -> None:
     with pytest.raises(InvalidArgument, match="classification output tensor too large"):
-        classify(Tensor("Y", DataType.INT8, (1_000_001,), bytes(1_000_001)), 1, None, False)
+        classify(InferTensor("Y", DataType.INT8, (1_000_001,), bytes(1_000_001)), 1, None, False)

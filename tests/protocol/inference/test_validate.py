@@ -5,7 +5,7 @@ import pytest
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, RequestedOutput
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import DataType, Shape, Tensor, Unseen, join_bytes
+from edge_serve.messages.tensors import DataType, InferTensor, Shape, Unseen, join_bytes
 from edge_serve.protocol.inference.validate import check_strings, validate
 
 
@@ -21,14 +21,14 @@ def signature(
     )  # fmt: skip
 
 
-def tensor(name: str, shape: Shape, datatype: DataType = DataType.INT32, data: bytes | None = None) -> Tensor:
+def tensor(name: str, shape: Shape, datatype: DataType = DataType.INT32, data: bytes | None = None) -> InferTensor:
     size = datatype.size
     for dim in shape:
         size *= dim
-    return Tensor(name, datatype, shape, bytes(max(size, 0)) if data is None else data)
+    return InferTensor(name, datatype, shape, bytes(max(size, 0)) if data is None else data)
 
 
-def request(*inputs: Tensor, **fields: object) -> InferRequest:
+def request(*inputs: InferTensor, **fields: object) -> InferRequest:
     return InferRequest("m", inputs=list(inputs), **fields)  # type: ignore[arg-type]  # a test's shorthand
 
 
@@ -212,14 +212,14 @@ def test_correlation_id_type(corrid: DataType, correlation_id: int | str, found:
 
 def test_tensors_that_nobody_sees_are_measured() -> None:
     numbers = signature(TensorSpec("A", DataType.INT32, (4,)))
-    validate(request(Tensor("A", DataType.INT32, (1, 4), Unseen.buffer(16))), numbers)
-    assert refusal(request(Tensor("A", DataType.INT32, (1, 4), Unseen.buffer(15))), numbers).endswith(
+    validate(request(InferTensor("A", DataType.INT32, (1, 4), Unseen.buffer(16))), numbers)
+    assert refusal(request(InferTensor("A", DataType.INT32, (1, 4), Unseen.buffer(15))), numbers).endswith(
         "Expected 16, got 15"
     )
 
     strings = signature(TensorSpec("A", DataType.BYTES, (4,)))
-    validate(request(Tensor("A", DataType.BYTES, (1, 4), Unseen.buffer(16))), strings)
-    assert refusal(request(Tensor("A", DataType.BYTES, (1, 4), Unseen.buffer(15))), strings) == (
+    validate(request(InferTensor("A", DataType.BYTES, (1, 4), Unseen.buffer(16))), strings)
+    assert refusal(request(InferTensor("A", DataType.BYTES, (1, 4), Unseen.buffer(15))), strings) == (
         "[request id: <id_unknown>] expected 4 string elements for inference input 'A' for model 'm', got 15 bytes, "
         "which do not even hold their lengths"
     )

@@ -12,7 +12,7 @@ import pytest
 from edge_serve.errors import EdgeServeError, InvalidArgument, Unparsable
 from edge_serve.messages.infer import InferRequest, InferResponse, Parameter
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import DataType, Shape, Tensor, from_array, join_bytes, split_bytes
+from edge_serve.messages.tensors import DataType, InferTensor, Shape, from_array, join_bytes, split_bytes
 from edge_serve.protocol.v2 import generate
 
 LARGE = 1 << 20
@@ -246,10 +246,10 @@ def response(id: str = "", parameters: dict[str, Parameter] | None = None, **out
     tensors = []
     for name, value in outputs.items():
         if isinstance(value, list):
-            tensors.append(Tensor(name, DataType.BYTES, (len(value),), join_bytes(value)))
+            tensors.append(InferTensor(name, DataType.BYTES, (len(value),), join_bytes(value)))
         else:
             array = np.array(value, np.float32)
-            tensors.append(Tensor(name, DataType.FP32, array.shape, from_array(array, DataType.FP32)))
+            tensors.append(InferTensor(name, DataType.FP32, array.shape, from_array(array, DataType.FP32)))
     return InferResponse("m", "1", id, tensors, parameters or {})
 
 

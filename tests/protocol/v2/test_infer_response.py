@@ -11,21 +11,21 @@ from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import DataType, Tensor, Unseen, join_bytes
+from edge_serve.messages.tensors import DataType, InferTensor, Unseen, join_bytes
 from edge_serve.protocol.v2.infer_response import InferEncoder
 
 MODEL = Signature(
     "m", "3", "python", 0, {},
     {"A": TensorSpec("A", DataType.INT32, (-1,)), "F": TensorSpec("F", DataType.FP32, (-1,), labels=("zero", "one"))},
 )  # fmt: skip
-A = Tensor("A", DataType.INT32, (2, 2), np.arange(4, dtype="i4").tobytes())
-F = Tensor("F", DataType.FP32, (3,), np.array([0.5, 2.0, 1.0], "f4").tobytes())
-S = Tensor("S", DataType.BYTES, (2,), join_bytes([b"a", "é".encode()]))
-EMPTY = Tensor("E", DataType.FP32, (0, 5), b"")
+A = InferTensor("A", DataType.INT32, (2, 2), np.arange(4, dtype="i4").tobytes())
+F = InferTensor("F", DataType.FP32, (3,), np.array([0.5, 2.0, 1.0], "f4").tobytes())
+S = InferTensor("S", DataType.BYTES, (2,), join_bytes([b"a", "é".encode()]))
+EMPTY = InferTensor("E", DataType.FP32, (0, 5), b"")
 
 
 def encode(
-    *outputs: Tensor, asked: list[RequestedOutput] | None = None, binary: bool = False, **fields: Any
+    *outputs: InferTensor, asked: list[RequestedOutput] | None = None, binary: bool = False, **fields: Any
 ) -> tuple[list[bytes], int | None]:
     response = InferResponse("m", "3", outputs=list(outputs), **fields)
     request = InferRequest("m", outputs=asked or [], binary_default=binary)
@@ -57,7 +57,7 @@ def test_id_and_parameters_come_first() -> None:
 
 def test_binary_outputs_follow_the_json_part_uncopied() -> None:
     data = memoryview(bytearray(A.data))
-    response = InferResponse("m", "3", outputs=[Tensor("A", DataType.INT32, (2, 2), data), S])
+    response = InferResponse("m", "3", outputs=[InferTensor("A", DataType.INT32, (2, 2), data), S])
     buffers, length = InferEncoder().encode(response, InferRequest("m", binary_default=True), MODEL)
     assert buffers[1] is data
     assert length == len(buffers[0])
@@ -94,11 +94,11 @@ def test_remembered_json_parts_differ_by_all_that_they_say() -> None:
     request = InferRequest("m", binary_default=True)
     tensors = [
         A,
-        Tensor("B", A.datatype, A.shape, A.data),
-        Tensor("A", DataType.UINT32, A.shape, A.data),
-        Tensor("A", A.datatype, (4,), A.data),
-        Tensor("A", DataType.BYTES, (1,), join_bytes([b"x"])),
-        Tensor("A", DataType.BYTES, (1,), join_bytes([b"xy"])),
+        InferTensor("B", A.datatype, A.shape, A.data),
+        InferTensor("A", DataType.UINT32, A.shape, A.data),
+        InferTensor("A", A.datatype, (4,), A.data),
+        InferTensor("A", DataType.BYTES, (1,), join_bytes([b"x"])),
+        InferTensor("A", DataType.BYTES, (1,), join_bytes([b"xy"])),
     ]
     for version in ("1", "2"):
         for tensor in [*tensors, *tensors]:
@@ -114,7 +114,7 @@ def test_remembered_json_parts_differ_by_all_that_they_say() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     encoder = InferEncoder()
     for size in range(1200):
-        tensor = Tensor("A", DataType.INT8, (size,), bytes(size))
+        tensor = InferTensor("A", DataType.INT8, (size,), bytes(size))
         encoder.encode(InferResponse("m", "1", outputs=[tensor]), InferRequest("m", binary_default=True), MODEL)
     assert len(encoder._headers) == 1024
 
@@ -132,7 +132,7 @@ def test_classification() -> None:
 
 @pytest.mark.parametrize("datatype", [DataType.FP16, DataType.BF16])
 def test_half_floats_are_binary_only(datatype: DataType) -> None:
-    half = Tensor("H", datatype, (1,), b"\0\0")
+    half = InferTensor("H", datatype, (1,), b"\0\0")
     assert encode(half, binary=True)[0][1] == b"\0\0"
     with pytest.raises(InvalidArgument, match=f"sending {datatype.name} data via JSON"):
         encode(half)
@@ -151,7 +151,7 @@ def test_tritons_client_understands_it(binary: bool) -> None:
 
 
 def test_an_output_in_the_clients_memory_has_no_data() -> None:
-    there = Tensor("A", DataType.INT32, (2, 2), Unseen.buffer(16))
+    there = InferTensor("A", DataType.INT32, (2, 2), Unseen.buffer(16))
     asked = [RequestedOutput("A", place=Place(object(), 0, 16)), RequestedOutput("F", binary=True)]
 
     (head, data), length = encode(there, F, asked=asked)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from edge_serve.errors import InvalidArgument
-from edge_serve.protocol.v2.routes import Group, Operation, Route, match
+from edge_serve.protocol.v2.routes import Operation, Route, RouteGroup, match
 
 
 @pytest.mark.parametrize(
@@ -88,4 +88,4 @@ def test_long_paths_are_matched_like_short_ones() -> None:
 
 
 def test_every_group_of_restricted_apis_has_an_operation() -> None:
-    assert {operation.group for operation in Operation} == set(Group)
+    assert {operation.group for operation in Operation} == set(RouteGroup)

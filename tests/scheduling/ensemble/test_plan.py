@@ -11,32 +11,32 @@ from hypothesis import strategies as st
 from edge_serve.config.model.text import parse_model_config
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.scheduling.ensemble.plan import (
-    Call,
     Deadlock,
     EnsemblePlan,
     EnsembleRun,
+    EnsembleStep,
     Failed,
     Finished,
     Next,
-    Step,
+    StepsToRun,
     ensemble_plan,
 )
 
 
-def step(reads: str, writes: str, model: str = "m") -> Step:
+def step(reads: str, writes: str, model: str = "m") -> EnsembleStep:
     """A step that reads and writes the ensemble tensors with these one-letter names."""
-    return Step(model, "", {f"IN_{t}": t for t in reads}, {f"OUT_{t}": t for t in writes})
+    return EnsembleStep(model, "", {f"IN_{t}": t for t in reads}, {f"OUT_{t}": t for t in writes})
 
 
 def started(plan: EnsemblePlan, given: str, wanted: str = "") -> tuple[EnsembleRun, list[int]]:
     run = plan.run(set(given), wanted)
     first = run.start()
-    assert isinstance(first, Call), first
+    assert isinstance(first, StepsToRun), first
     return run, list(first.steps)
 
 
 def calls(answer: Next) -> list[int]:
-    assert isinstance(answer, Call), answer
+    assert isinstance(answer, StepsToRun), answer
     return list(answer.steps)
 
 
@@ -108,7 +108,7 @@ def test_an_input_that_the_wanted_outputs_do_not_need_may_be_missing() -> None:
     ],
     ids=["circle", "itself", "nobody writes what it reads", "nobody writes the output"],
 )
-def test_a_plan_that_cannot_end_is_a_deadlock(steps: list[Step]) -> None:
+def test_a_plan_that_cannot_end_is_a_deadlock(steps: list[EnsembleStep]) -> None:
     assert EnsemblePlan(steps, {"X": False}, ["Y"]).run({"X"}).start() == Deadlock()
 
 
@@ -116,7 +116,7 @@ def test_an_output_that_is_an_input_needs_no_step() -> None:
     plan = EnsemblePlan([step("X", "Y")], {"X": False}, ["X", "Y"])
 
     assert plan.run({"X"}, "X").start() == Finished()
-    assert plan.run({"X"}).start() == Call([0])
+    assert plan.run({"X"}).start() == StepsToRun([0])
 
 
 def test_an_input_comes_from_the_client_even_if_a_step_writes_it() -> None:
@@ -134,7 +134,7 @@ def test_outputs_are_spent_once_their_last_reader_is_done() -> None:
     run.done(0)
 
     assert calls(run.done(1)) == []
-    assert run.done(2) == Call([3], [0])
+    assert run.done(2) == StepsToRun([3], [0])
     assert run.done(3) == Finished()
 
 
@@ -143,7 +143,7 @@ def test_outputs_of_the_answer_are_never_spent() -> None:
     run, _ = started(plan, "X")
     run.done(0)
 
-    assert run.done(1) == Call([2], [])
+    assert run.done(1) == StepsToRun([2], [])
 
 
 def test_the_first_error_is_the_answer_once_nothing_runs() -> None:
@@ -200,7 +200,10 @@ def test_a_configuration_becomes_a_plan() -> None:
         )
     )
 
-    assert plan.steps == (Step("p", "", {"A": "X"}, {"B": "t"}), Step("q", "3", {"A": "t", "O": "Z"}, {"B": "Y"}))
+    assert plan.steps == (
+        EnsembleStep("p", "", {"A": "X"}, {"B": "t"}),
+        EnsembleStep("q", "3", {"A": "t", "O": "Z"}, {"B": "Y"}),
+    )
     assert started(plan, "X")[1] == [0]
     assert plan.run({"Z"}).start() == Deadlock()
 
@@ -220,7 +223,7 @@ def graphs(draw: st.DrawFn) -> tuple[EnsemblePlan, dict[str, bool], list[str]]:
     for n in range(count):
         choice = [*inputs, *(t for group in writes[:n] for t in group)] if forward else tensors
         reads = draw(st.lists(st.sampled_from(choice), min_size=1, max_size=3, unique=True))
-        steps.append(Step("m", "", {f"R{t}": t for t in reads}, {f"W{t}": t for t in writes[n]}))
+        steps.append(EnsembleStep("m", "", {f"R{t}": t for t in reads}, {f"W{t}": t for t in writes[n]}))
     outputs = draw(st.lists(st.sampled_from(tensors[:-1]), min_size=1, max_size=4, unique=True))
     order = draw(st.permutations(range(count)))
     return EnsemblePlan([steps[n] for n in order], inputs, outputs), inputs, outputs
@@ -263,7 +266,7 @@ def test_any_graph_runs_what_it_must_and_no_more(
     ran: set[int] = set()
     spent: set[int] = set()
     first: EdgeServeError | None = None
-    while isinstance(answer, Call):
+    while isinstance(answer, StepsToRun):
         for index in answer.steps:
             assert first is None, "nothing starts after an error"
             assert settled.issuperset(plan.steps[index].inputs.values()), "a step starts when its inputs are there"

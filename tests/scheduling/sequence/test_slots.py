@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from edge_serve.scheduling.sequence.slots import Seats
+from edge_serve.scheduling.sequence.slots import SequenceSlots
 
 
 def test_instances_fill_evenly_and_then_no_seat_is_free() -> None:
-    seats: Seats[str] = Seats([0, 2], 2)
+    seats: SequenceSlots[str] = SequenceSlots([0, 2], 2)
     taken = [seats.take(who) for who in "abcde"]
 
     assert taken == [(0, 0), (2, 0), (0, 1), (2, 1), None]
@@ -19,7 +19,7 @@ def test_instances_fill_evenly_and_then_no_seat_is_free() -> None:
 
 
 def test_a_seat_that_was_given_back_is_taken_again_before_higher_ones() -> None:
-    seats: Seats[str] = Seats([0], 8)
+    seats: SequenceSlots[str] = SequenceSlots([0], 8)
     for who in "abc":
         seats.take(who)
     seats.give_back(0, 1)
@@ -29,7 +29,7 @@ def test_a_seat_that_was_given_back_is_taken_again_before_higher_ones() -> None:
 
 
 def test_an_instance_that_is_gone_seats_nobody_until_it_is_back() -> None:
-    seats: Seats[str] = Seats([0, 1], 2)
+    seats: SequenceSlots[str] = SequenceSlots([0, 1], 2)
     for who in "abcd":
         seats.take(who)
 
@@ -43,7 +43,7 @@ def test_an_instance_that_is_gone_seats_nobody_until_it_is_back() -> None:
 
 
 def test_a_closed_instance_seats_nobody_new() -> None:
-    seats: Seats[str] = Seats([0, 1], 2)
+    seats: SequenceSlots[str] = SequenceSlots([0, 1], 2)
     for who in "abc":
         seats.take(who)
     seats.close(0)
@@ -62,14 +62,19 @@ def test_a_closed_instance_seats_nobody_new() -> None:
 
 
 def test_many_seats_cost_nothing_before_they_are_taken() -> None:
-    seats: Seats[int] = Seats([0], 1 << 40)
+    seats: SequenceSlots[int] = SequenceSlots([0], 1 << 40)
     assert [seats.take(who) for who in range(3)] == [(0, 0), (0, 1), (0, 2)]
     assert len(seats._free) == 1
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_walk_keeps_the_invariants(seed: int) -> None:
-    random, seats, taken, away = Random(seed), Seats[int]([0, 1, 2], 3), dict[tuple[int, int], int](), set[int]()
+    random, seats, taken, away = (
+        Random(seed),
+        SequenceSlots[int]([0, 1, 2], 3),
+        dict[tuple[int, int], int](),
+        set[int](),
+    )
     for who in range(500):
         choice = random.random()
         if choice < 0.5:

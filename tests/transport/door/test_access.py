@@ -14,7 +14,7 @@ import pytest
 from edge_serve.access.roles import Role
 from edge_serve.errors import PermissionDenied, Unauthenticated
 from edge_serve.messages.peer import LOCAL, Certificate, Peer
-from edge_serve.protocol.v2.routes import Group, Operation
+from edge_serve.protocol.v2.routes import Operation, RouteGroup
 from edge_serve.transport.door.access import (
     Access,
     AccessSettings,
@@ -22,7 +22,7 @@ from edge_serve.transport.door.access import (
     role_of_call,
     role_of_operation,
 )
-from edge_serve.transport.grpc_service.calls import Calls
+from edge_serve.transport.grpc_service.calls import UnaryCalls
 from edge_serve.transport.http.metrics import MetricsApplication
 from edge_serve.transport.v2.application import V2Application
 from edge_serve.transport.v2.head import V2Settings
@@ -42,7 +42,7 @@ class Guarded:
     def __init__(self, **settings: Any) -> None:
         self.access = Access(AccessSettings(**settings))
         self.service = FakeService()
-        v2 = V2Settings(restricted={Group.STATISTICS: ("k", "v")})
+        v2 = V2Settings(restricted={RouteGroup.STATISTICS: ("k", "v")})
         self.application = V2Application(self.service, v2, config_to_json=lambda config: config, access=self.access)
 
     def call(self, method: str, path: str, headers: dict[str, str] | None = None, peer: Peer = LOCAL) -> FakeExchange:
@@ -72,9 +72,9 @@ def test_roles_of_operations() -> None:
         roles = {method: role_of_operation(operation, method) for method in operation.methods}
         if operation in admin:
             assert set(roles.values()) == {Role.ADMIN}
-        elif operation.group is Group.INFERENCE:
+        elif operation.group is RouteGroup.INFERENCE:
             assert set(roles.values()) == {Role.INFER}
-        elif operation.group is Group.HEALTH:
+        elif operation.group is RouteGroup.HEALTH:
             assert set(roles.values()) == {Role.HEALTH}
         elif operation in (Operation.LOGGING, Operation.TRACE_SETTING):
             assert roles == {"GET": Role.READ, "POST": Role.ADMIN}
@@ -83,9 +83,9 @@ def test_roles_of_operations() -> None:
 
 
 def test_roles_of_calls_are_those_of_operations() -> None:
-    for path, call in Calls(FakeService()).table.items():
+    for path, call in UnaryCalls(FakeService()).table.items():
         changes = any(word in path for word in ("Load", "Unload", "Register", "Unregister"))
-        wanted = {Group.HEALTH: Role.HEALTH}.get(call.group, Role.ADMIN if changes else Role.READ)
+        wanted = {RouteGroup.HEALTH: Role.HEALTH}.get(call.group, Role.ADMIN if changes else Role.READ)
         assert role_of_call(path) is wanted, path
     service = "/inference.GRPCInferenceService/"
     assert role_of_call(f"{service}ModelInfer") is Role.INFER

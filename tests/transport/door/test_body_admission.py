@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.transport.door.body_memory import STEP, BodyMemory
-from edge_serve.transport.door.shared_limits import Addresses, InFlight, Sharing
+from edge_serve.transport.door.shared_limits import Addresses, InFlight, SharedLimits
 from edge_serve.transport.http.limits import HttpLimits
 from tests.transport.http_scene import Client, Recorder, Scene, play, scene, until
 
@@ -24,7 +24,7 @@ def begin(client: Client, size: int = SIZE, sent: int = 1000) -> None:
 async def full(limits: HttpLimits | None = None) -> AsyncIterator[tuple[Scene, BodyMemory, Client]]:
     """Memory for one body, and a client that holds it: it has sent only the beginning of its own."""
     memory = BodyMemory(SIZE)
-    async with scene(limits=limits, sharing=Sharing(memory=memory)) as here:
+    async with scene(limits=limits, sharing=SharedLimits(memory=memory)) as here:
         holder = await here.connect()
         begin(holder)
         await until(lambda: memory.used == SIZE)
@@ -73,7 +73,7 @@ def test_memory_is_held_until_the_answer_or_the_lease_ends() -> None:
             memory = BodyMemory(SIZE)
             application = Recorder(hold=True)
             application.places = places
-            async with scene(application, sharing=Sharing(memory=memory)) as here:
+            async with scene(application, sharing=SharedLimits(memory=memory)) as here:
                 client = await here.connect()
                 client.post("/a", BODY)
                 await until(lambda: application.exchanges)  # noqa: B023
@@ -93,7 +93,7 @@ def test_a_client_that_leaves_gives_its_memory_back() -> None:
     async def story() -> None:
         memory = BodyMemory(SIZE)
         application = Recorder(hold=True)
-        async with scene(application, sharing=Sharing(memory=memory)) as here:
+        async with scene(application, sharing=SharedLimits(memory=memory)) as here:
             for complete in (False, True):
                 client = await here.connect()
                 begin(client, sent=SIZE if complete else 10)
@@ -109,7 +109,7 @@ def test_a_client_that_leaves_gives_its_memory_back() -> None:
 def test_larger_than_all_memory_is_told_at_the_head() -> None:
     async def story() -> None:
         memory = BodyMemory(SIZE - 1)
-        async with scene(sharing=Sharing(memory=memory)) as here:
+        async with scene(sharing=SharedLimits(memory=memory)) as here:
             client = await here.connect()
             begin(client, sent=0)
             assert (await client.reply()).status == 413
@@ -125,7 +125,7 @@ def test_the_application_is_asked_before_memory_is() -> None:
 
     async def story() -> None:
         memory = BodyMemory(SIZE)
-        async with scene(Picky(), sharing=Sharing(memory=memory)) as here:
+        async with scene(Picky(), sharing=SharedLimits(memory=memory)) as here:
             client = await here.connect()
             begin(client, sent=0)
             assert (await client.reply()).status == 400
@@ -189,7 +189,7 @@ def chunk(size: int) -> bytes:
 def test_the_youngest_chunked_body_is_refused() -> None:
     async def story() -> None:
         memory = BodyMemory(3 * STEP)
-        async with scene(sharing=Sharing(memory=memory)) as here:
+        async with scene(sharing=SharedLimits(memory=memory)) as here:
             old, young = await here.connect(), await here.connect()
             for client in (old, young):
                 client.send(b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(STEP // 2))
@@ -209,7 +209,7 @@ def test_too_many_requests_in_flight() -> None:
     async def story() -> None:
         in_flight = InFlight(2)
         application = Recorder(hold=True)
-        async with scene(application, sharing=Sharing(in_flight)) as here:
+        async with scene(application, sharing=SharedLimits(in_flight)) as here:
             clients = [await here.connect() for _ in range(3)]
             for client in clients[:2]:
                 client.post("/a", b"x")
@@ -235,7 +235,7 @@ def test_too_many_requests_in_flight() -> None:
 def test_an_address_has_its_share_of_connections() -> None:
     async def story() -> None:
         addresses = Addresses(2)
-        async with scene(sharing=Sharing(addresses=addresses)) as here:
+        async with scene(sharing=SharedLimits(addresses=addresses)) as here:
             clients = [await here.connect() for _ in range(2)]
             for client in clients:
                 client.get("/")
@@ -255,7 +255,7 @@ def test_an_address_has_its_share_of_connections() -> None:
 def test_nothing_is_left_of_clients_that_come_and_go() -> None:
     async def story() -> None:
         memory, in_flight, addresses = BodyMemory(2 * SIZE), InFlight(10), Addresses(100)
-        async with scene(Recorder(), sharing=Sharing(in_flight, addresses, memory)) as here:
+        async with scene(Recorder(), sharing=SharedLimits(in_flight, addresses, memory)) as here:
             for number in range(60):
                 client = await here.connect()
                 if number % 3 == 0:

@@ -12,7 +12,7 @@ from edge_serve.messages.peer import Peer
 from edge_serve.transport.door.door import within_files
 from edge_serve.transport.door.exchange import Application
 from edge_serve.transport.door.listeners import listen_tcp
-from edge_serve.transport.door.shared_limits import Addresses, Sharing
+from edge_serve.transport.door.shared_limits import Addresses, SharedLimits
 from edge_serve.transport.http.server import HttpServer
 from tests.transport.http_scene import Recorder
 
@@ -27,7 +27,7 @@ def test_a_connection_that_cannot_be_watched_costs_its_address_nothing() -> None
 
     async def main() -> None:
         addresses = Addresses(1)
-        sharing = Sharing(addresses=addresses)
+        sharing = SharedLimits(addresses=addresses)
         server = HttpServer(Recorder(), clock=MonotonicClock(), choose=choose, sharing=sharing)
         listeners = listen_tcp("127.0.0.1", 0)
         port = listeners[0].sock.getsockname()[1]

@@ -16,7 +16,7 @@ from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.transport.door.access import Access, AccessSettings
 from edge_serve.transport.door.listeners import listen_tcp
 from edge_serve.transport.door.reloaded import Reloaded
-from edge_serve.transport.door.shared_limits import Addresses, Sharing
+from edge_serve.transport.door.shared_limits import Addresses, SharedLimits
 from edge_serve.transport.grpc.door_state import GrpcLimits
 from edge_serve.transport.sockets.tls import TlsFiles, make_context
 from tests.certificates import Authority
@@ -129,7 +129,7 @@ def test_a_certificate_has_a_role(tmp_path: Path) -> None:
 
 def test_connections_of_one_address() -> None:
     async def main() -> None:
-        sharing = Sharing(addresses=Addresses(2))
+        sharing = SharedLimits(addresses=Addresses(2))
         async with door(GrpcFakeService(), sharing=sharing) as (server, call):
             await call("ServerLive")
             host, _, port = server.address.rpartition(":")

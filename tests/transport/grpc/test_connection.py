@@ -11,7 +11,7 @@ import pytest
 from edge_serve.errors import NotFound
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
 from edge_serve.protocol.http2 import frames as frames
-from edge_serve.protocol.http2.frames import DATA, END_STREAM, PING, PREFACE, SETTINGS, Code, Setting
+from edge_serve.protocol.http2.frames import DATA, END_STREAM, PING, PREFACE, SETTINGS, Code, Http2Setting
 from edge_serve.protocol.http2.heads import literal
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.door_state import GrpcLimits
@@ -131,7 +131,7 @@ def test_memory_of_an_answer_is_given_back_when_the_kernel_has_taken_it() -> Non
 
     async def main(scene: RawScene) -> None:
         raw = await scene.connect(limit=1024)
-        raw.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]), frames.window_update(0, 2**30))
+        raw.send(frames.settings([(Http2Setting.INITIAL_WINDOW_SIZE, 2**31 - 1)]), frames.window_update(0, 2**30))
         raw.call(1, b"")
         raw.begin(3, block())
         whole = message(infer_request(values=values).SerializeToString())
@@ -216,7 +216,7 @@ def test_a_message_that_does_not_come_ends_its_call() -> None:
 def test_an_answer_that_is_not_read_ends_its_call() -> None:
     async def main(scene: RawScene) -> None:
         raw = await scene.connect()
-        raw.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 10)]))
+        raw.send(frames.settings([(Http2Setting.INITIAL_WINDOW_SIZE, 10)]))
         raw.call(1, GOOD)
         await settled(lambda: len(scene.service.requests) == 1)
         scene.sweep_after(60)
@@ -233,7 +233,7 @@ def test_what_a_client_sends_after_the_end_of_its_call_changes_nothing(afterward
 
     async def main(scene: RawScene) -> None:
         raw = await scene.connect()
-        raw.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 0)]))
+        raw.send(frames.settings([(Http2Setting.INITIAL_WINDOW_SIZE, 0)]))
         raw.begin(1, block(INFERENCE + "ModelStreamInfer") + literal(b"triton_grpc_error", b"true"))
         raw.data(1, message(GOOD) * 2)
         await settled(lambda: len(service.waiting) == 2)

@@ -8,7 +8,7 @@ import grpc
 
 from edge_serve.errors import InvalidArgument
 from edge_serve.transport.door.body_memory import BodyMemory
-from edge_serve.transport.door.shared_limits import InFlight, Sharing
+from edge_serve.transport.door.shared_limits import InFlight, SharedLimits
 from edge_serve.transport.grpc.door_state import GrpcLimits
 from tests.transport.grpc_scene import INFERENCE, Caller, GrpcFakeService, door, infer_request, with_door
 from tests.transport.http_scene import StandingClock, until
@@ -35,7 +35,7 @@ def test_large_messages_take_turns() -> None:
         await until(lambda: memory.used == 0)
 
     # the service gives back the lease of a request when it answers it
-    with_door(test, sharing=Sharing(memory=memory))
+    with_door(test, sharing=SharedLimits(memory=memory))
     assert memory.waiting == memory._early == 0
 
 
@@ -56,14 +56,14 @@ def test_what_came_early_is_not_lost() -> None:
         service.waiting[1]()
         await asyncio.gather(first, second)
 
-    with_door(test, sharing=Sharing(memory=memory))
+    with_door(test, sharing=SharedLimits(memory=memory))
 
 
 def test_larger_than_all_memory_is_refused_at_its_beginning() -> None:
     async def test(service: FakeService, call: Caller) -> None:
         assert (await call.refusal("ModelInfer", LARGE))[0] == "RESOURCE_EXHAUSTED"
 
-    with_door(test, sharing=Sharing(memory=BodyMemory(MIB)))
+    with_door(test, sharing=SharedLimits(memory=BodyMemory(MIB)))
 
 
 def test_one_that_waits_too_long_and_one_that_leaves() -> None:
@@ -73,7 +73,7 @@ def test_one_that_waits_too_long_and_one_that_leaves() -> None:
         service = GrpcFakeService()
         service.later = True
         limits = GrpcLimits(memory_wait=30)
-        async with door(service, sharing=Sharing(memory=memory), limits=limits, clock=clock) as (server, call):
+        async with door(service, sharing=SharedLimits(memory=memory), limits=limits, clock=clock) as (server, call):
             holder = asyncio.ensure_future(call("ModelInfer", LARGE))
             await until(lambda: service.waiting)
             leaving = asyncio.ensure_future(call("ModelInfer", LARGE))
@@ -103,7 +103,7 @@ def test_messages_that_nobody_places_are_counted_until_the_answer() -> None:
         assert (await call.refusal("ModelInfer", infer_request("none", bytes(2 * MIB))))[0] == "NOT_FOUND"
         await until(lambda: memory.used == 0)
 
-    with_door(test, sharing=Sharing(memory=memory))
+    with_door(test, sharing=SharedLimits(memory=memory))
 
 
 def test_small_and_middling_messages_do_not_wait_behind_large_ones() -> None:
@@ -124,7 +124,7 @@ def test_small_and_middling_messages_do_not_wait_behind_large_ones() -> None:
         service.waiting[3]()
         await asyncio.gather(*large, middling, small)
 
-    with_door(test, sharing=Sharing(memory=memory))
+    with_door(test, sharing=SharedLimits(memory=memory))
     assert memory.used == 0
 
 
@@ -143,7 +143,7 @@ def test_too_many_calls() -> None:
         await asyncio.gather(*calls)
         await until(lambda: in_flight.now == 0)
 
-    with_door(test, sharing=Sharing(in_flight))
+    with_door(test, sharing=SharedLimits(in_flight))
     assert in_flight.now == 0
 
 
@@ -167,7 +167,7 @@ def test_what_messages_are_inflated_to_counts_too() -> None:
         assert (await asyncio.gather(first, return_exceptions=True))[0]
         await until(lambda: memory.used == 0)
 
-    with_door(test, sharing=Sharing(memory=memory))
+    with_door(test, sharing=SharedLimits(memory=memory))
 
 
 def test_an_idle_stream_claims_no_memory_for_messages_that_were_answered() -> None:
@@ -182,4 +182,4 @@ def test_an_idle_stream_claims_no_memory_for_messages_that_were_answered() -> No
         await call("ModelInfer", LARGE)
         await stream.done_writing()
 
-    with_door(test, sharing=Sharing(memory=memory))
+    with_door(test, sharing=SharedLimits(memory=memory))

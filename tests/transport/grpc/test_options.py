@@ -13,7 +13,7 @@ import pytest
 
 from edge_serve.config.settings.server import ServerConfig, parse_argv
 from edge_serve.errors import InvalidArgument
-from edge_serve.protocol.v2.routes import Group
+from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.door.listeners import listen_tcp
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
@@ -48,7 +48,7 @@ def test_what_is_given_gets_there() -> None:
     assert (keepalive.time, keepalive.without_calls) == (0.005, True)
     assert (keepalive.max_age, keepalive.age_grace) == (0.007, 0.008)
     pair = ("triton-grpc-protocol-key", "value")
-    assert settings.restricted == {Group.HEALTH: pair, Group.METADATA: pair}
+    assert settings.restricted == {RouteGroup.HEALTH: pair, RouteGroup.METADATA: pair}
     assert (settings.compression_level, settings.max_message) == ("low", 1000)
 
 

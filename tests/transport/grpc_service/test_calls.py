@@ -12,7 +12,7 @@ from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavail
 from edge_serve.messages.settings import TraceChanges
 from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
-from edge_serve.transport.grpc_service.calls import HEALTH_CHECK, INFERENCE, Calls
+from edge_serve.transport.grpc_service.calls import HEALTH_CHECK, INFERENCE, UnaryCalls
 from tests.transport.grpc_scene import GrpcFakeService
 
 
@@ -36,7 +36,7 @@ class Replier:
 
 def ask(name: str, request: Any = b"", service: GrpcFakeService | None = None) -> bytes:
     """The bytes that a call answers."""
-    call = Calls(service or GrpcFakeService()).table[name if name.startswith("/") else INFERENCE + name]
+    call = UnaryCalls(service or GrpcFakeService()).table[name if name.startswith("/") else INFERENCE + name]
     data = request if isinstance(request, bytes) else request.SerializeToString()
     replier = Replier()
     call.run(call.read(data), replier)
@@ -54,7 +54,7 @@ def refused(name: str, request: Any, service: GrpcFakeService | None = None) -> 
 
 def test_every_call_of_the_service_has_an_answer() -> None:
     named = {method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods}
-    there = {path.removeprefix(INFERENCE) for path in Calls(GrpcFakeService()).table} - {HEALTH_CHECK}
+    there = {path.removeprefix(INFERENCE) for path in UnaryCalls(GrpcFakeService()).table} - {HEALTH_CHECK}
 
     assert named - there == {"ModelInfer", "ModelStreamInfer"}
     assert there <= named

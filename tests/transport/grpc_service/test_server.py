@@ -9,7 +9,7 @@ import pytest
 
 from edge_serve.errors import InvalidArgument, Unavailable
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
-from edge_serve.protocol.v2.routes import Group
+from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.grpc.call_head import GrpcSettings
 from tests.transport.grpc_scene import Caller, GrpcFakeService, door, infer_request, with_door
 from tests.transport.v2_scene import FakeLease, FakeService
@@ -99,7 +99,7 @@ def test_unknown_calls_are_unimplemented() -> None:
 
 
 def test_restricted_calls_need_their_key() -> None:
-    settings = GrpcSettings(restricted={Group.INFERENCE: ("triton-grpc-protocol-k", "v")})
+    settings = GrpcSettings(restricted={RouteGroup.INFERENCE: ("triton-grpc-protocol-k", "v")})
     text = "This protocol is restricted, expecting header 'triton-grpc-protocol-k'"
 
     async def main(service: FakeService, call: Caller) -> None:

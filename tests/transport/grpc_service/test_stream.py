@@ -10,15 +10,15 @@ import pytest
 from edge_serve.errors import EdgeServeError, InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import Buffer, DataType, Tensor
+from edge_serve.messages.tensors import Buffer, DataType, InferTensor
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest, ModelStreamInferResponse
 from edge_serve.protocol.grpc.infer import GrpcInferDecoder
 from edge_serve.protocol.grpc.response import GrpcInferEncoder
-from edge_serve.transport.grpc.call_head import Asked
+from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc.messages import Message
 from edge_serve.transport.grpc_service.stream import PAUSE_REQUESTS, InferStream, StreamOverrun
 from edge_serve.transport.sockets import backlog
-from edge_serve.workers.memory.regions import Regions
+from edge_serve.workers.memory.regions import SharedMemoryRegions
 from tests.transport.v2_scene import FakeLease, FakeServed
 
 _X = {"X": TensorSpec("X", DataType.UINT8, (-1,))}
@@ -50,7 +50,7 @@ class Job:
         error: EdgeServeError | None = None,
         lease: FakeLease | None = None,
     ) -> None:
-        outputs = [] if error else [Tensor("X", DataType.UINT8, (len(data),), data)]
+        outputs = [] if error else [InferTensor("X", DataType.UINT8, (len(data),), data)]
         name = self.request.model_name
         self.on_response(InferResponse(name, "1", self.request.id, outputs, error=error, final=final, lease=lease))
 
@@ -68,9 +68,9 @@ class Scene:
     takes: bool = True
     strict: bool = False
     at_once: bytes | None = None
-    asked: Asked = field(init=False)
+    asked: CallHead = field(init=False)
     jobs: list[Job] = field(default_factory=list)
-    regions: Regions = field(default_factory=Regions)
+    regions: SharedMemoryRegions = field(default_factory=SharedMemoryRegions)
     written: list[ModelStreamInferResponse] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
     status: EdgeServeError | str = ""
@@ -79,7 +79,7 @@ class Scene:
     counted: list[tuple[str, str, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.asked = Asked(strict=self.strict)
+        self.asked = CallHead(strict=self.strict)
         decoder = GrpcInferDecoder(lambda name, version: self.lookup(name, version).signature, self.regions)
         self.stream = InferStream(self, self, decoder, GrpcInferEncoder())
 

@@ -14,7 +14,7 @@ from edge_serve.messages.tensors import Buffer
 from edge_serve.messages.trace import Arrival, Trace
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.grpc import grpc_service_pb2 as pb
-from edge_serve.transport.grpc.call_head import Asked
+from edge_serve.transport.grpc.call_head import CallHead
 from edge_serve.transport.grpc_service.traced import TracedCall
 from tests.observe.tracing.recorder import Collected, Steps
 from tests.transport.grpc_scene import Caller, GrpcFakeService, door, infer_request
@@ -111,7 +111,7 @@ class Call:
     """Keeps what is answered."""
 
     def __init__(self) -> None:
-        self.asked = Asked()
+        self.asked = CallHead()
         self.on_cancelled: Callable[[], None] | None = None
         self.sent: list[Callable[[], None] | None] = []
 

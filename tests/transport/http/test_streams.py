@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from edge_serve.messages.infer import InferResponse
-from edge_serve.messages.tensors import DataType, Tensor, join_bytes
+from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
 from edge_serve.transport.door.exchange import Exchange
 from edge_serve.transport.http.limits import HttpLimits
-from edge_serve.transport.v2.generate import Stream
+from edge_serve.transport.v2.generate import EventStream
 from tests.transport.http_scene import Recorder, play, scene, until
 from tests.transport.v2_scene import FakeTicket
 
@@ -17,16 +17,16 @@ class Model:
     """Answers each request with a stream that the test feeds."""
 
     def __init__(self) -> None:
-        self.streams: list[Stream] = []
+        self.streams: list[EventStream] = []
         self.tickets: list[FakeTicket] = []
 
     def handle(self, exchange: Exchange) -> None:
-        self.streams.append(Stream(exchange))
+        self.streams.append(EventStream(exchange))
         self.tickets.append(FakeTicket(can_hold=True))
         self.streams[-1].accepted(self.tickets[-1])
 
     def respond(self, number: int = 0, text: str = PIECE, *, final: bool = False) -> None:
-        output = Tensor("out", DataType.BYTES, (1,), join_bytes([text]))
+        output = InferTensor("out", DataType.BYTES, (1,), join_bytes([text]))
         self.streams[number].on_response(InferResponse("m", "1", outputs=[output], final=final))
 
     def respond_until_held(self, number: int = 0) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edge_serve.errors import InvalidArgument, Unavailable
-from edge_serve.protocol.v2.routes import Group
+from edge_serve.protocol.v2.routes import RouteGroup
 from tests.transport.v2_scene import BINARY, JSON, PLAIN, Door, FakeExchange, FakeLease, head_of
 
 
@@ -334,7 +334,7 @@ def test_index_of_ready_models() -> None:
 
 
 def test_restricted_operations_want_their_header() -> None:
-    door = Door(restricted={Group.METADATA: ("Adm-Key", "v"), Group.INFERENCE: ("Adm-Key", "v")})
+    door = Door(restricted={RouteGroup.METADATA: ("Adm-Key", "v"), RouteGroup.INFERENCE: ("Adm-Key", "v")})
     for method, path in (("GET", "/v2/models/nope"), ("POST", "/v2"), ("POST", "/v2/models/m/infer")):
         for headers in ({}, {"adm-key": "w"}):
             exchange = door.call(method, path, REQUEST, headers)

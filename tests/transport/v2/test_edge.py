@@ -8,7 +8,7 @@ import re
 import pytest
 
 from edge_serve.access.roles import Role
-from edge_serve.protocol.v2.routes import Group, Operation
+from edge_serve.protocol.v2.routes import Operation, RouteGroup
 from edge_serve.transport.door.access import role_of_operation
 from edge_serve.transport.http.page import page_files
 from tests.transport.v2_scene import JSON, PLAIN, Door
@@ -26,7 +26,7 @@ def test_the_status_is_a_json_document_that_nobody_keeps() -> None:
 
 
 def test_the_status_is_in_the_group_of_statistics() -> None:
-    door = Door(restricted={Group.STATISTICS: ("key", "secret")}, ui=True)
+    door = Door(restricted={RouteGroup.STATISTICS: ("key", "secret")}, ui=True)
 
     assert door.call("GET", "/edge-serve/status").status == 403
     assert door.call("GET", "/edge-serve/status", headers={"key": "secret"}).status == 200

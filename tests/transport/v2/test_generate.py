@@ -10,9 +10,9 @@ import pytest
 
 from edge_serve.errors import InvalidArgument, NotFound, Unavailable
 from edge_serve.messages.infer import InferResponse
-from edge_serve.messages.tensors import DataType, Tensor, join_bytes
+from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
 from edge_serve.transport.sockets import backlog
-from edge_serve.transport.v2.generate import EVENT_STREAM, Single, Stream, check_encoding
+from edge_serve.transport.v2.generate import EVENT_STREAM, EventStream, Single, check_encoding
 from tests.transport.v2_scene import JSON, Door, FakeExchange, FakeLease, FakeTicket, head_of
 
 NOT_ONE = (
@@ -66,7 +66,7 @@ class Wire(FakeExchange):
 
 def response(text: str, *, final: bool = False, lease: FakeLease | None = None) -> InferResponse:
     data = join_bytes([text])
-    return InferResponse("m", "1", outputs=[Tensor("out", DataType.BYTES, (1,), data)], final=final, lease=lease)
+    return InferResponse("m", "1", outputs=[InferTensor("out", DataType.BYTES, (1,), data)], final=final, lease=lease)
 
 
 def event(text: str) -> dict[str, str]:
@@ -84,14 +84,14 @@ def single() -> tuple[Wire, Single, FakeTicket]:
     return wire, answer, ticket
 
 
-def stream(window: int = 1 << 30, *, can_hold: bool = True) -> tuple[Wire, Stream, FakeTicket]:
+def stream(window: int = 1 << 30, *, can_hold: bool = True) -> tuple[Wire, EventStream, FakeTicket]:
     wire, ticket = Wire(window), FakeTicket(can_hold=can_hold)
-    answer = Stream(wire)
+    answer = EventStream(wire)
     answer.accepted(ticket)
     return wire, answer, ticket
 
 
-def tell(answer: Single | Stream, *responses: InferResponse) -> None:
+def tell(answer: Single | EventStream, *responses: InferResponse) -> None:
     for one in responses:
         answer.on_response(one)
 
@@ -151,7 +151,7 @@ def test_an_error_that_is_not_the_last_stops_the_model() -> None:
 
 def test_a_response_that_cannot_be_written_is_an_error() -> None:
     wire, answer, _ = single()
-    tell(answer, InferResponse("m", "1", outputs=[Tensor("out", DataType.FP16, (1,), bytes(2))]))
+    tell(answer, InferResponse("m", "1", outputs=[InferTensor("out", DataType.FP16, (1,), bytes(2))]))
 
     assert wire.status == 400
     assert "sending FP16 data via JSON is not supported" in wire.error
@@ -324,7 +324,7 @@ def test_what_was_read_does_not_count_as_unread() -> None:
 
 
 @pytest.mark.parametrize("make", [single, stream])
-def test_a_client_that_leaves_cancels(make: Callable[[], tuple[Wire, Single | Stream, FakeTicket]]) -> None:
+def test_a_client_that_leaves_cancels(make: Callable[[], tuple[Wire, Single | EventStream, FakeTicket]]) -> None:
     wire, answer, ticket = make()
     wire.leave()
     assert ticket.cancelled == 1
@@ -334,8 +334,8 @@ def test_a_client_that_leaves_cancels(make: Callable[[], tuple[Wire, Single | St
     assert (wire.status, wire.chunks, lease.released) == (0, [], 1)
 
 
-@pytest.mark.parametrize("kind", [Single, Stream])
-def test_a_client_that_left_before_the_request_was_accepted_cancels(kind: type[Single | Stream]) -> None:
+@pytest.mark.parametrize("kind", [Single, EventStream])
+def test_a_client_that_left_before_the_request_was_accepted_cancels(kind: type[Single | EventStream]) -> None:
     wire, ticket = Wire(), FakeTicket()
     answer = kind(wire)
     wire.leave()
@@ -345,7 +345,9 @@ def test_a_client_that_left_before_the_request_was_accepted_cancels(kind: type[S
 
 
 @pytest.mark.parametrize("make", [single, stream])
-def test_memory_of_responses_is_given_back_once(make: Callable[[], tuple[Wire, Single | Stream, FakeTicket]]) -> None:
+def test_memory_of_responses_is_given_back_once(
+    make: Callable[[], tuple[Wire, Single | EventStream, FakeTicket]],
+) -> None:
     _, answer, _ = make()
     leases = [FakeLease(memoryview(b""), 0) for _ in range(2)]
     tell(answer, response("a", lease=leases[0]), response("b", lease=leases[1], final=True))

@@ -10,9 +10,9 @@ import pytest
 
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.infer import InferResponse
-from edge_serve.messages.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.protocol.v2 import generate
-from edge_serve.transport.v2.generate import Answer, Single, Stream
+from edge_serve.transport.v2.generate import EventStream, GenerateAnswer, Single
 from tests.transport.v2.test_generate import Wire, event, failure, response
 from tests.transport.v2_scene import FakeLease, FakeTicket
 
@@ -53,11 +53,11 @@ class Elsewhere:
 
 
 def long_response(value: int, *, final: bool = False, lease: FakeLease | None = None) -> InferResponse:
-    tensor = Tensor("out", DataType.UINT8, (LONG,), bytes([value]) * LONG)
+    tensor = InferTensor("out", DataType.UINT8, (LONG,), bytes([value]) * LONG)
     return InferResponse("m", "1", outputs=[tensor], final=final, lease=lease)
 
 
-def scene(kind: type[Answer], *, can_hold: bool = True) -> tuple[Wire, Answer, FakeTicket, Elsewhere]:
+def scene(kind: type[GenerateAnswer], *, can_hold: bool = True) -> tuple[Wire, GenerateAnswer, FakeTicket, Elsewhere]:
     wire, ticket, elsewhere = Wire(), FakeTicket(can_hold=can_hold), Elsewhere()
     answer = kind(wire, elsewhere)
     answer.accepted(ticket)
@@ -92,7 +92,7 @@ def test_what_cannot_be_written_is_an_error() -> None:
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_events_keep_their_order(at_once: bool) -> None:
-    wire, answer, _, elsewhere = scene(Stream)
+    wire, answer, _, elsewhere = scene(EventStream)
     elsewhere.at_once = at_once
     for one in (response("a"), long_response(1), response("b"), long_response(2), response("c"), failure()):
         answer.on_response(one)
@@ -109,7 +109,7 @@ def test_events_keep_their_order(at_once: bool) -> None:
 
 
 def test_many_that_are_written_at_once_need_no_stack() -> None:
-    wire, answer, _, elsewhere = scene(Stream)
+    wire, answer, _, elsewhere = scene(EventStream)
     answer.on_response(long_response(0))
     for value in range(1, 40):
         answer.on_response(long_response(value))
@@ -127,8 +127,8 @@ def test_many_that_are_written_at_once_need_no_stack() -> None:
     assert max(depth) == depth[2]
 
 
-@pytest.mark.parametrize("kind", [Single, Stream])
-def test_a_client_that_leaves_cancels_what_is_being_written_and_frees_what_waits(kind: type[Answer]) -> None:
+@pytest.mark.parametrize("kind", [Single, EventStream])
+def test_a_client_that_leaves_cancels_what_is_being_written_and_frees_what_waits(kind: type[GenerateAnswer]) -> None:
     wire, answer, ticket, elsewhere = scene(kind)
     leases = [FakeLease(memoryview(b""), 0) for _ in range(3)]
     for value, lease in enumerate(leases):
@@ -142,7 +142,7 @@ def test_a_client_that_leaves_cancels_what_is_being_written_and_frees_what_waits
 
 
 def test_the_sender_is_held_while_much_waits_to_be_written() -> None:
-    _, answer, ticket, elsewhere = scene(Stream)
+    _, answer, ticket, elsewhere = scene(EventStream)
     for value in range(2):
         answer.on_response(long_response(value))
     assert ticket.held == [True]
@@ -154,7 +154,7 @@ def test_the_sender_is_held_while_much_waits_to_be_written() -> None:
 
 
 def test_short_responses_are_written_here() -> None:
-    wire, answer, _, elsewhere = scene(Stream)
+    wire, answer, _, elsewhere = scene(EventStream)
     answer.on_response(response("a", final=True))
 
     assert wire.events == [event("a")]

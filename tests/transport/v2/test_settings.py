@@ -10,7 +10,7 @@ from edge_serve.errors import NotFound
 from edge_serve.messages.settings import LogSettings, TraceChanges, TraceSettings
 from edge_serve.observe.tracing.tracing import Tracing
 from edge_serve.protocol.v2.routes import Operation, Route
-from edge_serve.transport.v2.settings import Settings
+from edge_serve.transport.v2.settings import SettingsRoutes
 from tests.transport.v2_scene import JSON, Door, FakeExchange, head_of
 
 
@@ -39,7 +39,7 @@ class Service:
 def ask(service: Service, operation: Operation, body: bytes | None = None, model: str = "") -> Any:
     """The JSON of the answer; a GET without a body."""
     exchange = FakeExchange(head_of("GET" if body is None else "POST", "/"), body or b"")
-    settings = Settings(service)
+    settings = SettingsRoutes(service)
     act = settings.logging if operation is Operation.LOGGING else settings.trace
     act(exchange, Route(operation, True, model))
     assert (exchange.status, exchange.content_type) == (200, JSON)
@@ -71,7 +71,7 @@ def test_traces_of_the_server_and_of_a_model() -> None:
 def test_a_get_with_a_body_changes_nothing() -> None:
     service = Service()
     exchange = FakeExchange(head_of("GET", "/v2/logging", length=22), b'{"log_info":false}    ')
-    Settings(service).logging(exchange, Route(Operation.LOGGING, True))
+    SettingsRoutes(service).logging(exchange, Route(Operation.LOGGING, True))
 
     assert exchange.json["log_info"] is True
 

@@ -7,12 +7,12 @@ import threading
 import pytest
 
 from edge_serve.backends.base import Reply
-from edge_serve.backends.host import Call
+from edge_serve.backends.host import ModelCall
 from edge_serve.messages.infer import InferResponse
 from edge_serve.workers.child.calling import Calling
 from edge_serve.workers.child.remote import Remote
-from edge_serve.workers.wire.calls import Room, decode_rest, encode_response
-from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, Kind, parse_header
+from edge_serve.workers.wire.calls import OutputSlot, decode_rest, encode_response
+from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameKind, parse_header
 
 
 class Wire:
@@ -27,7 +27,7 @@ class Wire:
 
     @property
     def waits(self) -> list[list[tuple[int, int]]]:
-        return [decode_rest(one) for one in self.frames if one.kind == Kind.INFER_REST]
+        return [decode_rest(one) for one in self.frames if one.kind == FrameKind.INFER_REST]
 
 
 def no_memory(model: int, nbytes: int) -> tuple[int, int]:
@@ -35,7 +35,7 @@ def no_memory(model: int, nbytes: int) -> tuple[int, int]:
 
 
 def respond(calling: Calling, number: int, *, final: bool) -> None:
-    data = encode_response(number, InferResponse("m", "1", final=final), [], Room())
+    data = encode_response(number, InferResponse("m", "1", final=final), [], OutputSlot())
     _, kind, count, number = parse_header(data)
     calling.on_response(Frame(kind, count, number, data[HEADER_SIZE:]))
 
@@ -44,7 +44,7 @@ def nobody(reply: Reply, final: bool) -> None:
     """Does not care."""
 
 
-CALL = Call("m", -1, [], [])
+CALL = ModelCall("m", -1, [], [])
 
 
 def test_open_calls_are_told_with_their_responses() -> None:

@@ -12,13 +12,13 @@ import pytest
 
 from edge_serve.backends.base import BackendRequest, Reply, Timing
 from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.child.instance import Instance, Receiver
 from edge_serve.workers.memory import shared_arenas as lending
-from edge_serve.workers.memory.shared_arenas import OFFSET_BITS, Borrowed
+from edge_serve.workers.memory.shared_arenas import OFFSET_BITS, ArenaImports
 from edge_serve.workers.wire.execute import encode_execute
-from edge_serve.workers.wire.frames import HEADER_SIZE, Kind, parse_header
-from edge_serve.workers.wire.layout import Layout
+from edge_serve.workers.wire.frames import HEADER_SIZE, FrameKind, parse_header
+from edge_serve.workers.wire.layout import TensorLayout
 from edge_serve.workers.wire.reply import PARTIAL_HEAD, REPLY_HEAD, decode_answers
 from tests.workers.harness import config, request
 
@@ -47,8 +47,8 @@ class Scene:
     def __init__(self, model_config: dict[str, Any], execute: Execute) -> None:
         self.ours, theirs = socket.socketpair()
         self.ours.settimeout(20)
-        self.layout = Layout(model_config)
-        self.borrowed = Borrowed()
+        self.layout = TensorLayout(model_config)
+        self.borrowed = ArenaImports()
         self.instance = Instance(
             "m_0", 4, theirs, self.layout, memoryview(bytearray(4096)), Backend(execute), self.borrowed
         )
@@ -64,7 +64,7 @@ class Scene:
         received = self._receiver.receive()
         assert received is not None, "the channel was closed"
         _, kind, count, batch_id = parse_header(received)
-        head = REPLY_HEAD if kind == Kind.REPLY else PARTIAL_HEAD
+        head = REPLY_HEAD if kind == FrameKind.REPLY else PARTIAL_HEAD
         *_, meta = head.unpack_from(received, HEADER_SIZE)
         return batch_id, decode_answers(self.layout, received, HEADER_SIZE + head.size, meta, count, None, 0)[0]
 
@@ -83,13 +83,16 @@ def scene(execute: Execute, *, decoupled: bool = False) -> Iterator[Scene]:
 
 def echo(batch: Sequence[BackendRequest]) -> list[Reply]:
     return [
-        Reply([Tensor("OUTPUT0", one.inputs[0].datatype, one.inputs[0].shape, one.inputs[0].data)]) for one in batch
+        Reply([InferTensor("OUTPUT0", one.inputs[0].datatype, one.inputs[0].shape, one.inputs[0].data)])
+        for one in batch
     ]
 
 
 def elsewhere(number: int) -> InferRequest:
     """A request whose first input lies in another model's arena."""
-    return InferRequest("echo", inputs=[Tensor("INPUT0", DataType.INT32, (1, 16), bytes(64), number << OFFSET_BITS)])
+    return InferRequest(
+        "echo", inputs=[InferTensor("INPUT0", DataType.INT32, (1, 16), bytes(64), number << OFFSET_BITS)]
+    )
 
 
 @pytest.mark.parametrize("each", [False, True])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge_serve.backends.base import ModelSpec, Reply
-from edge_serve.messages.tensors import Tensor, from_array, from_numpy_type
+from edge_serve.messages.tensors import InferTensor, from_array, from_numpy_type
 from edge_serve.workers.child.mismatch import MOST_REPORTED, Mismatches
 
 CONFIG: dict[str, Any] = {
@@ -33,18 +33,18 @@ output [
 BATCH = ", behind a batch dimension of 3"
 
 
-def tensor(name: str, *shape: int, dtype: Any = np.float32) -> Tensor:
+def tensor(name: str, *shape: int, dtype: Any = np.float32) -> InferTensor:
     array = np.ones(shape, dtype)
     datatype = from_numpy_type(array.dtype)
     assert datatype is not None
-    return Tensor(name, datatype, shape, from_array(array, datatype))
+    return InferTensor(name, datatype, shape, from_array(array, datatype))
 
 
 GOOD = {"Y": tensor("Y", 3, 2), "FLAT": tensor("FLAT", 3, 2, 2), "ONE": tensor("ONE", 3)}
 
 
 def found(
-    directory: Path, *outputs: Tensor, names: list[str] | None = None, rows: int = 3, reply: Reply | None = None,
+    directory: Path, *outputs: InferTensor, names: list[str] | None = None, rows: int = 3, reply: Reply | None = None,
     **config: Any,
 ) -> dict[str, str]:  # fmt: skip
     """What is reported of one reply, by output."""
@@ -84,7 +84,7 @@ def test_an_output_that_comes_twice_is_reported(tmp_path: Path) -> None:
         (tensor("ONE", 3, 1), f"but its configuration says dims: [1] and reshape: []{BATCH}: [3]."),
     ],
 )  # fmt: skip
-def test_the_line_is_found(tmp_path: Path, wrong: Tensor, text: str) -> None:
+def test_the_line_is_found(tmp_path: Path, wrong: InferTensor, text: str) -> None:
     (tmp_path / "config.pbtxt").write_text(PBTXT)
 
     reported = found(tmp_path, *{**GOOD, wrong.name: wrong}.values())

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.workers.child.paused_streams import Holds
-from edge_serve.workers.front.pool import Limits
+from edge_serve.workers.child.paused_streams import PausedStreams
+from edge_serve.workers.front.pool import ProcessLimits
 from tests.workers.harness import PATIENCE, Served, config, request, run, serving, survives
 
 
 class Waiter:
     """A sender in a thread of its own."""
 
-    def __init__(self, holds: Holds, key: int) -> None:
+    def __init__(self, holds: PausedStreams, key: int) -> None:
         self.told: bool | None = None
         self._thread = threading.Thread(target=self._wait, args=(holds, key), daemon=True)
         self._thread.start()
 
-    def _wait(self, holds: Holds, key: int) -> None:
+    def _wait(self, holds: PausedStreams, key: int) -> None:
         self.told = holds.wait(key, False)
 
     def ended(self) -> bool | None:
@@ -33,7 +33,7 @@ class Waiter:
 
 
 def test_nobody_waits_for_a_stream_that_is_not_held() -> None:
-    holds = Holds()
+    holds = PausedStreams()
     holds.hold(1)
 
     assert holds.wait(2, False)
@@ -44,7 +44,7 @@ def test_nobody_waits_for_a_stream_that_is_not_held() -> None:
 
 @pytest.mark.parametrize("end", ["go_on", "close"])
 def test_all_senders_of_a_stream_wait_until_it_goes_on_or_never_will(end: str) -> None:
-    holds = Holds()
+    holds = PausedStreams()
     holds.hold(7)
     holds.hold(7)
     waiters = [Waiter(holds, 7) for _ in range(3)]
@@ -59,14 +59,14 @@ def test_all_senders_of_a_stream_wait_until_it_goes_on_or_never_will(end: str) -
 
 
 def test_the_last_response_does_not_wait() -> None:
-    holds = Holds()
+    holds = PausedStreams()
     holds.hold(1)
 
     assert holds.wait(1, True)
 
 
 def test_what_is_held_when_the_model_closes_is_never_sent_and_nothing_is_held_afterwards() -> None:
-    holds = Holds()
+    holds = PausedStreams()
     holds.hold(1)
     holds.close()
     holds.hold(2)
@@ -77,7 +77,7 @@ def test_what_is_held_when_the_model_closes_is_never_sent_and_nothing_is_held_af
 
 
 def test_a_stream_that_is_held_again_at_once_waits_again() -> None:
-    holds = Holds()
+    holds = PausedStreams()
     for _ in range(200):
         holds.hold(1)
         waiter = Waiter(holds, 1)
@@ -135,7 +135,7 @@ def test_a_model_is_closed_while_a_stream_of_it_is_held(tmp_path: Path, caplog: 
     """`serving` closes it, which is limited by more than `run` is."""
 
     async def work() -> None:
-        async with serving(tmp_path, config(decoupled=True), limits=Limits(close=3 * PATIENCE)) as served:
+        async with serving(tmp_path, config(decoupled=True), limits=ProcessLimits(close=3 * PATIENCE)) as served:
             await held(served)
             listener = served.listener
         while not listener.idle():  # a response that is the last would end the stream as if it were whole

@@ -19,11 +19,11 @@ import pytest
 from edge_serve.errors import Cancelled, EdgeServeError, Internal, InvalidArgument, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import Buffer, DataType, Tensor
+from edge_serve.messages.tensors import Buffer, DataType, InferTensor
 from edge_serve.protocol.v2 import generate
 from edge_serve.protocol.v2.infer import InferDecoder
 from edge_serve.protocol.v2.infer_response import InferEncoder
-from edge_serve.workers.codec.codec import Codec, Job
+from edge_serve.workers.codec.codec import Codec, QueuedJob
 from edge_serve.workers.codec.job import Body, Encoded, Refused
 from edge_serve.workers.memory import arena as arena_module
 from edge_serve.workers.memory.arena import Arena, Budget
@@ -84,7 +84,7 @@ class Scene:
         encoded: Encoded = await _outcome(lambda done: self.codec.encode(response, request, SIGNATURE, accept, done))
         return encoded
 
-    def start(self, body: Body) -> Job:
+    def start(self, body: Body) -> QueuedJob:
         """A job whose outcome is kept in `told`."""
         return self.codec.decode(body, self.told.append)
 
@@ -340,7 +340,7 @@ def reply(here: Scene, values: list[float], *, in_arena: bool = True) -> InferRe
         slot = response.lease = here.arena.allocate(len(raw))
         slot.view[: len(raw)] = raw
         data, offset = slot.view[: len(raw)], slot.offset
-    response.outputs = [Tensor("Y", DataType.FP32, (len(values),), data, offset)]
+    response.outputs = [InferTensor("Y", DataType.FP32, (len(values),), data, offset)]
     return response
 
 
@@ -372,7 +372,10 @@ def test_responses_to_generate_are_written_as_the_loop_writes_them(in_arena: boo
             lease = here.arena.allocate(len(data))
             lease.view[: len(data)] = data
             offset = lease.offset
-        outputs = [Tensor("Y", DataType.FP32, (9,), data, offset), Tensor("one", DataType.INT32, (1,), bytes(4))]
+        outputs = [
+            InferTensor("Y", DataType.FP32, (9,), data, offset),
+            InferTensor("one", DataType.INT32, (1,), bytes(4)),
+        ]
         outputs = outputs if not in_arena else outputs[:1]
         response = InferResponse("m", "1", "id", outputs, {"b": True}, lease=lease)
         expected = generate.write(response)
@@ -544,7 +547,7 @@ def test_a_codec_without_memory_of_its_own_refuses_the_job_and_never_raises(monk
         told: list[Encoded | Refused] = []
         codec = Codec(Budget(1 << 30))
         monkeypatch.setattr(arena_module, "_made", none)
-        response = InferResponse("m", "1", "", [Tensor("Y", DataType.INT32, (1,), bytes(4))])
+        response = InferResponse("m", "1", "", [InferTensor("Y", DataType.INT32, (1,), bytes(4))])
         codec.encode(response, InferRequest("m"), SIGNATURE, "identity", told.append)
         await codec.stop()
         return told

@@ -10,7 +10,7 @@ import pytest
 from edge_serve.errors import Cancelled, InvalidArgument, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.codec.job import Body, Both, DecodeJob, Encoded, EncodeJob, Refused
 from edge_serve.workers.codec.messages import request_value, response_value, tensor_value
 from edge_serve.workers.memory.arena import Arena, Budget, Slot
@@ -34,7 +34,7 @@ class Scene:
         return DecodeJob(body, b"", self.arena, self.told.append)
 
     def encoding(self) -> EncodeJob:
-        tensor = Tensor("Y", DataType.INT32, (2,), self.slot.view[:8], self.slot.offset)
+        tensor = InferTensor("Y", DataType.INT32, (2,), self.slot.view[:8], self.slot.offset)
         response = InferResponse("m", "1", outputs=[tensor], lease=self.slot)
         value = response_value(response, InferRequest("m"), SIGNATURE, "identity", True)
         return EncodeJob(self.arena, value, self.slot, self.told.append)
@@ -169,7 +169,7 @@ def test_a_body_in_the_arena_is_told_by_its_place(here: Scene) -> None:
 
 
 def test_tensors_of_nothing_need_no_memory(here: Scene) -> None:
-    tensor = Tensor("X", DataType.INT32, (0,), b"", -1)
+    tensor = InferTensor("X", DataType.INT32, (0,), b"", -1)
 
     assert tensor_value(tensor, 4096) == ["X", DataType.INT32.value, (0,), 4096, 0]
     request = here.decoding().outcome(

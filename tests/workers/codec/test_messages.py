@@ -12,9 +12,9 @@ from edge_serve.errors import Unavailable
 from edge_serve.messages.infer import SEQUENCE_START, InferRequest, InferResponse, RequestedOutput
 from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.signature import Signature, TensorSpec
-from edge_serve.messages.tensors import BY_NUMBER, Buffer, DataType, Shared, Tensor, Unseen, is_unseen
+from edge_serve.messages.tensors import BY_NUMBER, Buffer, DataType, InferTensor, Shared, Unseen, is_unseen
 from edge_serve.workers.codec import messages as coding
-from edge_serve.workers.wire.frames import Frame, FrameError, Kind, Splitter
+from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, Splitter
 
 SIGNATURE = Signature(
     "m",
@@ -45,20 +45,20 @@ def through_json(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_question_is_one_frame() -> None:
-    parts = coding.question(Kind.DECODE, 9, b"sig", {"at": None}, [b"loose", memoryview(b"bytes")])
+    parts = coding.question(FrameKind.DECODE, 9, b"sig", {"at": None}, [b"loose", memoryview(b"bytes")])
     frame = received(parts)
     signature, value, loose = coding.read_question(frame)
 
-    assert (frame.kind, frame.id, signature, value) == (Kind.DECODE, 9, b"sig", {"at": None})
+    assert (frame.kind, frame.id, signature, value) == (FrameKind.DECODE, 9, b"sig", {"at": None})
     assert bytes(loose) == b"loosebytes"
 
 
 def test_a_question_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coding, "LONGEST", 100)
-    coding.question(Kind.DECODE, 1, b"", {}, [bytes(90)])
+    coding.question(FrameKind.DECODE, 1, b"", {}, [bytes(90)])
 
     with pytest.raises(Unavailable, match="101 bytes are more than the 100"):
-        coding.question(Kind.DECODE, 1, b"", {}, [bytes(91)])
+        coding.question(FrameKind.DECODE, 1, b"", {}, [bytes(91)])
 
 
 @pytest.mark.parametrize("datatype", [None, DataType.BYTES, DataType.UINT64])
@@ -73,7 +73,7 @@ def test_signatures_arrive_but_for_labels_and_reshapes(datatype: DataType | None
 @pytest.mark.parametrize("datatype", BY_NUMBER.values())
 def test_tensors_arrive(datatype: DataType) -> None:
     memory = bytes(range(64))
-    tensor = Tensor("x", datatype, (2, 0, 5), memory[8:24], 8)
+    tensor = InferTensor("x", datatype, (2, 0, 5), memory[8:24], 8)
 
     read = coding.read_tensor(
         json.loads(json.dumps(coding.tensor_value(tensor, 8))), lambda at, size: memory[at : at + size]
@@ -132,9 +132,9 @@ def test_a_request_without_one_of_its_members_is_none(member: str) -> None:
 def test_responses_arrive_as_far_as_encoding_needs_them(in_arena: bool) -> None:
     memory = bytes(range(64))
     outputs = [
-        Tensor("Y", DataType.FP32, (1, 2), memory[8:16], 8),
-        Tensor("Z", DataType.INT8, (3,), b"abc", -1),
-        Tensor("E", DataType.INT8, (0,), b"", -1),
+        InferTensor("Y", DataType.FP32, (1, 2), memory[8:16], 8),
+        InferTensor("Z", DataType.INT8, (3,), b"abc", -1),
+        InferTensor("E", DataType.INT8, (0,), b"", -1),
     ]
     response = InferResponse("m", "3", "r", outputs, {"p": 1.5})
     request = InferRequest("m", outputs=[RequestedOutput("Y", False, 2), RequestedOutput("Z", True)])
@@ -170,7 +170,7 @@ def test_names_of_shared_memory_arrive() -> None:
 
 
 def test_outputs_in_shared_memory_arrive_without_their_bytes() -> None:
-    outputs = [Tensor("Y", DataType.INT32, (2,), Unseen.buffer(8)), Tensor("Z", DataType.INT8, (1,), b"z")]
+    outputs = [InferTensor("Y", DataType.INT32, (2,), Unseen.buffer(8)), InferTensor("Z", DataType.INT8, (1,), b"z")]
     request = InferRequest("m", outputs=[RequestedOutput("Y", place=Place(object(), 4, 8)), RequestedOutput("Z")])
 
     value, loose = coding.response_value(InferResponse("m", "3", "", outputs), request, SIGNATURE, "gzip", False)

@@ -10,15 +10,15 @@ import pytest
 
 from edge_serve.aio.bulk_copy import MOST_AT_ONCE
 from edge_serve.backends.base import Reply
-from edge_serve.backends.host import Call
+from edge_serve.backends.host import ModelCall
 from edge_serve.errors import Cancelled, Unsupported
 from edge_serve.messages.infer import InferResponse
-from edge_serve.messages.tensors import DataType, Tensor
-from edge_serve.workers.front.bls_broker import Asked, Caller, Desk, Hooks
+from edge_serve.messages.tensors import DataType, InferTensor
+from edge_serve.workers.front.bls_broker import BlsBroker, Caller, Hooks, InboundCall
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.calls import decode_response, encode_call, encode_rest, room_of
-from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameError, Kind, json_frame, parse_header
+from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameError, FrameKind, json_frame, parse_header
 from tests.workers.harness import Recorder, run
 
 SMALL = 100
@@ -33,11 +33,11 @@ class Scene:
         self.budget = Budget(budget)
         self.arena = Arena("asks", self.budget)
         self.sent: list[Frame] = []
-        self.asked: list[Asked] = []
+        self.asked: list[InboundCall] = []
         self.hooks = Hooks(infer=self.asked.append)
         channels: dict[int, Channel] = {}
         caller = Caller(self.arena, Recorder(), channels)
-        self.desk = Desk(
+        self.desk = BlsBroker(
             asyncio.get_running_loop(), self._send, lambda number: caller if number == 7 else None, self.hooks, {"me"}
         )
 
@@ -45,9 +45,9 @@ class Scene:
         _, kind, count, number = parse_header(data)
         self.sent.append(Frame(kind, count, number, data[HEADER_SIZE:]))
 
-    def call(self, number: int = 1, token: int = 0) -> Asked:
+    def call(self, number: int = 1, token: int = 0) -> InboundCall:
         """A call comes in."""
-        self.receive(encode_call(number, Call("other", -1, [], ["Y"]), [], 7, token))
+        self.receive(encode_call(number, ModelCall("other", -1, [], ["Y"]), [], 7, token))
         return self.asked[-1]
 
     def receive(self, data: bytes) -> None:
@@ -57,7 +57,7 @@ class Scene:
 
     def free(self, token: int) -> None:
         """The worker lets go of a slot."""
-        self.desk.on_frame(Frame(Kind.INFER_FREE, 0, token, b""))
+        self.desk.on_frame(Frame(FrameKind.INFER_FREE, 0, token, b""))
 
     def response(self, index: int = -1) -> tuple[Reply, bool]:
         """What was sent, read as the worker does."""
@@ -66,10 +66,10 @@ class Scene:
         return decode_response(frame, self.arena.view[room.offset : room.offset + room.nbytes])
 
 
-def values(elements: int) -> Tensor:
+def values(elements: int) -> InferTensor:
     """An output of INT32."""
     array = np.arange(elements, dtype=np.int32)
-    return Tensor("Y", DataType.INT32, (elements,), array.tobytes())
+    return InferTensor("Y", DataType.INT32, (elements,), array.tobytes())
 
 
 def answer(elements: int, final: bool = True) -> InferResponse:
@@ -163,7 +163,7 @@ def test_no_memory_for_outputs_is_an_error() -> None:
 
 def test_inputs_lie_in_a_slot_that_the_worker_asked_for() -> None:
     def work(scene: Scene) -> None:
-        scene.receive(json_frame(Kind.CALL, 3, {"do": "memory", "model": 7, "nbytes": 5000}))
+        scene.receive(json_frame(FrameKind.CALL, 3, {"do": "memory", "model": 7, "nbytes": 5000}))
         token = scene.sent[-1].json()["token"]
         asked = scene.call(token=token)
         assert asked.lease is not None
@@ -180,8 +180,8 @@ def test_a_call_is_cancelled_by_its_caller_once() -> None:
         cancelled: list[int] = []
         asked.on_cancel = lambda: cancelled.append(1)
         for _ in range(2):
-            scene.desk.on_frame(Frame(Kind.INFER_CANCEL, 0, 1, b""))
-        scene.desk.on_frame(Frame(Kind.INFER_CANCEL, 0, 99, b""))
+            scene.desk.on_frame(Frame(FrameKind.INFER_CANCEL, 0, 1, b""))
+        scene.desk.on_frame(Frame(FrameKind.INFER_CANCEL, 0, 99, b""))
         assert cancelled == [1]
         assert scene.sent == [], "the answer is still due"
 
@@ -201,7 +201,7 @@ def test_what_a_batch_asked_for_is_cancelled_with_it() -> None:
 def test_without_anybody_to_run_calls_they_are_refused() -> None:
     def work(scene: Scene) -> None:
         scene.hooks.infer = None
-        scene.receive(encode_call(1, Call("other", -1, [], ["Y"]), [], 7, 0))
+        scene.receive(encode_call(1, ModelCall("other", -1, [], ["Y"]), [], 7, 0))
         assert isinstance(scene.response()[0].error, Unsupported)
 
     play(work)
@@ -209,8 +209,8 @@ def test_without_anybody_to_run_calls_they_are_refused() -> None:
 
 def test_a_model_does_not_wait_for_itself() -> None:
     def work(scene: Scene) -> None:
-        scene.receive(json_frame(Kind.CALL, 3, {"do": "load_model", "model_name": "me"}))
-        assert scene.sent[-1].kind == Kind.FAILED
+        scene.receive(json_frame(FrameKind.CALL, 3, {"do": "load_model", "model_name": "me"}))
+        assert scene.sent[-1].kind == FrameKind.FAILED
         assert "by itself" in scene.sent[-1].json()["text"]
 
     play(work)
@@ -219,11 +219,11 @@ def test_a_model_does_not_wait_for_itself() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        json_frame(Kind.CALL, 1, {"do": "load_model", "model_name": ["a", "list"]}),
-        json_frame(Kind.CALL, 1, {"do": "memory", "model": 8, "nbytes": 1}),
-        json_frame(Kind.CALL, 1, {"do": "memory", "model": 7, "nbytes": -1}),
-        json_frame(Kind.CALL, 1, {"do": "memory", "model": "7", "nbytes": 1}),
-        encode_call(1, Call("other", -1, [], ["Y"]), [], 7, 5),
+        json_frame(FrameKind.CALL, 1, {"do": "load_model", "model_name": ["a", "list"]}),
+        json_frame(FrameKind.CALL, 1, {"do": "memory", "model": 8, "nbytes": 1}),
+        json_frame(FrameKind.CALL, 1, {"do": "memory", "model": 7, "nbytes": -1}),
+        json_frame(FrameKind.CALL, 1, {"do": "memory", "model": "7", "nbytes": 1}),
+        encode_call(1, ModelCall("other", -1, [], ["Y"]), [], 7, 5),
     ],
 )
 def test_a_worker_that_breaks_the_rules_is_found_out(data: bytes) -> None:
@@ -245,7 +245,7 @@ def test_a_call_may_not_come_twice() -> None:
 
 def test_an_instance_that_waits_is_told_of_with_its_calls() -> None:
     def work(scene: Scene) -> None:
-        waits: list[list[Asked]] = []
+        waits: list[list[InboundCall]] = []
         scene.hooks.rests = lambda calls: waits.append(list(calls))
         first, second = scene.call(1), scene.call(2)
         scene.receive(encode_rest([(1, 0), (2, 0)]))
@@ -280,6 +280,6 @@ def test_one_whose_answer_is_on_its_way_does_not_wait(size: int) -> None:
 def test_an_instance_waits_for_whole_calls(payload: bytes) -> None:
     def work(scene: Scene) -> None:
         with pytest.raises(FrameError, match="another length"):
-            scene.desk.on_frame(Frame(Kind.INFER_REST, 0, 0, payload))
+            scene.desk.on_frame(Frame(FrameKind.INFER_REST, 0, 0, payload))
 
     play(work)

@@ -14,14 +14,14 @@ import numpy as np
 from edge_serve.backends.base import Reply
 from edge_serve.errors import Internal, Unavailable
 from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.child.instance import Receiver
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.link import Link
 from edge_serve.workers.memory.arena import Arena, Budget
 from edge_serve.workers.wire.execute import Batch, decode_execute
-from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, SLOT, Kind, frame
-from edge_serve.workers.wire.layout import Layout
+from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, SLOT, FrameKind, frame
+from edge_serve.workers.wire.layout import TensorLayout
 from edge_serve.workers.wire.reply import PARTIAL_HEAD, OutputRoom, encode_partial, encode_reply
 from tests.workers.harness import Recorder, config, request, run, values
 
@@ -31,7 +31,7 @@ class Peer:
 
     def __init__(self, model_config: dict[str, Any], budget: int) -> None:
         self.theirs, ours = socket.socketpair()
-        self.layout = Layout(model_config)
+        self.layout = TensorLayout(model_config)
         self.budget = Budget(budget)
         self.arena = Arena("m", self.budget, 64 << 20)
         self.listener = Recorder()
@@ -89,7 +89,7 @@ def large(size: int) -> InferRequest:
 
 def output(size: int) -> Reply:
     """One output of `size` bytes."""
-    return Reply([Tensor("OUTPUT0", DataType.INT32, (1, size // 4), bytes(size))])
+    return Reply([InferTensor("OUTPUT0", DataType.INT32, (1, size // 4), bytes(size))])
 
 
 def test_replies_come_in_any_chunking() -> None:
@@ -213,7 +213,7 @@ def test_room_is_asked_for_once_and_expected_afterwards() -> None:
             made.channel.execute(1, [request()])
             batch = await made.receive()
             assert batch.slot_capacity == 0
-            made.theirs.sendall(frame(Kind.NEED_OUTPUT, 0, NEED.pack(100_000, 9)))
+            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(100_000, 9)))
             while not made.control:
                 await asyncio.sleep(0.001)
             number, token, offset, capacity = SLOT.unpack_from(made.control[0], HEADER_SIZE)
@@ -236,7 +236,7 @@ def test_room_is_refused_with_the_reason() -> None:
         async with peer(config(dims=-1), budget=4096) as made:
             made.channel.execute(1, [request()])
             batch = await made.receive()
-            made.theirs.sendall(frame(Kind.NEED_OUTPUT, 0, NEED.pack(1 << 40, 9)))
+            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(1 << 40, 9)))
             while not made.control:
                 await asyncio.sleep(0.001)
             assert SLOT.unpack_from(made.control[0], HEADER_SIZE) == (4, 9, 0, 0)
@@ -251,14 +251,14 @@ def test_what_no_worker_says_is_reported() -> None:
     async def work() -> None:
         for wrong in (
             b"\xff" * 16,
-            frame(Kind.REPLY, 2, bytes(100), 1),
-            frame(Kind.REPLY, 1, bytes(100), 2),
-            frame(Kind.REPLY, 1, b"", 1),
-            frame(Kind.REPLY, 1, b"\xff" * 100, 1),
-            frame(Kind.NEED_OUTPUT, 0, b""),
-            frame(Kind.NEED_OUTPUT, 0, NEED.pack(10, 0)),
-            frame(Kind.PARTIAL, 1, bytes(100), 1),
-            frame(Kind.HELLO),
+            frame(FrameKind.REPLY, 2, bytes(100), 1),
+            frame(FrameKind.REPLY, 1, bytes(100), 2),
+            frame(FrameKind.REPLY, 1, b"", 1),
+            frame(FrameKind.REPLY, 1, b"\xff" * 100, 1),
+            frame(FrameKind.NEED_OUTPUT, 0, b""),
+            frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(10, 0)),
+            frame(FrameKind.PARTIAL, 1, bytes(100), 1),
+            frame(FrameKind.HELLO),
         ):
             async with peer() as made:
                 made.channel.execute(1, [request()])
@@ -273,8 +273,8 @@ def test_a_broken_response_does_not_keep_the_slot_that_it_asked_for() -> None:
     async def work() -> None:
         async with peer(config(decoupled=True)) as made:
             made.channel.execute(1, [request()])
-            made.theirs.sendall(frame(Kind.NEED_OUTPUT, 0, NEED.pack(100_000, 7)))
-            made.theirs.sendall(frame(Kind.PARTIAL, 1, PARTIAL_HEAD.pack(0, 0, 7, 4) + b"\xff" * 20, 1))
+            made.theirs.sendall(frame(FrameKind.NEED_OUTPUT, 0, NEED.pack(100_000, 7)))
+            made.theirs.sendall(frame(FrameKind.PARTIAL, 1, PARTIAL_HEAD.pack(0, 0, 7, 4) + b"\xff" * 20, 1))
             assert "broke the protocol: replies cannot be read" in await made.until_broken()
             assert made.budget.used > 0  # the worker may still write there
 

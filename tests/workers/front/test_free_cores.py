@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from edge_serve.workers.front import free_cores as neighbours
-from edge_serve.workers.front.free_cores import Look, Neighbours, cores_left, idle
-from edge_serve.workers.wire.busy_poll import Awake
+from edge_serve.workers.front.free_cores import FreeCores, Look, cores_left, idle
+from edge_serve.workers.wire.busy_poll import PollPolicy
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ class Machine:
 
 def test_it_looks_four_times_a_second_and_says_what_it_saw_last() -> None:
     machine = Machine()
-    neighbours = Neighbours((0, 1), lambda: machine.own, machine.seconds_idle, lambda: machine.now)
+    neighbours = FreeCores((0, 1), lambda: machine.own, machine.seconds_idle, lambda: machine.now)
     assert neighbours.cores_left() == 2  # nobody knows yet
     left = []
     for others in (0.1, 1.0, 1.0, 0.2):
@@ -80,7 +80,7 @@ def test_where_that_is_not_to_be_known_all_cores_are_taken_for_free(
         if text:
             broken.write_text(text)
         monkeypatch.setattr(neighbours, "_STAT", broken)
-        found = Neighbours((0, 1))
+        found = FreeCores((0, 1))
         assert (found.cores_left(), found.cores_left()) == (2, 2)
 
 
@@ -92,7 +92,7 @@ def test_it_goes_on_after_a_moment_without_descriptors() -> None:
             raise OSError
         return machine.seconds_idle(cores)
 
-    found = Neighbours((0, 1), lambda: machine.own, seconds_idle, lambda: machine.now)
+    found = FreeCores((0, 1), lambda: machine.own, seconds_idle, lambda: machine.now)
     left: list[int] = []
     for _ in range(5):
         left.append(found.cores_left())
@@ -113,8 +113,8 @@ def test_idle_time_is_that_of_the_cores_in_question(tmp_path: Path, monkeypatch:
 
 def test_nobody_polls_on_a_core_that_another_program_has() -> None:
     machine = Machine()
-    found = Neighbours((0, 1), lambda: machine.own, machine.seconds_idle, lambda: machine.now)
-    awake = Awake(50, 2, neighbours=found)
+    found = FreeCores((0, 1), lambda: machine.own, machine.seconds_idle, lambda: machine.now)
+    awake = PollPolicy(50, 2, neighbours=found)
     assert [awake.worker_us(7, 1) for _ in range(2)] == [0, 50]
     machine.work(0.3, 0.7, 1.0)
     assert awake.worker_us(7, 1) == 0

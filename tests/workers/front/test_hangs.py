@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
 
-from edge_serve.workers.front.placement import Part
+from edge_serve.workers.front.placement import ModelPlacement
 from edge_serve.workers.watch.hangs import Hang, HangWatch
 
 LIMIT, LOAD = 10.0, 600.0
@@ -39,7 +39,7 @@ class Scene:
     def look(self, seconds: int) -> Hang | None:
         """The last of `seconds` looks."""
         part = cast(
-            Part,
+            ModelPlacement,
             SimpleNamespace(
                 number=7,
                 channels={0: self.channel},

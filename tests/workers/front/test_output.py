@@ -11,7 +11,7 @@ import pytest
 
 from edge_serve.messages.log_fields import RECURS
 from edge_serve.workers.front import output
-from edge_serve.workers.front.output import LONGEST_LINE, Output, Rate
+from edge_serve.workers.front.output import LONGEST_LINE, Rate, WorkerOutput
 from tests.workers.harness import run
 
 
@@ -21,7 +21,7 @@ def lines_of(*writes: bytes) -> list[str]:
     async def collect() -> list[str]:
         reading, writing = os.pipe()
         found: list[str] = []
-        output = Output(asyncio.get_running_loop(), reading, "m", found.append)
+        output = WorkerOutput(asyncio.get_running_loop(), reading, "m", found.append)
         for data in writes:
             os.write(writing, data)
             output.read()
@@ -80,7 +80,7 @@ def test_the_place_of_a_crash_is_the_first_line_outside_of_libraries() -> None:
         without_model = b"\n".join(line for line in crash.splitlines() if b"/models/" not in line) + b"\n"
         for printed in (b"", crash.partition(b"\n")[2], without_model, crash):
             reading, writing = os.pipe()
-            one = Output(asyncio.get_running_loop(), reading, "m", lambda line: None)
+            one = WorkerOutput(asyncio.get_running_loop(), reading, "m", lambda line: None)
             os.write(writing, b"a line of the model\n" + printed)
             os.close(writing)
             one.finish()
@@ -94,7 +94,7 @@ def test_what_a_restarted_worker_prints_at_first_is_marked(caplog: pytest.LogCap
     async def collect(*, recurs: bool, later: float = 0.0) -> None:
         loop = asyncio.get_running_loop()
         reading, writing = os.pipe()
-        found = Output(loop, reading, "m", about={"model": "m"}, recurs=recurs)
+        found = WorkerOutput(loop, reading, "m", about={"model": "m"}, recurs=recurs)
         found._recurs_until -= later
         os.write(writing, b"line\n")
         os.close(writing)

@@ -12,7 +12,7 @@ import pytest
 
 from edge_serve.errors import NotFound, Unavailable
 from edge_serve.messages.infer import InferRequest, InferResponse
-from edge_serve.messages.tensors import DataType, Tensor, join_bytes
+from edge_serve.messages.tensors import DataType, InferTensor, join_bytes
 from edge_serve.workers.front.pool import Hooks
 from tests.workers.harness import config, request, run, serving, values
 
@@ -26,7 +26,7 @@ def test_every_type_goes_there_and_back(tmp_path: Path) -> None:
                         data: bytes = join_bytes([b"x" * (i % 7) for i in range(count)])
                     else:
                         data = (np.arange(count) % 2).astype(datatype.numpy).tobytes()
-                    tensor = Tensor("INPUT0", datatype, (1, count), data)
+                    tensor = InferTensor("INPUT0", datatype, (1, count), data)
                     reply = await served.ask(InferRequest("echo", inputs=[tensor]))
                     (output,) = reply.replies[0].outputs
                     assert (output.name, output.datatype, output.shape) == ("OUTPUT0", datatype, (1, count))
@@ -42,7 +42,7 @@ def test_a_body_in_the_arena_is_not_copied_into_the_message(tmp_path: Path) -> N
         async with serving(tmp_path, config(dims=100_000)) as served:
             slot = served.arena.allocate(400_000)
             slot.view[:] = np.arange(100_000, dtype=np.int32).tobytes()
-            tensor = Tensor("INPUT0", DataType.INT32, (1, 100_000), slot.view, slot.offset)
+            tensor = InferTensor("INPUT0", DataType.INT32, (1, 100_000), slot.view, slot.offset)
             reply = await served.ask(InferRequest("echo", inputs=[tensor], lease=slot))
             slot.release()
             assert values(reply.replies[0])[-1] == 99_999

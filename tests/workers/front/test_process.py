@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.tensors import DataType, Handle, Tensor
+from edge_serve.messages.tensors import DataType, Handle, InferTensor
 from edge_serve.workers.front.pool import Hooks
 from edge_serve.workers.front.process import GRACE, Process
 from edge_serve.workers.memory.arena import Arena, Budget
-from edge_serve.workers.wire.frames import CANCELLATION, HEADER, LONGEST, VERSION, Kind, frame
+from edge_serve.workers.wire.frames import CANCELLATION, HEADER, LONGEST, VERSION, FrameKind, frame
 from tests.workers.harness import Served, config, request, run, serving, values
 from tests.workers.hostile import run_hostile_processes
 
@@ -30,7 +30,7 @@ def process_of(served: Served) -> Process:
 def fill(process: Process) -> None:
     """Send frames without effect until the socket is full; the process must be stopped."""
     while not process._queue:
-        process.send(frame(Kind.CANCEL, 1, CANCELLATION.pack(0, 0)) * 1000)
+        process.send(frame(FrameKind.CANCEL, 1, CANCELLATION.pack(0, 0)) * 1000)
 
 
 def descriptors_of(path: Path) -> int:
@@ -69,7 +69,7 @@ def test_descriptors_that_were_never_sent_are_closed(tmp_path: Path) -> None:
             marker.touch()
             with marker.open("rb") as file:
                 for _ in range(10):
-                    process.send(frame(Kind.ARENA, 1), (file.fileno(),))
+                    process.send(frame(FrameKind.ARENA, 1), (file.fileno(),))
             assert descriptors_of(marker) == 10
             os.kill(pid, signal.SIGKILL)
             await served.listener.lost()
@@ -98,18 +98,20 @@ def test_a_frame_that_cannot_be_handled_ends_the_worker_and_nothing_else(
     assert "the hook is broken" in caplog.text
 
 
-@pytest.mark.parametrize("moment", [Kind.HEALTH, Kind.EXECUTE])
+@pytest.mark.parametrize("moment", [FrameKind.HEALTH, FrameKind.EXECUTE])
 def test_half_a_large_frame_of_a_dead_worker_leaves_no_memory_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: Kind
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: FrameKind
 ) -> None:
-    half = HEADER.pack(LONGEST - 1, VERSION, Kind.LOG if moment == Kind.HEALTH else Kind.REPLY, 0, 1) + bytes(1 << 22)
+    half = HEADER.pack(
+        LONGEST - 1, VERSION, FrameKind.LOG if moment == FrameKind.HEALTH else FrameKind.REPLY, 0, 1
+    ) + bytes(1 << 22)
     run_hostile_processes(monkeypatch, tmp_path, {moment: [half]}, {})
 
     async def work() -> None:
         async with serving(tmp_path) as served:
             old = weakref.ref(process_of(served))
             served.send(request())
-            assert await served.model.refusal(0.1) or moment == Kind.EXECUTE
+            assert await served.model.refusal(0.1) or moment == FrameKind.EXECUTE
             while tracemalloc.get_traced_memory()[0] < 1 << 22:
                 await asyncio.sleep(0.01)
             os.kill(served.model.pids()[0], signal.SIGKILL)
@@ -134,11 +136,11 @@ def test_an_arena_that_cannot_be_mapped_costs_its_request_and_not_the_worker(tmp
         async with serving(tmp_path, config(dims=-1)) as served:
             process, (pid,), other = process_of(served), served.model.pids(), Arena("other", Budget(1 << 24))
             slot = other.allocate(1 << 16)
-            there = Tensor("INPUT0", DataType.INT32, (1, 1 << 14), slot.view, slot.offset)
+            there = InferTensor("INPUT0", DataType.INT32, (1, 1 << 14), slot.view, slot.offset)
             process.lending._known[other] = number = 99
             other.on_close.append(process.lending._forget)
             with (tmp_path / "empty").open("w+b") as empty:
-                process.send(frame(Kind.ARENA, number), (empty.fileno(),))
+                process.send(frame(FrameKind.ARENA, number), (empty.fileno(),))
             reply = await served.ask(InferRequest("echo", inputs=[Handle.of(there, other)]), request())
             assert "the memory of an input cannot be mapped" in str(reply.replies[0].error)
             assert values(reply.replies[1]) == list(range(16))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from edge_serve.workers.front import worker as worker_module
-from edge_serve.workers.wire.frames import Kind
+from edge_serve.workers.wire.frames import FrameKind
 from tests.workers.harness import run, serving, survives
 from tests.workers.hostile import Said, run_hostile_processes
 
@@ -67,12 +67,12 @@ def test_a_model_whose_worker_cannot_be_started_is_closed_at_once(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "answer", [(Kind.FAILED, b"[]"), (Kind.FAILED, b"\xff"), (Kind.CLOSED, b"{}"), b"\xff" * 16], ids=str
+    "answer", [(FrameKind.FAILED, b"[]"), (FrameKind.FAILED, b"\xff"), (FrameKind.CLOSED, b"{}"), b"\xff" * 16], ids=str
 )
 def test_a_worker_that_answers_nonsense_when_it_is_opened_again_is_killed_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Said
 ) -> None:
-    run_hostile_processes(monkeypatch, tmp_path, {}, {Kind.OPEN: [answer]}, {})
+    run_hostile_processes(monkeypatch, tmp_path, {}, {FrameKind.OPEN: [answer]}, {})
 
     async def work() -> None:
         async with serving(tmp_path) as served:
@@ -85,11 +85,11 @@ def test_a_worker_that_answers_nonsense_when_it_is_opened_again_is_killed_and_tr
     run(work())
 
 
-@pytest.mark.parametrize("answer", [(Kind.FAILED, b"[]"), (Kind.OPENED, b"{}"), b"\xff" * 16], ids=str)
+@pytest.mark.parametrize("answer", [(FrameKind.FAILED, b"[]"), (FrameKind.OPENED, b"{}"), b"\xff" * 16], ids=str)
 def test_a_worker_that_answers_nonsense_when_it_is_closed_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Said
 ) -> None:
-    run_hostile_processes(monkeypatch, tmp_path, {Kind.CLOSE: [answer]})
+    run_hostile_processes(monkeypatch, tmp_path, {FrameKind.CLOSE: [answer]})
 
     async def work() -> None:
         async with serving(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_serve.workers.child.process import OOM_STEP
-from edge_serve.workers.launch.cgroups import FRONT, Group, Groups, find_groups, parse_bytes
+from edge_serve.workers.launch.cgroups import FRONT, ControlGroup, Groups, find_groups, parse_bytes
 from tests.workers.harness import run, serving
 
 
@@ -89,7 +89,7 @@ def test_root_divides_only_what_systemd_has_handed_over(tmp_path: Path, monkeypa
 
 
 def test_what_is_left_in_a_group_is_killed(tmp_path: Path) -> None:
-    group = Group(tmp_path / "worker")
+    group = ControlGroup(tmp_path / "worker")
     group.kill()
     group.add(7)
     group.kill()
@@ -110,7 +110,7 @@ def test_what_is_left_in_a_group_is_killed(tmp_path: Path) -> None:
     ],
 )
 def test_the_verdict(tmp_path: Path, events: str, limit: int, expected: str) -> None:
-    group = Group(tmp_path / "worker", limit)
+    group = ControlGroup(tmp_path / "worker", limit)
     assert group.verdict() == "", "there is no group"
     group.add(7)
     (tmp_path / "worker/memory.events").write_text(events)

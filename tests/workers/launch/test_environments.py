@@ -16,7 +16,7 @@ import pytest
 from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
-from edge_serve.messages.tensors import DataType, Tensor
+from edge_serve.messages.tensors import DataType, InferTensor
 from edge_serve.workers.front.pool import OpenedModel, Workers
 from edge_serve.workers.launch.environments import Environments, default_cache, path_of
 from edge_serve.workers.memory.arena import Arena, Budget
@@ -71,7 +71,7 @@ async def opened(workers: Workers, spec: ModelSpec) -> AsyncIterator[tuple[Opene
 async def ask(served: tuple[OpenedModel, Recorder]) -> list[str]:
     """What the model says of its surroundings: the version of `clash`, the prefix, VIRTUAL_ENV."""
     made, listener = served
-    one = Tensor("IN", DataType.INT32, (1,), np.ones(1, np.int32).tobytes())
+    one = InferTensor("IN", DataType.INT32, (1,), np.ones(1, np.int32).tobytes())
     made.execute(0, 1, [InferRequest("m", inputs=[one])])
     reply = (await listener.reply()).replies[0]
     assert reply.error is None, reply.error

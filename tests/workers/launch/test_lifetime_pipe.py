@@ -9,13 +9,12 @@ from pathlib import Path
 
 import psutil
 
-from edge_serve.workers.launch.lifetime_pipe import Leash
+from edge_serve.workers.launch.lifetime_pipe import LifetimePipe
 from tests.workers.harness import PATIENCE
 
 ROOT = Path(__file__).parents[3]
-START = (
-    "import os, sys, time\nfrom edge_serve.workers.launch.lifetime_pipe import Tied\ntied = Tied(int(sys.argv[1]))\n"
-)
+IMPORTS = "import os, sys, time\nfrom edge_serve.workers.launch.lifetime_pipe import LifetimeGuard\n"
+START = IMPORTS + "tied = LifetimeGuard(int(sys.argv[1]))\n"
 WAIT = START + "print('tied', flush=True)\ntime.sleep(1000)"
 #: the model has closed what it did not know, and has a pipe of its own there
 REPLACED = (
@@ -31,8 +30,8 @@ print("alive")
 #: a program that has the server in it, and forks; prints whom it has tied, and its child
 HOST = """
 import os, subprocess, sys, time
-from edge_serve.workers.launch.lifetime_pipe import Leash
-leash = Leash()
+from edge_serve.workers.launch.lifetime_pipe import LifetimePipe
+leash = LifetimePipe()
 fd = leash.theirs.fileno()
 command = [sys.executable, "-c", sys.argv[1], str(fd)]
 tied = subprocess.Popen(command, pass_fds=[fd], start_new_session=True, stdout=subprocess.PIPE)
@@ -49,7 +48,7 @@ time.sleep(1000)
 """
 
 
-def tie(leash: Leash, program: str) -> subprocess.Popen[bytes]:
+def tie(leash: LifetimePipe, program: str) -> subprocess.Popen[bytes]:
     """A process that is to tie itself."""
     with leash.theirs as theirs:
         command = [sys.executable, "-c", program, str(theirs.fileno())]
@@ -59,7 +58,7 @@ def tie(leash: Leash, program: str) -> subprocess.Popen[bytes]:
 
 
 def test_the_kernel_kills_what_is_tied_though_it_does_not_run() -> None:
-    leash = Leash()
+    leash = LifetimePipe()
     with tie(leash, WAIT) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"tied\n"
@@ -70,14 +69,14 @@ def test_the_kernel_kills_what_is_tied_though_it_does_not_run() -> None:
 
 
 def test_who_comes_too_late_ends() -> None:
-    leash = Leash()
+    leash = LifetimePipe()
     leash.close()
     with tie(leash, WAIT) as process:
         assert process.wait(PATIENCE) == 1
 
 
 def test_what_a_model_has_opened_in_its_place_is_left_alone() -> None:
-    leash = Leash()
+    leash = LifetimePipe()
     with tie(leash, REPLACED) as process:
         assert process.stdout is not None
         assert process.stdout.read() == b"alive\n"

@@ -13,17 +13,17 @@ from edge_serve.messages.infer import InferRequest, RequestedOutput
 from edge_serve.messages.shared_memory import NamedRegions, RegionStatus
 from edge_serve.messages.tensors import DataType, Shared, Unseen
 from edge_serve.workers.memory import regions as regions_module
-from edge_serve.workers.memory.regions import Region, Regions
+from edge_serve.workers.memory.regions import Region, SharedMemoryRegions
 
 
 @pytest.fixture
-def regions(tmp_path: Path) -> Regions:
+def regions(tmp_path: Path) -> SharedMemoryRegions:
     """Over a directory with a file `k` of two pages."""
     (tmp_path / "k").write_bytes(bytes(8192))
-    return Regions(str(tmp_path))
+    return SharedMemoryRegions(str(tmp_path))
 
 
-def test_a_region_is_found_in_its_file(regions: Regions) -> None:
+def test_a_region_is_found_in_its_file(regions: SharedMemoryRegions) -> None:
     regions.register("r", "//k", 4096, 4096)
 
     place = regions.find("r", 96, 4000, "OUT")
@@ -60,7 +60,13 @@ def test_a_region_is_found_in_its_file(regions: Regions) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_registered(
-    regions: Regions, tmp_path: Path, key: str, offset: int, size: int, error: type[EdgeServeError], text: str
+    regions: SharedMemoryRegions,
+    tmp_path: Path,
+    key: str,
+    offset: int,
+    size: int,
+    error: type[EdgeServeError],
+    text: str,
 ) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "k").write_bytes(bytes(64))
@@ -77,14 +83,14 @@ def test_what_cannot_be_registered(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_region_has_a_name(regions: Regions) -> None:
+def test_a_region_has_a_name(regions: SharedMemoryRegions) -> None:
     with pytest.raises(Internal, match="Unable to open shared memory region: ''"):
         regions.register("", "", 0, 0)
     with pytest.raises(InvalidArgument, match="'region name' is necessary to register system shared memory region"):
         regions.register("", "k", 0, 64)
 
 
-def test_a_name_is_taken_once_and_may_be_taken_again(regions: Regions) -> None:
+def test_a_name_is_taken_once_and_may_be_taken_again(regions: SharedMemoryRegions) -> None:
     regions.register("r", "k", 0, 64)
     with pytest.raises(AlreadyExists, match="shared memory region 'r' already in manager"):
         regions.register("r", "none", 0, 64)
@@ -97,7 +103,7 @@ def test_a_name_is_taken_once_and_may_be_taken_again(regions: Regions) -> None:
         regions.status("s")
 
 
-def test_there_may_not_be_too_many(regions: Regions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_may_not_be_too_many(regions: SharedMemoryRegions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regions_module, "MOST_REGIONS", 2)
     regions.register("a", "k", 0, 64)
     regions.register("b", "k", 0, 64)
@@ -116,14 +122,14 @@ def test_there_may_not_be_too_many(regions: Regions, monkeypatch: pytest.MonkeyP
                        "value (18446744073709551615) for region 'r'"),
     ],
 )  # fmt: skip
-def test_parts_that_reach_beyond(regions: Regions, offset: int, size: int, text: str) -> None:
+def test_parts_that_reach_beyond(regions: SharedMemoryRegions, offset: int, size: int, text: str) -> None:
     regions.register("r", "k", 0, 64)
     with pytest.raises(InvalidArgument) as refusal:
         regions.find("r", offset, size)
     assert refusal.value.message == text
 
 
-def test_a_file_stays_open_until_the_last_request_has_gone(regions: Regions) -> None:
+def test_a_file_stays_open_until_the_last_request_has_gone(regions: SharedMemoryRegions) -> None:
     regions.register("r", "k", 0, 64)
     place = regions.find("r", 0, 4)
     assert isinstance(place.region, Region)
@@ -142,7 +148,7 @@ def test_a_file_stays_open_until_the_last_request_has_gone(regions: Regions) -> 
         os.fstat(fd)
 
 
-def test_names_are_looked_up_later(regions: Regions) -> None:
+def test_names_are_looked_up_later(regions: SharedMemoryRegions) -> None:
     regions.register("r", "k", 4096, 64)
     unknown = NamedRegions()
     there, wanted = unknown.find("r", 4, 8), unknown.find("r", 16, 8, "Y")

@@ -12,26 +12,26 @@ import pytest
 
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest, RequestedOutput
-from edge_serve.messages.tensors import DataType, Handle, Shared, Tensor, Unseen
+from edge_serve.messages.tensors import DataType, Handle, InferTensor, Shared, Unseen
 from edge_serve.workers.front.pool import OpenedModel
 from edge_serve.workers.memory import shared_arenas as lending_module
 from edge_serve.workers.memory.arena import Arena, Budget, Slot
-from edge_serve.workers.memory.regions import Regions
-from edge_serve.workers.memory.shared_arenas import OFFSET_BITS, Borrowed, Lending
-from edge_serve.workers.wire.frames import Kind, parse_header
+from edge_serve.workers.memory.regions import SharedMemoryRegions
+from edge_serve.workers.memory.shared_arenas import OFFSET_BITS, ArenaExports, ArenaImports
+from edge_serve.workers.wire.frames import FrameKind, parse_header
 from tests.workers.harness import config, request, run, serving, values
 
 COUNT = 100_000
 
 
-def lent(arena: Arena, number: int = 0) -> tuple[Slot, Tensor]:
+def lent(arena: Arena, number: int = 0) -> tuple[Slot, InferTensor]:
     """An input whose bytes lie in `arena`."""
     slot = arena.allocate(4 * COUNT)
     slot.view[:] = np.arange(number, number + COUNT, dtype=np.int32).tobytes()
-    return slot, Handle.of(Tensor("INPUT0", DataType.INT32, (1, COUNT), slot.view, slot.offset), arena)
+    return slot, Handle.of(InferTensor("INPUT0", DataType.INT32, (1, COUNT), slot.view, slot.offset), arena)
 
 
-def lending_of(model: OpenedModel) -> Lending:
+def lending_of(model: OpenedModel) -> ArenaExports:
     found = model._homes[0].part.channels[0].lending
     assert found is not None
     return found
@@ -66,7 +66,7 @@ def test_a_tensor_of_another_arena_is_read_where_it_lies(tmp_path: Path) -> None
 
             other.close()
 
-            small = InferRequest("echo", inputs=[Tensor("INPUT0", DataType.INT32, (1, 1), bytes(4))])
+            small = InferRequest("echo", inputs=[InferTensor("INPUT0", DataType.INT32, (1, 1), bytes(4))])
             while mapped(pid, "other"):
                 await served.ask(small)
 
@@ -126,25 +126,25 @@ class Sent:
     def __call__(self, data: bytes, fds: Sequence[int]) -> None:
         _, kind, _, number = parse_header(data)
         self.frames.append((kind, number))
-        assert len(fds) == (kind in (Kind.ARENA, Kind.REGION))
+        assert len(fds) == (kind in (FrameKind.ARENA, FrameKind.REGION))
 
 
 def test_each_arena_is_sent_once_and_taken_back_when_it_closes() -> None:
     sent = Sent()
-    lending = Lending(sent)
+    lending = ArenaExports(sent)
     own, first, second = (Arena(name, Budget(1 << 24)) for name in ("own", "first", "second"))
     inputs = [lent(arena)[1] for arena in (first, second, first, own)]
-    loose = Tensor("x", DataType.INT8, (1,), b"1")
+    loose = InferTensor("x", DataType.INT8, (1,), b"1")
 
     placed = lending.lend([*inputs, loose], own)
 
     assert [tensor.offset >> OFFSET_BITS for tensor in placed[:4]] == [1, 2, 1, 0]
     assert placed[3].offset >= 0
     assert placed[4] is loose
-    assert sent.frames == [(Kind.ARENA, 1), (Kind.ARENA, 2)]
+    assert sent.frames == [(FrameKind.ARENA, 1), (FrameKind.ARENA, 2)]
 
     first.close()
-    assert sent.frames[2:] == [(Kind.ARENA_GONE, 1)]
+    assert sent.frames[2:] == [(FrameKind.ARENA_GONE, 1)]
     lending.close()
     second.close()
     assert len(sent.frames) == 3
@@ -158,7 +158,7 @@ def test_an_arena_that_is_closed_is_not_lent() -> None:
     gone.close()
     own = Arena("own", Budget(1 << 24))
 
-    assert Lending(sent).lend([tensor], own) == [tensor]
+    assert ArenaExports(sent).lend([tensor], own) == [tensor]
     assert not sent.frames
     own.close()
 
@@ -167,15 +167,15 @@ def test_memory_that_never_comes_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(lending_module, "_WAIT_SECONDS", 0.01)
 
     with pytest.raises(Internal, match="did not arrive"):
-        Borrowed().at(7 << OFFSET_BITS, 4)
+        ArenaImports().at(7 << OFFSET_BITS, 4)
 
 
 def test_a_region_of_a_client_is_sent_once_and_taken_back_when_nobody_refers_to_it(tmp_path: Path) -> None:
     (tmp_path / "k").write_bytes(bytes(64))
-    regions = Regions(str(tmp_path))
+    regions = SharedMemoryRegions(str(tmp_path))
     regions.register("r", "k", 0, 64)
     sent = Sent()
-    lending = Lending(sent)
+    lending = ArenaExports(sent)
     own, other = (Arena(name, Budget(1 << 24)) for name in ("own", "other"))
     there = regions.find("r", 8, 4)
     inputs = [lent(other)[1], Shared("x", DataType.INT32, (1,), Unseen.buffer(4), -1, there.region, there.offset)]
@@ -185,13 +185,13 @@ def test_a_region_of_a_client_is_sent_once_and_taken_back_when_nobody_refers_to_
     assert placed.offset == 2 << OFFSET_BITS | 8
     assert output.place is not None
     assert output.place.offset == placed.offset
-    assert sent.frames == [(Kind.ARENA, 1), (Kind.REGION, 2)]
+    assert sent.frames == [(FrameKind.ARENA, 1), (FrameKind.REGION, 2)]
 
     regions.unregister("")
     del there, inputs
     assert len(sent.frames) == 2, "a request still has it"
     del output
-    assert sent.frames[2:] == [(Kind.ARENA_GONE, 2)]
+    assert sent.frames[2:] == [(FrameKind.ARENA_GONE, 2)]
     lending.close()
     own.close()
     other.close()
@@ -199,13 +199,13 @@ def test_a_region_of_a_client_is_sent_once_and_taken_back_when_nobody_refers_to_
 
 def test_nobody_is_told_of_a_region_after_the_end(tmp_path: Path) -> None:
     (tmp_path / "k").write_bytes(bytes(64))
-    regions = Regions(str(tmp_path))
+    regions = SharedMemoryRegions(str(tmp_path))
     regions.register("r", "k", 0, 64)
     sent = Sent()
-    lending = Lending(sent)
+    lending = ArenaExports(sent)
     lending.lend_places([RequestedOutput("y", place=regions.find("r", 8, 4))])
     lending.close()
 
     regions.unregister("")
 
-    assert sent.frames == [(Kind.REGION, 1)]
+    assert sent.frames == [(FrameKind.REGION, 1)]

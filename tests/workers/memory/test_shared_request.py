@@ -13,11 +13,11 @@ import pytest
 from edge_serve.backends.base import Reply
 from edge_serve.errors import InvalidArgument
 from edge_serve.messages.infer import InferRequest, Parameter, RequestedOutput
-from edge_serve.messages.tensors import BY_NUMBER, Buffer, DataType, Shared, Tensor, Unseen, is_unseen, join_bytes
+from edge_serve.messages.tensors import BY_NUMBER, Buffer, DataType, InferTensor, Shared, Unseen, is_unseen, join_bytes
 from edge_serve.workers.front.process import exit_reason
 from edge_serve.workers.memory.client_region import ClientRegion
-from edge_serve.workers.memory.regions import Regions
-from edge_serve.workers.memory.shared_arenas import Borrowed
+from edge_serve.workers.memory.regions import SharedMemoryRegions
+from edge_serve.workers.memory.shared_arenas import ArenaImports
 from edge_serve.workers.memory.shared_request import SharedRequest, insert_stored
 from edge_serve.workers.wire.frames import FrameError
 from tests.workers.harness import config, request, run, serving, survives, values
@@ -33,7 +33,7 @@ class Client:
     def __init__(self, directory: Path, size: int = 1 << 20) -> None:
         self.path = directory / f"client-{os.getpid()}"
         self.path.write_bytes(bytes(size))
-        self.regions = Regions(str(directory))
+        self.regions = SharedMemoryRegions(str(directory))
         self.regions.register("r", self.path.name, 0, size)
 
     def put(self, data: bytes, offset: int = 0) -> None:
@@ -110,7 +110,7 @@ def test_other_tensors_of_the_request_travel_as_ever(tmp_path: Path, client: Cli
         async with serving(tmp_path, config(dims=COUNT)) as served:
             row = np.arange(COUNT, dtype="<i4").reshape(1, -1)
             asked = client.request()
-            asked.inputs.append(Tensor("INPUT1", DataType.INT32, (1, COUNT), (row + 1).tobytes()))
+            asked.inputs.append(InferTensor("INPUT1", DataType.INT32, (1, COUNT), (row + 1).tobytes()))
             asked.outputs.insert(0, RequestedOutput("OUTPUT1"))
 
             answer = await served.ask(asked, request(row))
@@ -278,14 +278,17 @@ def test_what_the_system_refuses_is_an_error_of_the_request(fault: Exception) ->
         def write(self, offset: int, data: Buffer) -> None:
             raise fault
 
-    class Knowing(Borrowed):
+    class Knowing(ArenaImports):
         def region(self, place: int) -> ClientRegion:
             return Refusing()
 
     asked = {"model": "m", "outputs": [["Y", 0, 4, "Y"]]}
     reading, writing = (SharedRequest(Knowing(), "", asked, copies=False) for _ in range(2))
     reading.input(Refusing(), "X", DataType.INT32, (1,), 0, 4)
-    refused = (reading.answer(Reply(), None), writing.answer(Reply([Tensor("Y", DataType.INT8, (4,), bytes(4))]), None))
+    refused = (
+        reading.answer(Reply(), None),
+        writing.answer(Reply([InferTensor("Y", DataType.INT8, (4,), bytes(4))]), None),
+    )
 
     assert [str(reply.error) for reply in refused] == [
         f"input 'X' in shared memory cannot be read: {fault if str(fault) else 'no memory'}",
@@ -309,7 +312,7 @@ def test_nonsense_of_a_worker_is_found(stored: object) -> None:
 
 
 def test_stored_outputs_stand_where_the_model_had_them() -> None:
-    outputs = [Tensor(name, DataType.INT8, (1,), b"1") for name in "ac"]
+    outputs = [InferTensor(name, DataType.INT8, (1,), b"1") for name in "ac"]
     insert_stored(outputs, [[1, "b", DataType.INT32.value, [2], 8], [3, "d", DataType.BYTES.value, [1], 9]])
     assert [tensor.name for tensor in outputs] == ["a", "b", "c", "d"]
     assert BY_NUMBER[DataType.INT32.value] is outputs[1].datatype

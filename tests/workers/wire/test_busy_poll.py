@@ -14,8 +14,8 @@ import pytest
 
 from edge_serve.workers.child.instance import Receiver
 from edge_serve.workers.front.selector import AwakeSelector
-from edge_serve.workers.wire.busy_poll import Awake, Wait
-from edge_serve.workers.wire.frames import Kind, frame
+from edge_serve.workers.wire.busy_poll import PollingWait, PollPolicy
+from edge_serve.workers.wire.frames import FrameKind, frame
 from tests.workers.front.test_channel import output, peer
 from tests.workers.harness import request, run
 
@@ -25,7 +25,7 @@ LONG_US = 60_000_000
 
 
 def test_a_wait_is_polled_through_when_the_one_before_it_was_short() -> None:
-    wait = Wait()
+    wait = PollingWait()
     assert wait.poll_ns(MS) == 0  # nobody knows yet
     wait.took(MS, MS)
     assert wait.poll_ns(MS) == MS
@@ -40,17 +40,17 @@ def test_a_wait_is_polled_through_when_the_one_before_it_was_short() -> None:
     [(1, 0, 0, 0), (1, 1, 0, 0), (2, 0, 0, 50), (2, 1, 50_000, 0), (2, 2, 0, 0), (6, 4, 50_000, 50), (6, 5, 50_000, 0)],
 )
 def test_never_more_at_work_and_polling_than_cores(cores: int, out: int, front_end: int, worker: int) -> None:
-    awake = Awake(50, cores, out)
+    awake = PollPolicy(50, cores, out)
     assert awake.worker_us(7, 1) == 0  # it was not asked lately
     assert (awake.front_end_ns(), awake.worker_us(7, 1)) == (front_end, worker)
     assert awake.worker_us(7, 2) == 0  # clients wait already
-    never = Awake(0, cores, out)
+    never = PollPolicy(0, cores, out)
     assert (never.front_end_ns(), never.worker_us(7, 1), never.worker_us(7, 1)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(("cores", "polling"), [(1, 0), (2, 0), (3, 0), (4, 3), (8, 3)])
 def test_instances_that_are_asked_in_turn_poll_where_each_has_a_core(cores: int, polling: int) -> None:
-    awake = Awake(50, cores)
+    awake = PollPolicy(50, cores)
     for _ in range(3):
         left = [awake.worker_us(step, 1) for step in range(3)]
     assert left == [50] * polling + [0] * (3 - polling)
@@ -92,7 +92,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 @contextlib.contextmanager
-def watching(awake: Awake, asked: Asked) -> Iterator[AwakeSelector]:
+def watching(awake: PollPolicy, asked: Asked) -> Iterator[AwakeSelector]:
     here, there = socket.socketpair()
     with here, there, AwakeSelector(awake) as selector:
         selector.register(here, EVENT_READ)
@@ -101,7 +101,7 @@ def watching(awake: Awake, asked: Asked) -> Iterator[AwakeSelector]:
 
 
 def test_the_loop_polls_for_a_reply_and_for_nothing_else(asked: Asked) -> None:
-    awake = Awake(LONG_US, 2)
+    awake = PollPolicy(LONG_US, 2)
     with watching(awake, asked) as selector:
         assert asked.by(selector) == [None]
         awake.out = 1
@@ -116,14 +116,14 @@ def test_the_loop_polls_for_a_reply_and_for_nothing_else(asked: Asked) -> None:
 
 
 def test_the_loop_sleeps_when_nothing_came_while_it_polled(asked: Asked) -> None:
-    with watching(Awake(1000, 2, 1), asked) as selector:
+    with watching(PollPolicy(1000, 2, 1), asked) as selector:
         asked.by(selector)
         *polls, last = asked.by(selector, 7.0, empty=1 << 30)
         assert (set(polls), last) == ({0}, 7.0)
 
 
 def test_a_timer_of_the_loop_ends_polling() -> None:
-    with AwakeSelector(Awake(LONG_US, 2, 1)) as selector:
+    with AwakeSelector(PollPolicy(LONG_US, 2, 1)) as selector:
         here, there = socket.socketpair()
         with here, there:
             selector.register(here, EVENT_READ)
@@ -136,7 +136,7 @@ def test_a_timer_of_the_loop_ends_polling() -> None:
 @pytest.mark.parametrize("timeout", [None, 1.0, 0, -1])
 def test_the_loop_hears_what_any_selector_would_tell_it(timeout: float | None) -> None:
     pairs = [socket.socketpair() for _ in range(300)]  # more than it asks for at a time
-    with AwakeSelector(Awake()) as selector, EpollSelector() as plain, contextlib.ExitStack() as stack:
+    with AwakeSelector(PollPolicy()) as selector, EpollSelector() as plain, contextlib.ExitStack() as stack:
         for index, (here, there) in enumerate(pairs):
             stack.enter_context(here)
             stack.enter_context(there)
@@ -163,7 +163,7 @@ def test_a_selector_leaves_no_descriptor_open() -> None:
         return len(os.listdir("/proc/self/fd"))
 
     before = count()
-    with AwakeSelector(Awake()):
+    with AwakeSelector(PollPolicy()):
         assert count() == before + 2
     assert count() == before
 
@@ -171,7 +171,7 @@ def test_a_selector_leaves_no_descriptor_open() -> None:
 @pytest.mark.parametrize("pieces", [1, 2, 40])
 def test_the_worker_polls_and_gets_every_frame_whole(pieces: int) -> None:
     here, there = socket.socketpair()
-    frames = [frame(Kind.EXECUTE, number, bytes(range(number))) for number in range(40)]
+    frames = [frame(FrameKind.EXECUTE, number, bytes(range(number))) for number in range(40)]
     stream = b"".join(frames)
     size = -(-len(stream) // pieces)
 
@@ -194,7 +194,7 @@ def test_the_worker_polls_and_gets_every_frame_whole(pieces: int) -> None:
 def test_batches_that_are_out_are_counted_however_they_end() -> None:
     async def check() -> None:
         async with peer() as here:
-            awake = here.link.awake = Awake(300, 2)
+            awake = here.link.awake = PollPolicy(300, 2)
             awake.recent = [id(here.channel)]
             here.channel.execute(1, [request()])
             assert awake.out == 1

@@ -10,7 +10,7 @@ from edge_serve.workers.wire.frames import (
     LONGEST,
     Frame,
     FrameError,
-    Kind,
+    FrameKind,
     Splitter,
     error_of,
     failed_frame,
@@ -20,11 +20,15 @@ from edge_serve.workers.wire.frames import (
     parse_json,
 )
 
-STREAM = frame(Kind.HEARTBEAT) + json_frame(Kind.LOG, 7, {"text": "näh"}) + frame(Kind.EXECUTE, -1, b"x" * 100, 3)
+STREAM = (
+    frame(FrameKind.HEARTBEAT)
+    + json_frame(FrameKind.LOG, 7, {"text": "näh"})
+    + frame(FrameKind.EXECUTE, -1, b"x" * 100, 3)
+)
 FRAMES = [
-    Frame(Kind.HEARTBEAT, 0, 0, b""),
-    Frame(Kind.LOG, 0, 7, b'{"text": "n\\u00e4h"}'),
-    Frame(Kind.EXECUTE, 3, -1, b"x" * 100),
+    Frame(FrameKind.HEARTBEAT, 0, 0, b""),
+    Frame(FrameKind.LOG, 0, 7, b'{"text": "n\\u00e4h"}'),
+    Frame(FrameKind.EXECUTE, 3, -1, b"x" * 100),
 ]
 
 
@@ -55,7 +59,7 @@ def test_what_is_no_header_is_refused(header: bytes) -> None:
 @pytest.mark.parametrize("payload", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000])
 def test_what_is_no_object_is_refused(payload: bytes) -> None:
     with pytest.raises(FrameError):
-        Frame(Kind.LOG, 0, 0, payload).json()
+        Frame(FrameKind.LOG, 0, 0, payload).json()
 
 
 def test_an_error_keeps_its_class_and_text() -> None:

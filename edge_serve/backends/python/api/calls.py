@@ -20,7 +20,7 @@ from edge_serve.errors import EdgeServeError
 class Replies:
     """The responses to one call. `next` waits for them, in order; `cancel` may be called any time."""
 
-    def __init__(self, call: host.Call, on_first: Callable[[], None] | None = None) -> None:
+    def __init__(self, call: host.ModelCall, on_first: Callable[[], None] | None = None) -> None:
         """Ask. A call that cannot be made is answered with an error, as in Triton.
 
         Args:
@@ -82,13 +82,13 @@ class ResponseIterator:
             self._replies.cancel()
 
 
-def ask(call: host.Call) -> InferenceResponse | ResponseIterator:
+def ask(call: host.ModelCall) -> InferenceResponse | ResponseIterator:
     """The answer, or an iterator over the answers; waits for the first."""
     replies = Replies(call)
     return ResponseIterator(replies) if call.decoupled else replies.next()
 
 
-def ask_async(call: host.Call) -> asyncio.Future[InferenceResponse | ResponseIterator]:
+def ask_async(call: host.ModelCall) -> asyncio.Future[InferenceResponse | ResponseIterator]:
     """The same as a future of the running loop, which asks at once. Cancelling it cancels the call."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[InferenceResponse | ResponseIterator] = loop.create_future()

@@ -256,12 +256,12 @@ class InferenceRequest:
         """`exec`, to be awaited; cancelling it cancels the call."""
         return ask_async(self._call(decoupled))
 
-    def _call(self, decoupled: bool) -> host.Call:
+    def _call(self, decoupled: bool) -> host.ModelCall:
         if type(host.current()) is host.Alone:
             raise TritonModelException(f"model '{self._model_name}' cannot be called: {host.NO_SERVER}")
         if not _executing.allowed:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
-        return host.Call(
+        return host.ModelCall(
             self._model_name, self._model_version, [tensor.as_wire() for tensor in self.inputs()],
             self._wire.requested_outputs, self._wire.id, self._wire.correlation_id, self._wire.flags,
             self._wire.timeout_us, self._wire.parameters, decoupled, trace=_number_of(self._trace),

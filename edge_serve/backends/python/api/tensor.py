@@ -34,7 +34,7 @@ class Tensor:
     #: None: not made yet. For BF16, the same bytes as uint16
     _array: Array | None
     #: as it came in the request; None for a tensor that the model made
-    _wire: tensors.Tensor | None
+    _wire: tensors.InferTensor | None
 
     def __init__(self, name: str, array: Array) -> None:
         """A tensor over `array`; one that is not contiguous is copied.
@@ -61,7 +61,7 @@ class Tensor:
         self._wire = None
 
     @classmethod
-    def received(cls, wire: tensors.Tensor) -> Tensor:
+    def received(cls, wire: tensors.InferTensor) -> Tensor:
         """A tensor of a request; its array is made when the model asks for it."""
         self = cls.__new__(cls)
         self._name = wire.name
@@ -123,7 +123,7 @@ class Tensor:
             self._array = array
         return array
 
-    def as_wire(self) -> tensors.Tensor:
+    def as_wire(self) -> tensors.InferTensor:
         """The same for the channel: a view of the array, except for BYTES."""
         array = self._array
         if array is None:
@@ -131,9 +131,9 @@ class Tensor:
             return self._wire
         shape: Shape = array.shape
         if self._datatype is _BYTES:
-            return tensors.Tensor(self._name, _BYTES, shape, _join_bytes(array))
+            return tensors.InferTensor(self._name, _BYTES, shape, _join_bytes(array))
         data = array.data.cast("B") if array.size else b""
-        return tensors.Tensor(self._name, self._datatype, shape, data)
+        return tensors.InferTensor(self._name, self._datatype, shape, data)
 
     def to_dlpack(self) -> object:
         """A DLPack capsule over the tensor's memory.

@@ -12,7 +12,7 @@ import pytest
 
 from edge_serve.backends import host
 from edge_serve.backends.base import Reply
-from edge_serve.backends.host import Call, Cancel, OnReply
+from edge_serve.backends.host import Cancel, ModelCall, OnReply
 from edge_serve.backends.python.api.calls import ResponseIterator, ask, ask_async
 from edge_serve.backends.python.api.request import InferenceRequest
 from edge_serve.backends.python.api.response import InferenceResponse
@@ -20,18 +20,18 @@ from edge_serve.backends.python.api.tensor import Tensor
 from edge_serve.errors import Unavailable
 from tests.backends.hosting import installed, number
 
-CALL = Call("other", -1, [], ["Y"])
-STREAM = Call("other", -1, [], ["Y"], decoupled=True)
+CALL = ModelCall("other", -1, [], ["Y"])
+STREAM = ModelCall("other", -1, [], ["Y"], decoupled=True)
 
 
 class Front(host.Alone):
     """Answers when it is told to, from another thread; counts cancellations."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Call, OnReply]] = []
+        self.asked: list[tuple[ModelCall, OnReply]] = []
         self.cancelled = 0
 
-    def infer(self, call: Call, on_reply: OnReply) -> Cancel:
+    def infer(self, call: ModelCall, on_reply: OnReply) -> Cancel:
         self.asked.append((call, on_reply))
         return self._cancel
 
@@ -76,7 +76,7 @@ def stream(front: Front, *replies: tuple[int | None, bool]) -> ResponseIterator:
     """A decoupled call that has been answered like that."""
 
     class Answering(Front):
-        def infer(self, call: Call, on_reply: OnReply) -> Cancel:
+        def infer(self, call: ModelCall, on_reply: OnReply) -> Cancel:
             super().infer(call, on_reply)
             for one, final in replies:
                 self.reply(one, final)
@@ -146,7 +146,7 @@ def test_an_answer_after_the_end_of_the_loop_does_no_harm(front: Front) -> None:
 
 def test_no_memory_for_a_call_is_an_error_response() -> None:
     class Full(host.Alone):
-        def infer(self, call: Call, on_reply: OnReply) -> Cancel:
+        def infer(self, call: ModelCall, on_reply: OnReply) -> Cancel:
             raise Unavailable("no tensor memory")
 
     with installed(Full()):

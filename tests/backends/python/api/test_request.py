@@ -10,7 +10,7 @@ import pytest
 
 from edge_serve.backends import host
 from edge_serve.backends.base import BackendRequest, Reply
-from edge_serve.backends.host import Call, Cancel, OnReply
+from edge_serve.backends.host import Cancel, ModelCall, OnReply
 from edge_serve.backends.python.api.errors import TritonModelException
 from edge_serve.backends.python.api.request import InferenceRequest
 from edge_serve.backends.python.api.response import InferenceResponse
@@ -107,12 +107,12 @@ class Answering(host.Alone):
     """A host on which other models can be called."""
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[ModelCall] = []
 
     def log(self, level: str, message: str) -> None:
         pass
 
-    def infer(self, call: Call, on_reply: OnReply) -> Cancel:
+    def infer(self, call: ModelCall, on_reply: OnReply) -> Cancel:
         self.calls.append(call)
         if call.model_name == "missing":
             raise NotFound("Model 'missing' is not ready.")

@@ -65,7 +65,7 @@ def test_strings_are_written_as_triton_writes_them(values: Array, expected: list
 
 def test_read_only_and_unaligned_bytes_become_an_array_that_models_may_write_to() -> None:
     for data in (np.arange(3, dtype=np.int32).tobytes(), memoryview(bytearray(13))[1:]):
-        array = Tensor.received(tensors.Tensor("X", DataType.INT32, (3,), data)).as_numpy()
+        array = Tensor.received(tensors.InferTensor("X", DataType.INT32, (3,), data)).as_numpy()
         array[0] = 9
         assert array.flags.aligned
         assert array[0] == 9
