@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 
 
 class DoorGuards:
-    """What stands in the doors. Whoever keeps house calls `look` once a second: files may have changed.
+    """The guards of the doors: certificates, access, and limits. Housekeeping calls `look` once a second, because
+    files may have changed.
 
     Raises:
         InvalidArgument: a file is missing, or no good.
@@ -63,14 +64,14 @@ class DoorGuards:
             await contexts.look()
 
     def chooser(self, application: V2Application) -> Callable[[Peer], Application]:
-        """What answers a client: the application as far as this client may, and browsers where pages may read."""
-        origins = self._origins
+        """Return the chooser of a client's application: what this client may use, and with CORS where pages may
+        read.""" origins = self._origins
         if not origins:
             return application.for_peer
         return lambda peer: Cors(application.for_peer(peer), origins)
 
     def refused(self) -> dict[str, int]:
-        """What was refused so far, by reason; the doors count their own connections and handshakes."""
+        """Return the number of refused requests by reason; the doors count their own connections and handshakes."""
         sharing = self.sharing
         return {
             "access": self.access.denied,
@@ -136,7 +137,7 @@ def http_limits(config: ServerConfig) -> HttpLimits:
 
 
 def http_files(config: ServerConfig) -> TlsFiles | None:
-    """What `--http-use-ssl` and its neighbours say; None: no TLS.
+    """Return the TLS files of `--http-use-ssl` and its neighbours; None without TLS.
 
     Raises:
         InvalidArgument: one that is needed is not there.

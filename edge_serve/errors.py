@@ -42,13 +42,13 @@ class UnreadableEntry(Internal):
 
 
 class Unknown(EdgeServeError):
-    """A cause that nobody could name."""
+    """An error of unknown cause."""
 
     http_status, grpc_code, triton_name = 400, "UNKNOWN", "Unknown"
 
 
 class NotFound(EdgeServeError):
-    """What was asked for does not exist."""
+    """The object that was asked for does not exist."""
 
     http_status, grpc_code, triton_name = 404, "NOT_FOUND", "Not found"
 
@@ -98,7 +98,7 @@ class Unauthenticated(EdgeServeError):
 
 
 class PermissionDenied(EdgeServeError):
-    """Whoever it is, this client may not do this (RFC 9110 15.5.4)."""
+    """This client may not do this, whatever its credentials (RFC 9110 15.5.4)."""
 
     http_status, grpc_code, triton_name = 403, "PERMISSION_DENIED", "Permission denied"
 

@@ -81,7 +81,8 @@ LAST_GRACE = 1.0
 
 
 class ServerProcess:
-    """One server: `run` makes a process of it; `start`, `stop` and `close` are for whoever has a process already.
+    """One server: `run` makes a process of it; `start`, `stop` and `close` are for callers inside a process of their
+    own.
 
     Attributes:
         service: every operation, for callers inside the process.
@@ -391,8 +392,8 @@ class ServerProcess:
 
 
 def _settle() -> None:
-    """What is there after the start stays: later collections need not look at it, and what it left behind goes."""
-    gc.collect()
+    """Freeze the objects that exist after the start, so that later collections skip them, and collect the garbage of
+    the start.""" gc.collect()
     gc.freeze()
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)

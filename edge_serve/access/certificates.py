@@ -46,7 +46,7 @@ class CertificateRoles:
 
 
 def parse_certificate_roles(text: str) -> CertificateRoles:
-    """What a file says.
+    """Parse the roles that a file gives to certificates.
 
     Raises:
         ValueError: with the number of the first line that says nothing known.
@@ -81,7 +81,7 @@ def _rule(role: str, which: str) -> Rule:
 
 
 def read_certificate_roles(path: str) -> CertificateRoles:
-    """What the file says.
+    """Read and parse the file of certificates' roles.
 
     Raises:
         InvalidArgument: it cannot be read, or says something that it may not.

@@ -22,7 +22,7 @@ class AdminAccess(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AccessRequest:
-    """What a request says about who sends it.
+    """The credentials that a request carries.
 
     Attributes:
         authorization: the header's value.
@@ -37,7 +37,7 @@ class AccessRequest:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is configured.
+    """The configured tokens and certificates, and the role of a client without either.
 
     Attributes:
         tokens, certificates: None = there is no file of them. Without both, everybody has every role.
@@ -50,7 +50,7 @@ class Policy:
     admin_access: AdminAccess = AdminAccess.LOOPBACK
 
     def refusal(self, peer: Peer, needed: Role, asked: AccessRequest) -> EdgeServeError | None:
-        """What a client is told instead of an answer; None: it may."""
+        """Return the error for a client that lacks the role; None if it may."""
         if peer.administrator or needed is Role.NONE:
             return None
         if self.tokens is not None or self.certificates is not None:

@@ -1,4 +1,4 @@
-"""What a client may do. Each role includes those before it."""
+"""Roles of clients. Each role includes those before it."""
 
 from __future__ import annotations
 

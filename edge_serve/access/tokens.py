@@ -54,7 +54,7 @@ class Tokens:
 
 
 def parse_tokens(text: str) -> Tokens:
-    """What a file says.
+    """Parse the tokens in a file.
 
     Raises:
         ValueError: with the number of the first line that says nothing known. The line is not repeated: it may hold a
@@ -79,7 +79,7 @@ def parse_tokens(text: str) -> Tokens:
 
 
 def read_tokens(path: str) -> Tokens:
-    """What the file says.
+    """Read and parse the file of tokens.
 
     Raises:
         InvalidArgument: it cannot be read, or says something that it may not.

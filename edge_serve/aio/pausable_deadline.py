@@ -34,7 +34,7 @@ class PausableDeadline:
             self._timer = self._loop.call_later(self._left, self._run_out)
 
     def cancel(self) -> None:
-        """It is done in time."""
+        """Cancel the deadline: the work ended in time."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

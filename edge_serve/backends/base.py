@@ -1,4 +1,4 @@
-"""What a backend is: a class that turns a batch into replies, in a worker process.
+"""The interface of a backend: a class that turns a batch into replies, in a worker process.
 
 Worker's side: the standard library and NumPy only. A backend's file name is its name in config.pbtxt.
 """
@@ -18,7 +18,7 @@ from edge_serve.messages.tensors import InferTensor
 
 @dataclass(slots=True)
 class ModelSpec:
-    """What a worker is told about the model version it opens.
+    """The description of a model version for the worker that opens it.
 
     Attributes:
         model_directory: `<repository>/<model>`.
@@ -73,8 +73,8 @@ class BackendRequest:
 
     @property
     def number(self) -> int:
-        """Its batch, shifted by 16, and its place there; -1 = a model made it. Rarely asked for, so nothing is kept."""
-        return self.is_cancelled.args[0] if isinstance(self.is_cancelled, partial) else -1
+        """Return the number of its batch, shifted by 16, and its place there; -1 if a model made it. Computed when it
+        is asked for.""" return self.is_cancelled.args[0] if isinstance(self.is_cancelled, partial) else -1
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ def _number(request: BackendRequest, name: str, default: float) -> float:
 
 
 class Deeds:
-    """What a request may ask for; `answer` makes the ordinary reply."""
+    """The faults that a request may ask for; `answer` makes the ordinary reply."""
 
     def error(self, request: BackendRequest, answer: Answer) -> Reply:
         """An error of this request only."""
@@ -44,7 +44,7 @@ class Deeds:
         raise ValueError("asked to raise")
 
     def sys_exit(self, request: BackendRequest, answer: Answer) -> NoReturn:
-        """What scripts do and models should not."""
+        """Call `sys.exit`, as scripts do and models should not."""
         sys.exit(3)
 
     def exit(self, request: BackendRequest, answer: Answer) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What a backend may ask of the process that hosts it: log lines, metrics, other models.
+"""The services of the hosting process for a backend: log lines, metrics, other models.
 
 The worker's main installs a `Host` that forwards over the channel; without one, log lines go to stderr, metrics go
 nowhere, and calls to other models are refused.
@@ -117,14 +117,14 @@ class Alone:
         print(f"{level} {message}", file=sys.stderr, flush=True)
 
     def metric(self, update: MetricUpdate) -> None:
-        """Nobody reads it."""
+        """Discard it: no server reads metrics here."""
 
     def infer(self, call: ModelCall, on_reply: OnReply) -> Cancel:
         """Refused."""
         raise Unsupported(f"model '{call.model_name}' cannot be called: {NO_SERVER}")
 
     def rests(self, still: Callable[[], bool]) -> bool:
-        """Nobody could wait for it."""
+        """Do nothing: no call can wait here."""
         return True
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:

@@ -84,7 +84,7 @@ class ModelVerdict:
 
     @property
     def good(self) -> bool:
-        """It can be served, passed its golden test, and answered as its configuration says if it was asked."""
+        """Whether the model can be served, passed its golden test, and answered as configured if it was asked."""
         return not self.failed
 
     def judge(self) -> None:

@@ -46,7 +46,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a check found.
+    """The finding of one check.
 
     Attributes:
         subject: what was checked.

@@ -140,7 +140,7 @@ def _state_directory(path: str, made: tuple[str, ...]) -> Iterator[str]:
 
 
 def _socket(flag: str, path: str, made: tuple[str, ...]) -> Iterator[str]:
-    """Find why nobody could listen there."""
+    """Find why the server could not listen there."""
     if not path:
         return
     if len(os.fsencode(path)) > _LONGEST_SOCKET:

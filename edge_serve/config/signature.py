@@ -1,4 +1,4 @@
-"""What a loaded model accepts and returns, and the class labels of its outputs."""
+"""The signature of a loaded model: inputs, outputs, and the class labels of its outputs."""
 
 from __future__ import annotations
 

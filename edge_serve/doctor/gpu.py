@@ -26,7 +26,7 @@ OLDEST_DRIVER = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
 
 @dataclass(frozen=True, slots=True)
 class GpuMachine:
-    """What the machine is, as far as the GPU is concerned.
+    """The kind of machine and its NVIDIA driver.
 
     Attributes:
         kind: `wsl`, `jetson` or `pc`.

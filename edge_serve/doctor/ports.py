@@ -1,4 +1,4 @@
-"""Who listens on the ports of the server: edge-serve itself, systemd for it, another program, or no process."""
+"""The owner of each port of the server: edge-serve itself, systemd for it, another program, or no process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Owner:
 
     @property
     def is_ours(self) -> bool:
-        """It is a server of this program."""
+        """Whether the process is an edge-serve server."""
         return any(word in self.command for word in _OURS)
 
 

@@ -34,7 +34,7 @@ _JOURNAL = "journalctl -u edge-serve -n 50 shows why"
 
 @dataclass(slots=True)
 class Installation:
-    """What is set up on this machine.
+    """The installation on this machine.
 
     Attributes:
         unit: the installed service; None = there is none.

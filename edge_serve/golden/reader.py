@@ -361,7 +361,7 @@ def _read_regular(path: Path, most: int) -> Buffer:
 
 
 def discard(tensors: Iterable[InferTensor]) -> None:
-    """Return the memory of tensors that nobody uses any more, in steps: the interpreter's lock is held in each."""
+    """Release the memory of unused tensors, in steps: the interpreter's lock is held in each."""
     for tensor in tensors:
         own = tensor.data.obj if isinstance(tensor.data, memoryview) else None
         if isinstance(own, mmap.mmap):

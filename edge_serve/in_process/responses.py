@@ -72,7 +72,7 @@ class Responses:
         return taken
 
     def close(self) -> None:
-        """Nobody takes any more."""
+        """Discard the rest: the caller takes no more responses."""
         self._closed = True
         if not self._over:
             self.cancel()

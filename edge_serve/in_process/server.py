@@ -1,4 +1,4 @@
-"""What a program makes: the settings of a server, to be started with `with` or `async with`."""
+"""A server inside a program: its settings, and its start by `with` or `async with`."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from edge_serve.protocol.v2.json_text import UINT64_MAX
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a request may say besides its inputs.
+    """The options of a request besides its inputs.
 
     Attributes:
         version: "" = the highest that is ready.

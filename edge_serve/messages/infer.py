@@ -22,7 +22,7 @@ NULL_SEAT = -2
 
 
 class Lease(Protocol):
-    """A piece of memory that somebody must give back: a slot of a tensor arena (workers/memory/arena.py)."""
+    """A piece of memory that its owner must release: a slot of a tensor arena (workers/memory/arena.py)."""
 
     @property
     def view(self) -> memoryview:

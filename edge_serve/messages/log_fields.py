@@ -1,4 +1,4 @@
-"""What a line of the log is about, as fields of its record: `log.info("...", extra=about(name, version))`.
+"""The subject of a log line as fields of its record: `log.info("...", extra=model_fields(name, version))`.
 
 The journal (observe/log/fields.py), the JSON format (log.py) and the status document (observe/status/events.py) show
 them.

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, as far as the connection knows."""
+"""The peer of a connection, as far as the connection knows it."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class TraceSettings:
 
 @dataclass(frozen=True, slots=True)
 class TraceChanges:
-    """What a client asks of the trace settings: None = as it is.
+    """A change of the trace settings: None = as it is.
 
     Attributes:
         cleared: names of the fields that go back to what applies above: to a model the server's, to the server what it

@@ -44,7 +44,8 @@ class Regions(Protocol):
 
 
 class NamedRegions:
-    """Where nobody knows the regions (a codec process): `find` answers with the name, and finds everything."""
+    """Stands for the regions where they are unknown (a codec process): `find` answers with the name, and finds
+    everything."""
 
     def find(self, name: str, offset: int, size: int, label: str = "") -> Place:
         """See `Regions.find`; never raises."""

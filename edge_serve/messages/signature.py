@@ -1,4 +1,4 @@
-"""What a loaded model accepts and returns, derived once from its completed configuration (config/signature.py)."""
+"""The signature of a loaded model, derived once from its completed configuration (config/signature.py)."""
 
 from __future__ import annotations
 

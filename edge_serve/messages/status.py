@@ -1,5 +1,4 @@
-"""What the status document is made of: plain values that the rooms of the server hand over
-(observe/status/document.py)."""
+"""The facts in the status document, as plain values from the rooms of the server (observe/status/document.py)."""
 
 from __future__ import annotations
 

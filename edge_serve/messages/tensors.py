@@ -104,7 +104,7 @@ class InferTensor:
 
 @dataclass(slots=True)
 class Handle(InferTensor):
-    """A tensor in the arena of another model than the one that it is for; its lease is held by whoever passes it on.
+    """A tensor in the arena of another model than the one that it is for; the part that passes it on owns its lease.
 
     Attributes:
         arena: where it lies; place: where `data` starts there.

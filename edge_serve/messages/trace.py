@@ -1,4 +1,4 @@
-"""What is recorded of one traced request."""
+"""The record of one traced request."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TensorRecord(NamedTuple):
 
 
 class Recorder(Protocol):
-    """What a trace needs of who makes traces (tracing.tracing)."""
+    """The receiver of finished traces (observe.tracing.tracing)."""
 
     def next_id(self) -> int: ...
     def now_ns(self) -> int: ...
@@ -113,7 +113,7 @@ class Trace(ComputeTimes):
         request.compute = self
 
     def answered(self, response: InferResponse) -> None:
-        """The model has answered; after its last answer somebody has to call `leave`."""
+        """Record a response of the model; after the last one, the reporter calls `leave`."""
         self.keep("TENSOR_BACKEND_OUTPUT", response.outputs)
         if not response.final:
             return
@@ -124,18 +124,18 @@ class Trace(ComputeTimes):
             self.mark("REQUEST_END", self._recorder.now_ns())
 
     def enter(self) -> None:
-        """Somebody has more to tell."""
+        """Keep the trace open for one more reporter."""
         self.root._here += 1
 
     def leave(self) -> None:
-        """It has told all."""
+        """Remove a reporter. The last one ends the trace."""
         root = self.root
         root._here -= 1
         if not root._here:
             root.end()
 
     def end(self) -> None:
-        """Of a root: nobody has more to tell, or nobody is heard any more."""
+        """End a root trace: it has no reporter left, or none may report any more."""
         if not self.closed:
             for name, ns in self.later:
                 self.mark(name, ns)
@@ -214,7 +214,7 @@ class Arrival:
             self._mark(name, self._trace.now_ns())
 
     def answered(self) -> None:
-        """The door has got a response; of several over gRPC the first is told, as in Triton."""
+        """Record that the door has a response; of several over gRPC only the first, as in Triton."""
         if self._late is None or not self._told:
             self._told = True
             self.mark("INFER_RESPONSE_COMPLETE")

@@ -29,7 +29,7 @@ RETRY_FIRST, RETRY_LATER, RETRY_BESIDE_OTHERS = 600.0, 3600.0, 86400.0
 
 
 class StartPhase(Enum):
-    """What the process last said of itself."""
+    """The phase that the process recorded last."""
 
     ALIVE = "alive"
     FAILED = "failed to load"
@@ -38,7 +38,8 @@ class StartPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """Who may have caused a death: models that were loading (or failed to), and models that were at work."""
+    """The models that may have caused a crash: those that were loading (or failed to), and those that were
+    executing."""
 
     loading: tuple[str, ...] = ()
     busy: tuple[str, ...] = ()
@@ -46,7 +47,7 @@ class Suspects:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is kept from one process to the next.
+    """The record that is kept from one process to the next.
 
     Attributes:
         boot: which run of the machine it is of; a power cut is no crash.
@@ -122,7 +123,7 @@ _NO_HELP = f"the service died {DEATHS} times in a row again, without the models 
 
 
 def _guilty(deaths: Sequence[Suspects], known: Mapping[str, str]) -> tuple[list[str] | None, str]:
-    """Who was there each time, and in what words; None = all, for want of anybody."""
+    """Return the models present at every crash, and a description; None if no model was present at all of them."""
     for what, groups in (
         ("loading", [one.loading for one in deaths]),
         ("at work", [one.busy for one in deaths]),
@@ -134,7 +135,7 @@ def _guilty(deaths: Sequence[Suspects], known: Mapping[str, str]) -> tuple[list[
 
 
 def stable(record: Record) -> Record:
-    """It has served for a while: with the models that it tries, if it does."""
+    """Record that the process has served for a while, with the models that it tries if it does."""
     if record.trying:
         return Record(record.boot, record.phase, record.now)
     return replace(record, deaths=(), helpless=False)
@@ -162,7 +163,7 @@ def as_text(record: Record) -> str:
 
 
 def from_text(text: str) -> Record:
-    """What a file holds; one that cannot be read holds nothing, because a guess could keep good models out."""
+    """Parse a file. One that cannot be parsed is an empty record, because a guess could keep good models out."""
     try:
         value = json.loads(text)
         left_out = {name: str(one["fingerprint"]) for name, one in value["left_out"].items()}

@@ -1,4 +1,4 @@
-"""Asks each model something now and then, when nobody else does, to find those that are dead and do not know it.
+"""Periodic self-test: sends a sample request to idle models, to detect a lost device context.
 
 A process may be alive, its heart beat, and its device context be gone: every request fails, and only a new process
 helps. The question is a sample of the model's golden test, else the first sample of its `model_warmup`, else zeros. A
@@ -44,7 +44,7 @@ _WRONG = "fails its golden test, which it has passed before"
 
 @dataclass(slots=True)
 class _Patient:
-    """What is known of a version.
+    """The state of the self-test of a version.
 
     Attributes:
         answered: how many requests it had answered when it was looked at last.
@@ -81,7 +81,7 @@ class SelfInference:
             await asyncio.sleep(self._interval)
 
     async def round(self) -> None:
-        """Ask whoever has not answered anybody since the last round."""
+        """Ask each model that has answered no request since the last round."""
         known = self._patients
         patients = await gathered((one, known.get(one) or _Patient(_answers(one))) for one in self._served())
         self._patients = dict(patients)

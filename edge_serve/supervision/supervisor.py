@@ -40,7 +40,7 @@ STOP_EXTRA = 30.0
 
 @dataclass(frozen=True, slots=True)
 class WatchedServer:
-    """What is looked at."""
+    """The parts of the server that the supervisor watches."""
 
     service: Service
     registry: Registry
@@ -121,7 +121,7 @@ class Supervisor:
         self._notifier.tell(notify.reloading(self._clock.now_ns()))
 
     def reload_ends(self) -> None:
-        """What had changed is loaded, or failed to."""
+        """Report the end of a reload: the changes are loaded, or failed to load."""
         if self._reloading:
             self._reloading = False
             start_task(self._tell_reloaded(), "end of a reload")
@@ -139,7 +139,7 @@ class Supervisor:
             self._notifier.tell(notify.extend(seconds + STOP_EXTRA))
 
     def stop_waits(self, text: str) -> None:
-        """What the stop under way waits for, in one line."""
+        """Report what the stop in progress waits for, in one line."""
         self._notifier.tell(notify.status(text))
 
     def fails(self, text: str, errno: int | None = None) -> None:
@@ -189,7 +189,7 @@ class Supervisor:
             self._notifier.tell(notify.status(line))
 
     async def _feed(self, now: int) -> None:
-        """Look at workers and schedulers, also when nobody waits for the watchdog: one that hangs is ended inside."""
+        """Check workers and schedulers, also without a watchdog: a worker that hangs is killed here."""
         decision = decide(await self._facts.read(now))
         reason = decision.reason if isinstance(decision, Withhold) else ""
         if reason and reason != self._hungry:

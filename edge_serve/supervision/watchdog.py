@@ -1,6 +1,6 @@
 """Whether the service manager's watchdog is fed. Pure: facts and the time in, a decision out.
 
-That the event loop turns is not among the facts: whoever asks here runs on it. One model that hangs is its worker's
+That the event loop turns is not among the facts: the caller runs on it. One model that hangs is its worker's
 matter (`workers/hangs`, `workers/process`); only what nobody inside can cure lets the whole service be restarted.
 """
 
@@ -19,7 +19,7 @@ KILL_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class WatchdogFacts:
-    """What was seen.
+    """The facts that the decision is made from.
 
     Attributes:
         schedulers: model -> seconds for which work has been waiting although nothing runs and an instance is free.
@@ -40,7 +40,7 @@ class Withhold:
     """Let the watchdog bite.
 
     Attributes:
-        hopeless: waiting for the end of its time would help nobody.
+        hopeless: waiting for the end of its time would be useless.
     """
 
     reason: str
@@ -58,8 +58,8 @@ def time_of(environ: Mapping[str, str], pid: int) -> float:
 
 
 def decide(facts: WatchdogFacts) -> Feed | Withhold:
-    """A stuck scheduler is a fault of ours that nothing but a restart ends. Workers are restarted one by one; when none
-    of them can be ended, the machine below them hangs, and a new process may fare better."""
+    """Decide whether to feed the watchdog. Only a restart ends a stuck scheduler. Workers are restarted one by one;
+    when none of them can be ended, the machine below them hangs, and a new process may fare better."""
     stuck = sorted(model for model, seconds in facts.schedulers.items() if seconds > STUCK_SECONDS)
     if stuck:
         return Withhold(f"requests of {', '.join(stuck)} wait although an instance is free", hopeless=True)

@@ -37,7 +37,7 @@ class Handed:
 
 @dataclass(slots=True)
 class Inherited:
-    """What was handed over, by door."""
+    """The sockets that systemd passed, by door."""
 
     listeners: dict[str, list[Listener]] = field(default_factory=dict)
 

@@ -18,7 +18,7 @@ _ESCAPED_IN_QUOTES = '"\\`$'
 
 @dataclass(slots=True)
 class EnvironmentFile:
-    """What one file sets.
+    """The variables that one file sets.
 
     Attributes:
         problems: line numbers, and what is wrong there.

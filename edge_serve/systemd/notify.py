@@ -83,13 +83,13 @@ class Notifier:
 
 
 def quiet(message: str) -> bool:
-    """For a process that nobody supervises."""
+    """Return a notifier for a process without a service manager."""
     return True
 
 
 def sender(environ: Mapping[str, str]) -> Send:
-    """Through the library `systemd` (python3-systemd, systemd-python) where it is installed, else a socket of ours."""
-    address = environ.get("NOTIFY_SOCKET", "")
+    """Return a sender: the library `systemd` (python3-systemd, systemd-python) if it is installed, else our own
+    socket.""" address = environ.get("NOTIFY_SOCKET", "")
     if not address:
         return quiet
     try:

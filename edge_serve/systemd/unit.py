@@ -33,7 +33,7 @@ _PARENTS = {"StateDirectory": "/var/lib", "CacheDirectory": "/var/cache", "Runti
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What counts for the settings.
+    """The parts of the unit that determine the settings.
 
     Attributes:
         environment: Environment=, which the files override.

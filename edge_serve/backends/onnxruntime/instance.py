@@ -37,7 +37,7 @@ _MOST_LISTS = 64
 
 @dataclass(frozen=True, slots=True)
 class BindingPlan:
-    """What does not change from batch to batch.
+    """The part of a run that is the same for every batch.
 
     Attributes:
         batches: whether there is a batch dimension.
@@ -77,7 +77,7 @@ def make_plan(config: Mapping[str, Any], inputs: Iterable[FoundTensor], outputs:
 
 
 class SharedSession:
-    """What the instances of a model on one device run in: a context that gives the session for one run.
+    """The session that the instances of a model on one device share: a context that gives the session for one run.
 
     Args:
         alone: with every thread there is.

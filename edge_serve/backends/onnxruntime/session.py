@@ -96,7 +96,7 @@ def make(path: Path, settings: SessionSettings, wanted: list[Provider], name: st
 
 
 def run_options(settings: SessionSettings) -> RunOptions | None:
-    """What each run is told; None for nothing."""
+    """Return the options of each run; None for the defaults."""
     if not settings.run_entries:
         return None
     options = onnxruntime.RunOptions()
@@ -106,7 +106,7 @@ def run_options(settings: SessionSettings) -> RunOptions | None:
 
 
 def inputs(session: Session) -> list[FoundTensor]:
-    """What the model takes."""
+    """Return the model's inputs."""
     return [_found(node) for node in session.get_inputs()]
 
 
@@ -116,7 +116,7 @@ def overridable(session: Session) -> list[FoundTensor]:
 
 
 def outputs(session: Session) -> list[FoundTensor]:
-    """What the model gives."""
+    """Return the model's outputs."""
     return [_found(node) for node in session.get_outputs()]
 
 

@@ -1,4 +1,4 @@
-"""What a configuration says about an ONNX Runtime session, as plain values: pure, without the library.
+"""The settings of an ONNX Runtime session from a configuration, as plain values. Pure, without the library.
 
 Keys and texts: triton-inference-server/onnxruntime_backend README.md and src/onnxruntime.cc.
 """

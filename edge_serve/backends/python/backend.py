@@ -26,7 +26,7 @@ class Backend:
         self._model: ModelFile | None = None
 
     def complete_config(self, spec: ModelSpec) -> dict[str, Any]:
-        """What the model's `auto_complete_config` makes of the configuration.
+        """Let the model's `auto_complete_config` complete the configuration.
 
         Raises:
             Internal: the file does not import, or the function raised or returned something else.

@@ -40,7 +40,7 @@ _NOT_ITERATIVE = (
 
 
 class _Answer:
-    """What came for one request through its response sender, perhaps after `execute` has returned."""
+    """The responses to one request that came through its sender, perhaps after `execute` has returned."""
 
     __slots__ = ("_settled", "reply")
 
@@ -168,7 +168,7 @@ class PythonInstance:
         return self._sent(request) or Reply(rescheduled=True)
 
     def _sent(self, request: InferenceRequest) -> Reply | None:
-        """What a request of a failed batch has been answered already; nothing more can be."""
+        """Return the final part for a request of a failed batch that was partly answered already."""
         if request._sender is not None:
             request._sender.close()
         answer = request._answer
@@ -253,7 +253,7 @@ class PythonInstance:
     # -- the rest of its life
 
     def is_ready(self) -> bool:
-        """What the model's own `is_ready` says within READY_SECONDS; True when it has none."""
+        """Ask the model's own `is_ready`, for READY_SECONDS at most; True if it has none."""
         if not hasattr(self.model, "is_ready"):
             return True
         if self._asking is not None and self._asking.is_alive():

@@ -1,4 +1,4 @@
-"""What a model configuration may not say, in Triton's words (core src/model_config_utils.cc, ValidateModelConfig).
+"""Checks of a whole model configuration, in Triton's words (core src/model_config_utils.cc, ValidateModelConfig).
 
 Pure functions: a configuration in, an EdgeServeError out. Two moments of a load ask for them: `check_model_config` when
 the file has been read, and `check_inputs_and_outputs` (checks_io) when the model itself has filled in what was missing.

@@ -17,7 +17,7 @@ NAMESPACE_END = "::"
 
 
 def check_ensemble(config: pb.ModelConfig) -> None:
-    """What can be said without the members: steps are whole, tensors flow from inputs to outputs, none is unused.
+    """Check an ensemble without its members: steps are whole, tensors flow from inputs to outputs, none is unused.
 
     Raises:
         InvalidArgument: with Triton's text.
@@ -102,7 +102,7 @@ def _why(tensor: str, sources: Mapping[str, set[str]], ready: set[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of an ensemble tensor, and from which model; `full` has the batch dimension in front."""
+    """An ensemble tensor's type and shape, and the model they come from; `full` has the batch dimension in front."""
 
     model: str
     data_type: int
@@ -216,7 +216,7 @@ def _same_shape(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def _type(data_type: int) -> str:
-    """The ensemble's own may be a number that nobody knows: they are checked once it fits its members."""
+    """Return the type's name. The ensemble's own may be an unknown number until it is compared with its members."""
     return pb.DataType.Name(data_type) if data_type in pb.DataType.values() else str(data_type)
 
 

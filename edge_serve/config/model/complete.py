@@ -242,7 +242,7 @@ def _check_dims(entry: Mapping[str, Any], found: FoundTensor, model: str, max_ba
 
 
 def _advice_on_dims(entry: Mapping[str, Any], wanted: tuple[int, ...], full: tuple[int, ...]) -> str:
-    """What to write for a tensor whose dims do not fit.
+    """Return the dims to write for a tensor whose dims do not fit.
 
     Args:
         wanted: the model's own dims, without the batch dimension.

@@ -1,4 +1,4 @@
-"""ModelConfig <-> Triton's JSON: the `/config` endpoint, load overrides, and what a worker is told.
+"""ModelConfig <-> Triton's JSON: the `/config` endpoint, load overrides, and the form in which workers receive it.
 
 Protobuf's JSON with the original field names, all scalar fields printed, and 64-bit integers as numbers where Triton
 has made them numbers (core src/model_config_utils.cc, ModelConfigToJson); elsewhere they stay strings.
@@ -119,7 +119,7 @@ def _as_read_here(document: dict[str, Any], message: Descriptor) -> dict[str, An
 
 
 def _only_value(value: Any, field: FieldDescriptor) -> bool:
-    """It is of a repeated field, and stands there without a list."""
+    """Whether the value belongs to a repeated field and is written without a list."""
     if field.default_value != []:  # which it is for repeated fields, in every version of protobuf
         return False
     if field.message_type is None:

@@ -67,7 +67,7 @@ _NO_EXPORT = (
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig(DoorSettings):
-    """What the server is told to do. Fields that are accepted and ignored are here too, for `--help` and the docs.
+    """The server's settings. Fields that are accepted and ignored are here too, for `--help` and the docs.
 
     Attributes:
         notes: lines for the log: settings that are deprecated or have no effect.
@@ -508,7 +508,7 @@ def _written(value: Any) -> str:
 
 
 def usage(program: Program = EDGE_SERVE) -> str:
-    """What `--help` prints."""
+    """Return the text of `--help`."""
     spellings = "".join(
         f"  {flag} = --{alias.name.replace('_', '-')}{'=' + alias.form.format('<value>') if alias.form != '{}' else ''}"
         f"{' (deprecated)' if alias.deprecated else ''}\n"

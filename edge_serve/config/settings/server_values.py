@@ -72,7 +72,7 @@ class GpuShare:
 
 @dataclass(frozen=True, slots=True)
 class TraceConfig:
-    """What is traced at start; the trace settings endpoint changes it later.
+    """The trace settings at the start; the trace settings endpoint changes them later.
 
     Attributes:
         level: OFF, or any of TIMESTAMPS and TENSORS.

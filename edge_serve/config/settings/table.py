@@ -84,7 +84,7 @@ Table = Mapping[str, Setting]
 
 @dataclass(slots=True)
 class FoundSetting:
-    """What was given: raw values by setting, and where each came from for messages."""
+    """The settings found: raw values by setting, and the origin of each for messages."""
 
     values: dict[str, list[str]] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)

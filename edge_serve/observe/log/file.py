@@ -16,7 +16,7 @@ OPEN_SECONDS = 5.0
 
 
 class LineHandler(logging.Handler):
-    """Writes a line for each record to a file, a pipe or a terminal. Whoever logs never waits for it.
+    """Writes a line for each record to a file, a pipe or a terminal. The caller never waits for it.
 
     When the file takes no bytes, lines wait in memory. When too many wait (`aio/sink`) or the file cannot be written
     (the disk is full), lines are lost, and as soon as it takes bytes again, one line says how many. Written without a

@@ -51,7 +51,7 @@ class LibrarySender:
 class JournalHandler(logging.Handler):
     """One entry per record; of like records (`kind_of`) only as many as the limiter lets pass.
 
-    A thread sends them: whoever logs never waits for journald.
+    A thread sends them: the caller never waits for journald.
     """
 
     def __init__(

@@ -145,7 +145,8 @@ def is_error(record: logging.LogRecord) -> bool:
 
 
 def kind_of(record: logging.LogRecord) -> Hashable:
-    """What makes records alike: the same line of our code, about the same model, equally severe. What a model prints or
+    """Return the kind of a record. Records of one kind come from the same line of code, about the same model, equally
+    severe. What a model prints or
     logs is alike when it reads alike, numbers aside: how much it may say in all, the worker's own limit decides."""
     place = (record.pathname, record.lineno, record.levelno)
     of = tuple(getattr(record, name, "") for name in FIELDS[:2])

@@ -121,7 +121,7 @@ class LogControl:
         self.update(settings)
 
     def settings(self) -> LogSettings:
-        """What applies now."""
+        """Return the settings in effect."""
         return self._settings
 
     def update(self, settings: LogSettings) -> None:
@@ -140,7 +140,7 @@ class LogControl:
         logger.propagate = False
 
     def tick(self) -> None:
-        """What is due now and then; called about once a second."""
+        """Do the periodic work; called about once a second."""
         self._tick()
 
 

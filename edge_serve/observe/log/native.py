@@ -91,7 +91,7 @@ class NativeSender:
             self._send_file(data)
 
     def _send_file(self, data: bytes) -> None:
-        """journald takes a memory file only when it is sealed: nobody can change it any more."""
+        """Send a memory file. journald takes it only when it is sealed against changes."""
         fd = os.memfd_create("journal-entry", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             with open(fd, "wb", closefd=False) as file:

@@ -135,7 +135,7 @@ class CustomMetrics:
                 series.observe(value)
 
     def families(self) -> list[CustomFamily]:
-        """What the page shows."""
+        """Return the families that the page shows."""
         return [
             CustomFamily(name, family.description, family.kind, [s.sample(key) for key, s in family.series.items()])
             for name, family in self._families.items()

@@ -16,7 +16,7 @@ _KEYS = ("counter_latencies", "summary_latencies", "histogram_latencies", "summa
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
-    """What a scrape shows.
+    """The options of the metrics page.
 
     Attributes:
         counters: false removes the duration counters and stops the other model counters at 0, as Triton does.

@@ -28,7 +28,7 @@ _CATALOGUE_NAMES = frozenset(metric.name for metric in CATALOGUE)
 
 
 class Page:
-    """What GET /metrics answers.
+    """The answer to GET /metrics.
 
     Args:
         gpus: `gpu.find_gpus()`; nothing by default.

@@ -1,4 +1,5 @@
-"""What a scrape reads; `models/control/registry.py` and `server.py` implement it, and a request pays nothing for it."""
+"""The source of a scrape; `models/control/registry.py` and `server.py` implement it, and a request pays nothing for
+it."""
 
 from __future__ import annotations
 

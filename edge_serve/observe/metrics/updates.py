@@ -55,7 +55,7 @@ class BundleStatus:
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """What the file says.
+    """The status of updates from the agent's file.
 
     Attributes:
         age_seconds: since the file was written; an agent that is dead does not write it any more.

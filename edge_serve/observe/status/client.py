@@ -64,7 +64,7 @@ class StatusTarget:
 def find_target(
     environ: Mapping[str, str], *, url: str = "", path: str = "", token_file: str = "", ca: str = ""
 ) -> StatusTarget:
-    """What the options and the environment name, else the service of this device, else Triton's port on it.
+    """Find the server: by the options and the environment, else the service of this device, else Triton's port on it.
 
     Raises:
         OSError: the file with the token cannot be read.
@@ -149,7 +149,7 @@ def _read(answer: http.client.HTTPResponse) -> bytes:
 
 
 class _Until(io.RawIOBase):
-    """What a socket receives until `end`. Its own timeout is for each piece, and begins anew with every drop."""
+    """A socket's data until `end`. Its own timeout is for each piece, and begins anew with every drop."""
 
     def __init__(self, sock: socket.socket, end: float) -> None:
         self._sock = sock
@@ -179,7 +179,7 @@ def _left(end: float) -> float:
 
 
 def _json(body: bytes) -> Any:
-    """What the body says; None if that is no JSON."""
+    """Parse the body; None if it is no JSON."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

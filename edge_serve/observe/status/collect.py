@@ -1,6 +1,5 @@
-"""Collects what the status document tells: on the event loop what the rooms know, in a thread what the machine says.
-
-While nobody asks, nothing is done.
+"""Collects the facts of the status document: the rooms' on the event loop, the machine's in a thread. Does nothing
+between two requests.
 """
 
 from __future__ import annotations
@@ -190,7 +189,7 @@ class Collector:
 
 
 def model_facts(served: Served) -> ModelFacts:
-    """What a version that serves tells about itself."""
+    """Collect the facts of a version that serves."""
     opened, signature = served.opened, served.signature
     return ModelFacts(
         served.name,

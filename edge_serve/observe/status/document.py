@@ -276,7 +276,7 @@ def _device(readings: Readings) -> Document:
 
 
 def _updates(updates: Updates | None) -> Document | None:
-    """What edge-ota tells; None = there is no agent on this device."""
+    """Return the status of updates; None if there is no agent on this device."""
     if updates is None:
         return None
     return {

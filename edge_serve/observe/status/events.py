@@ -37,7 +37,7 @@ class StatusEvent:
     count: int = 1
 
     def repeats(self, other: StatusEvent) -> bool:
-        """It says the same of the same."""
+        """Whether it has the same text about the same model."""
         mine = (self.level, self.source, self.text, self.model, self.version)
         return mine == (other.level, other.source, other.text, other.model, other.version)
 

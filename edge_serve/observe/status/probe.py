@@ -32,7 +32,7 @@ Value = TypeVar("Value", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What one look found.
+    """The readings of one probe.
 
     Attributes:
         load: processes that want to run, averaged over 1, 5 and 15 minutes.
@@ -112,8 +112,8 @@ def library_versions() -> dict[str, str]:
 
 
 def read_process(pid: int, root: Path = Path("/")) -> ProcessReading:
-    """Memory and age of one process; what cannot be read (it has gone, or belongs to somebody else) is None."""
-    folder = root / "proc" / str(pid)
+    """Memory and age of one process; None for a value that cannot be read (the process ended, or belongs to another
+    user).""" folder = root / "proc" / str(pid)
     pages = _field(folder / "statm", lambda text: int(text.split()[1]))
     return ProcessReading(
         pages * os.sysconf("SC_PAGE_SIZE") if pages is not None else None,

@@ -147,7 +147,7 @@ def _noted(line: str, width: int, note: str, columns: int) -> list[str]:
 
 
 def _releases(updates: Document | None, now: float, paint: Paint, columns: int) -> list[str]:
-    """What edge-ota tells of updates; nothing where there is no agent."""
+    """Return the lines about updates; none without an agent."""
     if updates is None:
         return []
     rows, notes = [], []
@@ -229,7 +229,7 @@ def table(
 
 
 def _clean(text: str) -> str:
-    """What comes from models and clients must not steer the terminal."""
+    """Escape control characters: texts of models and clients must not steer the terminal."""
     return one_line(text)
 
 

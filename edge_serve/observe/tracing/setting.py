@@ -17,7 +17,7 @@ _FIELDS = ("level", "rate", "count", "log_frequency")
 
 @dataclass(slots=True)
 class TraceSetting:
-    """What applies to the server or to one model.
+    """The trace settings of the server or of one model.
 
     Attributes:
         values: `count` goes down with each trace.

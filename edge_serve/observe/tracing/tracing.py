@@ -42,7 +42,7 @@ class Tracing:
         self._update_on()
 
     def settings(self, model: str = "") -> TraceSettings:
-        """What applies to a model; to those without settings of their own when ""."""
+        """Return the settings of a model; "" for models without settings of their own."""
         return self._models.get(model, self._server).values
 
     def update(self, model: str, changes: TraceChanges) -> None:

@@ -41,11 +41,11 @@ class ErrorCode(IntEnum):
 
 
 class TritonModelException(Exception):
-    """What `pb_utils` raises."""
+    """The exception class that `pb_utils` raises."""
 
 
 class Refusal(TritonModelException):
-    """A failure found by the backend itself: its text is told without the place in the code."""
+    """A failure found by the backend itself: its text goes out without the place in the code."""
 
 
 class TritonError:

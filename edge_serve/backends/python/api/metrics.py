@@ -1,4 +1,4 @@
-"""`MetricFamily` and `Metric`: a model's own metrics. Values live here; every change is told to the host.
+"""`MetricFamily` and `Metric`: a model's own metrics. Values live here; the host is notified of every change.
 
 Contract and texts: triton-inference-server/python_backend src/metric.cc and src/metric_family.cc, and core's.
 """
@@ -52,7 +52,7 @@ class _Series:
 
 
 class _Family:
-    """What all `MetricFamily` objects of one name share."""
+    """The state that all `MetricFamily` objects of one name share."""
 
     __slots__ = ("description", "holders", "kind", "name", "series")
 
@@ -62,7 +62,7 @@ class _Family:
         self.series: dict[tuple[tuple[str, str], ...], _Series] = {}
 
     def forget_if_unused(self) -> None:
-        """Free the name once nobody holds the family or a series of it."""
+        """Release the name once the family and its series are unused."""
         if not self.holders and not self.series:
             _families.pop(self.name, None)
 

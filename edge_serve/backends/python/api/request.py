@@ -82,7 +82,7 @@ def _check_range(name: str, value: int, bits: int) -> None:
 
 
 def _unanswerable(request: InferenceRequest, wire: BackendRequest) -> InferenceResponseSender:
-    """For a request that the model made itself: nobody waits for an answer."""
+    """Raise: a request that the model made itself has no response sender."""
     return InferenceResponseSender(None, (), _never, several=False)
 
 
@@ -194,7 +194,7 @@ class InferenceRequest:
         return self._model_name
 
     def model_version(self) -> int:
-        """Its version; -1 for the highest."""
+        """Return the model version that is asked for; -1 for the highest."""
         return self._model_version
 
     def flags(self) -> int:

@@ -69,7 +69,7 @@ class InferenceResponse:
 
     @classmethod
     def of(cls, reply: Reply) -> InferenceResponse:
-        """What a called model answered."""
+        """Make the response that a called model sent."""
         if reply.error is not None:
             return cls(error=TritonError.of(reply.error))
         return cls([Tensor.received(output) for output in reply.outputs], parameters=reply.parameters or None)
@@ -204,11 +204,11 @@ class InferenceResponseSender:
                 self._deliver(failure, True)
 
     def suspend(self) -> None:
-        """The request is to run again: it is not over when nobody holds this sender any more."""
+        """Keep the request open without a sender, because it will run again."""
         self._rescheduled = True
 
     def resume(self, deliver: Callable[[Reply | None, bool], None], cancelled: Callable[[], bool]) -> None:
-        """It runs again, with another way back."""
+        """Let the request run again, with another way back."""
         with self._lock:
             self._deliver, self._cancelled, self._rescheduled = deliver, cancelled, False
 
