@@ -65,7 +65,8 @@ class DoorGuards:
 
     def chooser(self, application: V2Application) -> Callable[[Peer], Application]:
         """Return the chooser of a client's application: what this client may use, and with CORS where pages may
-        read.""" origins = self._origins
+        read."""
+        origins = self._origins
         if not origins:
             return application.for_peer
         return lambda peer: Cors(application.for_peer(peer), origins)

@@ -393,7 +393,8 @@ class ServerProcess:
 
 def _settle() -> None:
     """Freeze the objects that exist after the start, so that later collections skip them, and collect the garbage of
-    the start.""" gc.collect()
+    the start."""
+    gc.collect()
     gc.freeze()
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)

@@ -82,7 +82,7 @@ class Reloader(Protocol):
 
 @dataclass(slots=True)
 class ServiceOptions:
-    """What the operations need to know of the settings."""
+    """The settings that the operations need."""
 
     server_id: str = "triton"
     explicit: bool = False
@@ -217,7 +217,7 @@ class Service:
         """GET /edge-serve/status, in every state of the server.
 
         Raises:
-            Unavailable: nobody collects it.
+            Unavailable: this server has no collector.
         """
         if self.status_source is None:
             raise Unavailable("this server collects no status")
@@ -270,7 +270,8 @@ class Service:
         return self.log_control
 
     def trace_settings(self, model: str) -> TraceSettings:
-        """What applies to a model, or to all without settings of their own when ""; raises as `check_traceable`."""
+        """Return the trace settings of a model; "" for models without settings of their own. Raises as
+        `check_traceable`."""
         check_traceable(self.lookup, model)
         return self.tracing.settings(model)
 
@@ -354,7 +355,7 @@ class Service:
         self._start(self._unload(name, unload_dependents), done)
 
     def begin_unload(self, name: str, unload_dependents: bool, done: Done) -> None:
-        """Unload; `done` is called once it has begun, because whoever asks may be what it waits for."""
+        """Begin to unload; `done` is called once it has begun, because the caller may be what the unload waits for."""
         waiting = [done]
 
         def tell(error: EdgeServeError | None = None) -> None:

@@ -1,10 +1,10 @@
 """Access control: roles, the files that give them, and the decision. No sockets here, and no requests.
 
-Start at `policy.py`. `tokens.py` and `certificates.py` read the files (docs/security.md says what is in them). The
-doors ask through `transport/door/access.py`, which knows which operation needs which role.
-
-    certificates  the file of certificates' roles
-    policy        the decision
-    roles         what a client may do
+    certificates  the file that gives roles to client certificates
+    policy        decides whether a client has the role that an operation needs
+    roles         the roles, each of which includes those before it
     tokens        the file of bearer tokens
+
+The doors ask through `transport/door/access.py`, which knows which operation needs which role. docs/security.md has
+the syntax of the files. Start reading in `policy`.
 """

@@ -26,7 +26,7 @@ class AccessRequest:
 
     Attributes:
         authorization: the header's value.
-        forwarded: a proxy says that it passes the request on for somebody else.
+        forwarded: a proxy says that it passes the request on for another client.
         origin: of the web page that sends it, where that is neither ours nor invited.
     """
 

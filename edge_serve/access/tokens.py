@@ -1,6 +1,6 @@
 """The file of bearer tokens: a line each, `<role> sha256:<hash> <name>`; what follows # is not read.
 
-Only hashes are kept. A plain SHA-256 is enough for what `new_token` makes, 256 random bits: nobody guesses those.
+Only hashes are kept. A plain SHA-256 is enough for what `new_token` makes, 256 random bits: they cannot be guessed.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def copy(moves: Sequence[tuple[memoryview, Buffer]]) -> None:
 
 
 def move(target: memoryview, source: Buffer) -> None:
-    """Copy `source`, which nobody else uses, and return its memory to the system step by step if it has pages of its
+    """Copy `source`, which has no other user, and return its memory to the system step by step if it has pages of its
     own: to return all of it with the last reference would take long."""
     copy([(target, source)])
     own = source.obj if isinstance(source, memoryview) else None

@@ -74,7 +74,8 @@ class BackendRequest:
     @property
     def number(self) -> int:
         """Return the number of its batch, shifted by 16, and its place there; -1 if a model made it. Computed when it
-        is asked for.""" return self.is_cancelled.args[0] if isinstance(self.is_cancelled, partial) else -1
+        is asked for."""
+        return self.is_cancelled.args[0] if isinstance(self.is_cancelled, partial) else -1
 
 
 @dataclass(slots=True)

@@ -1,9 +1,9 @@
 """The commands `check` and `check-config`: would these models load, and would the service start with these settings?
 
-command  is every model servable, and where it is not, which line to change
-config   would the service start with the settings and files as they are now (as `nginx -t`)?
-files    checks of what the settings name
-golden   compares the answers of a loaded model, and judges its latency and its memory
-infer    sends one request to each loaded model, and compares the answer with its configuration
-record   records what a loaded model answers as its golden test
+command  loads each model and reports which line to change
+config   checks settings and files, as `nginx -t` does
+files    checks of the files, directories, sockets and addresses that settings name
+golden   runs a model's golden test, and judges its latency and memory
+infer    sends each model a request, and compares the response with its configuration
+record   records a model's golden test
 """

@@ -259,7 +259,7 @@ def _compare(found: FoundModel, config: pb.ModelConfig, model: pb.ModelConfig) -
 
 
 async def _described(found: FoundModel, config: pb.ModelConfig, version: int, workers: Workers) -> pb.ModelConfig:
-    """Return what the model tells about itself; of one whose outputs are not all tensors, beside those that are listed.
+    """Return the description of a loaded model; of one whose outputs are not all tensors, beside those that are listed.
 
     What says how the model is opened (its environment, its library of operators) is told it, its tensors are not.
     """

@@ -195,7 +195,7 @@ def first_request(served: Served, registry: Registry) -> tuple[InferRequest, lis
 
 
 class _Undeclared(logging.Handler):
-    """Collects what the log is told of outputs that a model returns and its configuration does not declare.
+    """Collects the log lines about outputs that a model returns and its configuration does not declare.
 
     Clients do not receive them, so the response does not show them. Often one is the missing output, misspelt.
     """

@@ -3,7 +3,7 @@
     server     Server: settings, to be started with `with` or `async with`
     session    AsyncSession: the running server, on the event loop that started it
     blocking   Session: the same for programs without an event loop, which get one in a thread
-    responses  the responses of one stream that nobody has taken yet
+    responses  the responses of one stream that the caller has not taken yet
     arrays     NumPy arrays into tensors and back
 
 It is the seat of Triton's in-process API: the server of `edge_serve.server` with its doors shut, models in worker

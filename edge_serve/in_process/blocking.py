@@ -95,7 +95,7 @@ class Session:
             self._loop.call_soon_threadsafe(lambda: self._loop.create_task(_close(responses)))
 
     def _stop(self) -> None:
-        """End the loop; whoever still waits in another thread hears of it."""
+        """Stop the loop. Calls that still wait in another thread fail."""
         with self._submitting:
             self._closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,4 +1,4 @@
-"""Whether the service manager's watchdog is fed. Pure: facts and the time in, a decision out.
+"""Decides whether systemd's watchdog is fed. Pure: facts and the time in, a decision out.
 
 That the event loop turns is not among the facts: the caller runs on it. One model that hangs is its worker's
 matter (`workers/hangs`, `workers/process`); only what nobody inside can cure lets the whole service be restarted.

@@ -89,7 +89,8 @@ def quiet(message: str) -> bool:
 
 def sender(environ: Mapping[str, str]) -> Send:
     """Return a sender: the library `systemd` (python3-systemd, systemd-python) if it is installed, else our own
-    socket.""" address = environ.get("NOTIFY_SOCKET", "")
+    socket."""
+    address = environ.get("NOTIFY_SOCKET", "")
     if not address:
         return quiet
     try:

@@ -1,8 +1,8 @@
 """The backend `python`: runs a `model.py` written against `triton_python_backend_utils`. Start reading in `backend`.
 
-api/      The classes that a model's code sees as `triton_python_backend_utils`
-backend   the backend `python`
-events    the event loop of an instance whose model has `async def` methods
-instance  one instance of a Python model
-model     the file of a Python model
+api/      the classes that a model's code sees
+backend   opens a model and its instances
+events    the event loop of an instance with `async def` methods
+instance  one instance: calls the model's methods and checks what they return
+model     imports the file of a model
 """

@@ -1,10 +1,10 @@
 """The server's settings: one table, read from argv and environment. Start reading in `server`.
 
-doors          settings that make the doors safe
-kinds          how the value of a setting is written
-programs       names under which the server starts, and the defaults that each name changes
-server         the server's settings
-server_docs    writes docs/settings.md from the table in `server`
-server_values  the structured values of the server's settings, and how each is written on the command line
-table          reading settings from argv and environment by a table, and printing the table as `--help`
+doors          the part of the table about TLS, access, and limits
+kinds          parsers of single values: text in, value out
+programs       the names under which the server starts, and the defaults that each name changes
+server         the table: the annotated fields of `ServerConfig`
+server_docs    writes docs/settings.md from the table
+server_values  structured values, and their syntax on the command line
+table          reads argv and environment by a table, and prints the table as `--help`
 """

@@ -1,14 +1,12 @@
-"""The journal of systemd as the log: structured fields instead of lines of text.
-
-`fields` makes an entry of a log record, `native` (or the library systemd-python) sends it, `limit` keeps one noisy kind
-of line from burying the others, `handler` joins them (all imported only when standard error is the journal,
-`handler.find_journal`). `like_lines` sets the same limit for the text log. Start reading in `handler`.
+"""The server's log: lines of text or JSON on standard error or in a file, or entries of systemd's journal.
 
     fields      a log record as the fields of a journal entry (systemd.journal-fields(7))
-    file        the lines of the log, to standard error or to the file that `--log-file` names
-    handler     the handler of `logging` that writes to the journal, and when it is used
-    like_lines  rate limit for like warnings and errors in the text log, with the rules of the journal's handler
-    limit       rate limit for each group of like lines, so that one noisy kind does not bury the others
-    log         the server's log
-    native      journald's own protocol
+    file        writes lines to standard error or to the file of `--log-file`, in a thread
+    handler     writes records to the journal, and decides when the journal is used
+    like_lines  limits the rate of like warnings and errors in the text log
+    limit       the rate limit of a group of like lines
+    log         levels, formats, and the change of both while the server runs
+    native      the native protocol of journald, used where the library systemd-python is missing
+
+Start reading in `log` for text, in `handler` for the journal.
 """

@@ -4,17 +4,17 @@
 nothing for a metric beyond its counters (models/run/statistics.py). Imports `messages` only. Start reading in
 `catalogue`.
 
-    catalogue   every exported metric
-    custom      metrics that Python models make themselves (`pb_utils.MetricFamily`), gathered from all workers
+    catalogue   every metric that the server exports
+    custom      metrics of Python models (`pb_utils.MetricFamily`), collected from all workers
     document    writes docs/metrics.md from the catalogue
-    exposition  prometheus's text format 0.0.4, written by hand
-    gpu         GPU gauges
-    histogram   samples of histograms and summaries out of what `messages.statistics` counts
-    machine     CPU and memory gauges of the whole machine, from /proc (the fields that Triton's src/metrics.cc
+    exposition  Prometheus' text format 0.0.4
+    gpu         gauges of NVIDIA GPUs
+    histogram   samples of histograms and summaries
+    machine     CPU and memory gauges of the machine, from /proc
     options     `--metrics-config`
-    page        the metrics page
-    readers     how a family's series are read out of one scrape
-    source      what a scrape reads
-    thermal     temperatures of this machine
+    page        the answer to GET /metrics
+    readers     read a family's series out of one scrape
+    source      the source of a scrape
+    thermal     temperatures of the machine
     updates     the status file of edge-ota
 """

@@ -1,17 +1,15 @@
 """The state of the server as one JSON document, and what shows it: `edge-serve status`, `edge-serve top`.
 
-In the server, `collect` reads what there is to tell, `document` makes the JSON of it (pure), and `events` keeps the
-newest lines of the log; `transport/v2/edge.py` answers with it, and the page `transport/http/ui/` draws it. In the
-program that asks, `client` fetches it, `rates` makes rates and latencies of two of them, `report` writes text, `top`
-repeats that, and `command` reads the command line. Those import the standard library only. docs/status.md is for users.
+    client    fetches the document from a running server, over its administration socket or HTTP
+    collect   collects the facts in the server
+    command   the commands `edge-serve status` and `edge-serve top`
+    document  makes the JSON document of the facts (pure)
+    events    keeps the newest lines of the log for the document
+    probe     reads figures of the machine and its processes
+    rates     rates and latencies from two documents
+    report    the document as text for a terminal
+    top       repeats the report on one screen
 
-    client    fetches the status document of a running server, over its UNIX socket for administration or over HTTP
-    collect   collects what the status document tells
-    command   `edge-serve status` and `edge-serve top`
-    document  the status document
-    events    the newest lines of the log, for the status document
-    probe     figures of the machine and of processes for the status document
-    rates     rates and latencies
-    report    the status document as text for a terminal
-    top       the report again and again on one screen, with ANSI sequences only, so over ssh too
+`transport/v2/edge.py` answers with the document, and the page `transport/http/ui/` draws it. `client`, `rates`,
+`report`, `top` and `command` run in the program that asks: they import the standard library only.
 """

@@ -113,7 +113,8 @@ def library_versions() -> dict[str, str]:
 
 def read_process(pid: int, root: Path = Path("/")) -> ProcessReading:
     """Memory and age of one process; None for a value that cannot be read (the process ended, or belongs to another
-    user).""" folder = root / "proc" / str(pid)
+    user)."""
+    folder = root / "proc" / str(pid)
     pages = _field(folder / "statm", lambda text: int(text.split()[1]))
     return ProcessReading(
         pages * os.sysconf("SC_PAGE_SIZE") if pages is not None else None,

@@ -40,7 +40,8 @@ class Totals:
 
     def since(self, before: Totals) -> Totals:
         """Return the growth of a counter. A counter that is lower than before began anew: its model was loaded
-        again.""" if before.requests > self.requests or before.failures > self.failures:
+        again."""
+        if before.requests > self.requests or before.failures > self.failures:
             return self
         counts = [after - then for after, then in zip_longest(self.counts, before.counts, fillvalue=0)]
         return Totals(self.requests - before.requests, self.failures - before.failures, counts)
