@@ -50,7 +50,7 @@ def bare_runs(path: str, tensor: str, values: Any, seconds: float) -> list[float
     """Seconds of each session.run, with ONNX Runtime's defaults."""
     import onnxruntime
 
-    options = onnxruntime.Options()
+    options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     taken, end = [], time.perf_counter() + seconds

@@ -19,7 +19,7 @@ from typing import Any
 from edge_serve.backends.base import BackendRequest, InstanceSpec, ModelSpec, Reply
 from edge_serve.backends.python.api.request import InferenceRequest
 from edge_serve.backends.python.api.response import InferenceResponse, InferenceResponseSender
-from edge_serve.backends.python.backend import Backend
+from edge_serve.backends.python.backend import PythonBackend
 from edge_serve.config.model.json_form import model_config_to_json
 from edge_serve.config.signature import signature_of
 from edge_serve.config.stages import load_model_config, merge_completed
@@ -61,7 +61,7 @@ class PythonModel:
         number = max(found, default=0) if version is None else version
         if number not in found:
             raise InvalidArgument(f"'{path}' has the versions {found}, expected version directory {version or 1}")
-        self._backend = Backend()
+        self._backend = PythonBackend()
         spec = ModelSpec(name, number, path, path / str(number), model_config_to_json(config))
         try:
             config = merge_completed(config, self._backend.complete_config(spec))

@@ -175,7 +175,7 @@ class EchoInstance:
         """Nothing to let go of."""
 
 
-class Backend:
+class EchoBackend:
     """Any configuration will do; config parameters: `on_open` = fail | raise | exit | sleep, `on_close` = sleep."""
 
     def __init__(self) -> None:
@@ -224,3 +224,7 @@ def _misbehave(deed: str) -> None:
             os._exit(9)
         case "sleep":
             time.sleep(60)
+
+
+#: the name that `backends.loader` looks for
+Backend = EchoBackend

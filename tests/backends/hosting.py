@@ -86,14 +86,14 @@ class PythonScene:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.host = RecordingHost()
-        self._open: list[tuple[python.Backend, Sequence[PythonInstance]]] = []
+        self._open: list[tuple[python.PythonBackend, Sequence[PythonInstance]]] = []
 
     def open(
         self, source: str, config: Mapping[str, Any] | None = None, name: str = "m", instances: int = 1
     ) -> PythonInstance:
         """The first instance of a model with this source."""
         spec = model_spec(write_model(self.directory / name, source), config)
-        backend = python.Backend()
+        backend = python.PythonBackend()
         self._open.append((backend, ()))
         opened = backend.open(spec, [InstanceSpec(f"{name}_{i}") for i in range(instances)])
         self._open[-1] = (backend, opened)

@@ -30,7 +30,7 @@ def spec(tmp_path: Path) -> ModelSpec:
 
 
 def test_ours_are_found_by_their_file(spec: ModelSpec) -> None:
-    assert isinstance(loader.load("echo", spec), echo.Backend)
+    assert isinstance(loader.load("echo", spec), echo.EchoBackend)
 
 
 @pytest.mark.parametrize("name", ["nothing", "base", "loader", "host", "", "../echo", "os.path", "a b", "sys"])

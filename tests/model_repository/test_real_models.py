@@ -18,7 +18,7 @@ def session(model: str) -> Any:
     path = REPOSITORY / model / "1/model.onnx"
     if not path.exists():
         pytest.skip(f"{model}: run `make models`")
-    options = onnxruntime.Options()
+    options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 

@@ -22,7 +22,7 @@ from edge_serve.config.model.layout import advice_on_file
 from edge_serve.errors import Unavailable, with_advice
 
 
-class Backend:
+class OnnxRuntimeBackend:
     """One version of an ONNX model: one session for each device that its instances are on, two on a shared CPU."""
 
     def __init__(self) -> None:
@@ -109,3 +109,7 @@ class Backend:
             text = f"unable to find '{path}' for model instance '{spec.name}'"
             raise Unavailable(with_advice(text, advice_on_file(path.parent, path.name, spec.name)))
         return path
+
+
+#: the name that `backends.loader` looks for
+Backend = OnnxRuntimeBackend

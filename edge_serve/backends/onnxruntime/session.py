@@ -162,8 +162,8 @@ def translated(error: Exception) -> EdgeServeError:
     return Internal(f"onnx runtime error {match[1]}: {match[2]}")
 
 
-def _options(settings: SessionSettings) -> onnxruntime.Options:
-    options = onnxruntime.Options()
+def _options(settings: SessionSettings) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
     options.graph_optimization_level = _LEVELS.get(
         settings.graph_level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     )

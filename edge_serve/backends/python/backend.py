@@ -19,7 +19,7 @@ from edge_serve.backends.python.model import ModelFile
 from edge_serve.errors import Internal
 
 
-class Backend:
+class PythonBackend:
     """One version of a Python model in this process."""
 
     def __init__(self) -> None:
@@ -71,3 +71,7 @@ class Backend:
         if self._model is None:
             self._model = ModelFile(spec)
         return self._model
+
+
+#: the name that `backends.loader` looks for
+Backend = PythonBackend

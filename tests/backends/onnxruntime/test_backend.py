@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto
 
 from edge_serve.backends.base import BackendRequest, InstanceSpec, Reply, Timing
-from edge_serve.backends.onnxruntime.backend import Backend
+from edge_serve.backends.onnxruntime.backend import OnnxRuntimeBackend
 from edge_serve.backends.onnxruntime.instance import OnnxInstance, SharedSession
 from edge_serve.backends.onnxruntime.session import make
 from edge_serve.backends.onnxruntime.settings import CPU, Provider, SessionSettings
@@ -46,10 +46,10 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def open_model(file: Path) -> Iterator[Open]:
     """Opens instances of the model at `file`, and closes them."""
-    opened: list[tuple[Backend, Sequence[OnnxInstance]]] = []
+    opened: list[tuple[OnnxRuntimeBackend, Sequence[OnnxInstance]]] = []
 
     def make(config: dict[str, Any], *, kind: str = "CPU", count: int = 1, complete: bool = False) -> OnnxInstance:
-        backend, spec = Backend(), model_spec(file.parent.parent, config)
+        backend, spec = OnnxRuntimeBackend(), model_spec(file.parent.parent, config)
         if complete:
             spec.config = backend.complete_config(spec)
         instances = backend.open(spec, [InstanceSpec(f"m_{i}", kind) for i in range(count)])
@@ -157,7 +157,7 @@ def test_an_error_of_the_run_is_told_as_triton_does(file: Path, open_model: Open
 
 def test_instances_share_a_session(file: Path) -> None:
     models.add_sub(file)
-    backend = Backend()
+    backend = OnnxRuntimeBackend()
     spec = model_spec(file.parent.parent, ADD_SUB)
     first, second = backend.open(spec, [InstanceSpec("m_0"), InstanceSpec("m_1")])
     assert first._session is second._session
@@ -309,7 +309,7 @@ def test_state_outputs_are_always_given(file: Path, open_model: Open) -> None:
 
 def test_a_configuration_is_completed_from_the_file(file: Path, open_model: Open) -> None:
     models.add_sub(file)
-    backend = Backend()
+    backend = OnnxRuntimeBackend()
     completed = backend.complete_config(model_spec(file.parent.parent))
     assert completed == {**ADD_SUB, "name": "m", "max_batch_size": 4, "dynamic_batching": {}}
     backend.close()
@@ -321,7 +321,7 @@ def test_a_configuration_is_completed_from_the_file(file: Path, open_model: Open
 
 def test_a_complete_configuration_is_not_looked_up_in_the_file(file: Path) -> None:
     spec = model_spec(file.parent.parent, ADD_SUB)
-    assert Backend().complete_config(spec) == spec.config
+    assert OnnxRuntimeBackend().complete_config(spec) == spec.config
 
 
 def test_external_data_in_a_directory_of_the_model(file: Path, open_model: Open) -> None:
@@ -450,7 +450,7 @@ def test_an_output_that_is_no_tensor_need_not_be_served(file: Path, open_model: 
         open_model({}, complete=True)
 
     listed = {"output": [label], "max_batch_size": 8}
-    completed = Backend().complete_config(model_spec(file.parent.parent, listed))
+    completed = OnnxRuntimeBackend().complete_config(model_spec(file.parent.parent, listed))
     (reply,) = execute(open_model(listed, complete=True), one(f32([[1, 2, 3, 4]] * 2), outputs=["output_label"]))
 
     assert (completed["max_batch_size"], [tensor["name"] for tensor in completed["input"]]) == (8, ["X"])

@@ -59,7 +59,7 @@ def test_a_missing_file(scene: PythonScene) -> None:
     directory = scene.directory / "m"
     (directory / "1").mkdir(parents=True)
     with pytest.raises(Internal) as caught:
-        python.Backend().open(model_spec(directory), [InstanceSpec("m_0")])
+        python.PythonBackend().open(model_spec(directory), [InstanceSpec("m_0")])
     said = f"Python model file not found in '{directory / '1/model.py'}'"
     assert caught.value.message == f"{said}; m/1/ is empty: put the model's file there, as model.py"
 
@@ -68,7 +68,7 @@ def test_a_file_that_is_no_python(scene: PythonScene) -> None:
     directory = write_model(scene.directory / "m", "", "1/model.txt")
     spec = model_spec(directory, {"default_model_filename": "model.txt"})
     with pytest.raises(Internal) as caught:
-        python.Backend().open(spec, [InstanceSpec("m_0")])
+        python.PythonBackend().open(spec, [InstanceSpec("m_0")])
     assert caught.value.message == "Model name must end with '.py'. Model name is \"model.txt\"."
 
 

@@ -32,7 +32,7 @@ def completed(scene: PythonScene, body: str, **fields: Any) -> dict[str, Any]:
             return []
     """
     spec = model_spec(write_model(scene.directory / "m", source), fields)
-    backend = python.Backend()
+    backend = python.PythonBackend()
     try:
         return backend.complete_config(spec)
     finally:
@@ -58,7 +58,7 @@ def test_what_the_model_adds_is_in_the_configuration(scene: PythonScene) -> None
 def test_a_model_without_the_function_leaves_the_configuration(scene: PythonScene) -> None:
     source = "class TritonPythonModel:\n    def execute(self, requests): return []\n"
     spec = model_spec(write_model(scene.directory / "m", source), {"input": [INPUT]})
-    backend = python.Backend()
+    backend = python.PythonBackend()
     assert backend.complete_config(spec) == spec.config
     (instance,) = backend.open(spec, [InstanceSpec("m_0")])
     instance.close()
