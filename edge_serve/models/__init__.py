@@ -1,16 +1,15 @@
-"""A model as a living thing.
+"""Models: finds them on disk, loads them, runs their requests, swaps them, and unloads them.
 
-`repository` finds models on disk, `version_policy` picks versions, `loading` turns one version into a `Served`,
-`driver` (the one file here that owns the clock and the wake-ups) runs it, `decoupled` where a request has many answers,
-`ensemble*` where it is a graph of models. `registry` decides what is loaded, swapped and unloaded;
-`regrouping` changes the instances of what serves.
-May import the layers below: words, config, protocol, metrics, scheduling, workers. Start in `registry`.
+A request enters through a `Served` (versions/served.py). Its runner executes the request: a driver over workers
+(run/driver.py), or an ensemble over other models (ensemble/ensemble.py). `Registry` (control/registry.py) decides which
+models are loaded. May import the layers below: words, config, protocol, observe, scheduling, workers. Start reading in
+`Registry`.
 
-    control/     Control of what is loaded
-    ensemble/    Ensembles
-    extras/      Extras that stand around a runner
-    load/        One load
-    repository/  The model repositories on disk
-    run/         Running a version
-    versions/    Versions
+    control/     which models are loaded: load, unload, swap, and follow the repositories
+    ensemble/    ensembles: requests that pass through several models
+    extras/      response cache, rate limiter, and models that call models
+    load/        one load: from a model directory to a version that serves
+    repository/  the model repositories on disk
+    run/         runs the requests of a version: drivers and their parts
+    versions/    loaded versions, and versions that drain
 """

@@ -1,12 +1,12 @@
-"""Control of what is loaded: load, unload, swap, and follow the repositories. Start reading in `registry`.
+"""Model control: load, unload, swap, and follow the repositories. Start reading in `registry`.
 
-failures          failed versions that are gone from the repository
+failures          dismisses failures of versions that are gone from the repository
 instance_updater  carries out changes of `instance_group` alone
 poller            follows the model repositories
-polling           what a look at the model repositories means
-records           what the registry remembers of a model
-registry          what is loaded
+polling           decides from two scans which models to load and unload
+records           the registry's record of a model and of each version
+registry          the table of all models: load, unload, readiness, lookup, index
 required          required models (`--required-model`)
-swap_queue        where the requests of a model wait while its old version has gone and the new one is not there
-version_swap      how versions come and go
+swap_queue        queues requests between the unloading of a version and the loading of its successor
+version_swap      loads versions beside those that serve, swaps them in, and drains the old ones
 """

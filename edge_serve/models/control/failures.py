@@ -1,4 +1,4 @@
-"""Failed versions that are gone from the repository: their failure to load no longer counts for readiness."""
+"""Dismisses failures of versions that are gone from the repository, so that they no longer count for readiness."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def dismiss_gone(records: Iterable[ModelRecord]) -> None:
 
 
 def _gone(directories: Iterable[Path]) -> list[Path]:
-    """Return those that do not exist. One that cannot be looked at may exist."""
+    """Return the directories that do not exist. One that cannot be read may exist."""
     gone = []
     for directory in directories:
         try:

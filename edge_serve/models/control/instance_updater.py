@@ -1,4 +1,4 @@
-"""Carries out changes of `instance_group` alone: memory, failures, and instances that take long to leave."""
+"""Carries out changes of `instance_group` alone: admits their memory, opens new instances, and drains removed ones."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 
 
 class InstanceUpdater:
-    """For all models of the server.
+    """Changes the instances of versions that serve, for all models of the server.
 
     Args:
         drain_seconds: how long a removed instance may take to finish its batch and its sequences.
 
     Attributes:
-        memory: admits new instances; None = all are admitted.
+        memory: decides whether new instances fit; None = all are admitted.
     """
 
     def __init__(self, loader: Loader, drain_seconds: float) -> None:
@@ -35,10 +35,11 @@ class InstanceUpdater:
 
     @contextlib.asynccontextmanager
     async def prepared(self, plan: LoadPlan, versions: Mapping[int, Served]) -> AsyncIterator[list[InstanceUpdate]]:
-        """Open the new instances of each version. They are closed again if the context ends with an error.
+        """Open the new instances of each version. If the context ends with an error, they are closed again.
 
         Raises:
-            LoadFailure: one does not open; nothing has changed.
+            LoadFailure: an instance failed to open; nothing has changed.
+
         """
         prepared: list[InstanceUpdate] = []
         try:
@@ -71,7 +72,7 @@ class InstanceUpdater:
             await regrouping.prepare()
 
     def commit(self, regrouping: InstanceUpdate) -> list[asyncio.Task[None]]:
-        """Let the new instances work; a task for each one that leaves, done when it has left."""
+        """Give work to the new instances. Return a task for each removed instance, done when it is closed."""
         free = {number: asyncio.Event() for number in regrouping.removed}
         regrouping.commit(lambda number: free[number].set())
         served = regrouping.served

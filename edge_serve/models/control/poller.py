@@ -18,7 +18,7 @@ from edge_serve.models.repository.repository import Repository, Snapshot
 
 log = logging.getLogger(__name__)
 
-#: how long a change must have stayed the same when somebody said that it is there, seconds
+#: how long a change must have stayed the same after a request for a scan, seconds
 SETTLE_WHEN_ASKED = 1.0
 
 
@@ -27,8 +27,8 @@ class ReloadResult:
     """The result of a reload for one model.
 
     Attributes:
-        versions: those that serve now.
-        changed: its files had changed, so that it was loaded or unloaded.
+        versions: the versions that serve now.
+        changed: whether its files had changed, so that it was loaded or unloaded.
         reason: why its last load failed, or why no version serves; "" = it serves as its files say.
     """
 
@@ -39,13 +39,13 @@ class ReloadResult:
 
 
 class Poller:
-    """Looks, and has the registry load and unload.
+    """Scans the repositories, and has the registry load and unload what has changed.
 
     Args:
-        interval: seconds between looks, and how long a change must have stayed the same; None = only when asked.
+        interval: seconds between scans, and how long a change must have stayed the same; None = scan on request only.
 
     Attributes:
-        on_settled: called when what was asked for is done: nothing changes any more, and what had changed is loaded.
+        on_settled: called when a requested scan is done: no change is pending, and all changes are loaded.
     """
 
     def __init__(self, repository: Repository, registry: Registry, interval: float | None) -> None:
@@ -60,7 +60,7 @@ class Poller:
         self.on_settled: Callable[[], None] = lambda: None
 
     async def begin(self) -> None:
-        """Remember what lies there now; what changes from here on is a change. Call it before the first load.
+        """Take the first scan, with which later ones are compared. Call it before the first load.
 
         The load reports a repository that cannot be read, so this does not log it.
         """
@@ -68,7 +68,7 @@ class Poller:
         self._watch = Watch(found[0] if found is not None else {})
 
     def ask(self) -> None:
-        """Look as soon as possible."""
+        """Request a scan as soon as possible."""
         self._wake.set()
 
     async def reload(self, names: Sequence[str], *, unload_first: bool = False) -> list[ReloadResult]:
@@ -77,7 +77,7 @@ class Poller:
         Args:
             names: models whose files are complete; one that does not serve is loaded even if nothing changed. Empty =
                 all that have changed, once they are no longer being copied.
-            unload_first: the serving versions of `names` leave first, because memory holds one only; requests wait.
+            unload_first: unload the serving versions of `names` first, because memory holds one only; requests wait.
 
         Raises:
             Unavailable: a repository cannot be read.
@@ -123,7 +123,7 @@ class Poller:
         return ReloadResult(name, versions, changed, reason)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Scan until cancelled."""
         due, settle = self._next(), self._interval or SETTLE_WHEN_ASKED
         asked = False
         while True:
@@ -144,7 +144,7 @@ class Poller:
         return None if self._interval is None else time.monotonic() + self._interval
 
     async def _asked(self, due: float | None) -> bool:
-        """Wait; whether somebody asked before `due`."""
+        """Wait until `due` or a request for a scan. Return whether there was a request."""
         timeout = None if due is None else max(0.0, due - time.monotonic())
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), timeout)
@@ -153,7 +153,8 @@ class Poller:
         return asked
 
     async def _look(self, settle: float) -> float | None:
-        """One look; when to look again because of what is changing."""
+        """Scan once and act on it. Return when to scan again because of changes that are not complete; None = there are
+        none."""
         async with self._looking:
             found = await self._scan()
             if found is None:
@@ -166,12 +167,12 @@ class Poller:
         return changes.again
 
     async def _act(self, changes: Changes) -> None:
-        """Unload what is gone, and load what has changed."""
+        """Unload the models that are gone, and load those that have changed."""
         for name in changes.unload:
             if self._registry.knows(name):
                 log.info("model %s is gone from the repository", name, extra=model_fields(name))
                 task = asyncio.get_running_loop().create_task(self._registry.unload(name), name=f"unload {name}")
-                self._unloading.add(task)  # it may take as long as its last request: nobody else waits for that
+                self._unloading.add(task)  # it may take as long as its last request, and must not delay other models
                 task.add_done_callback(self._unloading.discard)
             else:
                 self._registry.incidents.reasons.pop(name, None)
@@ -181,7 +182,7 @@ class Poller:
             self._registry.incidents.readmit(load)
             try:
                 await self._registry.load_all(load, own_worker=True)
-            except Exception:  # a fault of ours must not end the polling
+            except Exception:  # a bug must not end the polling
                 log.exception("loading what has changed failed")
 
     async def _scan(self, *, logged: bool = True) -> tuple[dict[str, Snapshot], set[str]] | None:

@@ -1,7 +1,7 @@
-"""What a look at the model repositories means: which models to load, which to unload, and when to look again.
+"""Compares scans of the model repositories: which models to load, which to unload, and when to scan again.
 
-A change counts once it has stayed the same for a while, so that a model that is being copied is not seen in halves.
-What was renamed into place with everything in it counts at once, and so does what is gone.
+A change counts once it has stayed the same for a while, so that a half-copied model is not loaded. A complete directory
+that was renamed into place counts at once, and so does a removal.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from edge_serve.models.repository.repository import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What to do after a look.
+    """The decision after a scan.
 
     Attributes:
-        again: when a change that was seen now will have stayed long enough, seconds; None = there is none.
+        again: when to scan again for a change that is too recent to count, seconds; None = there is none.
     """
 
     load: tuple[str, ...] = ()
@@ -26,24 +26,24 @@ class Changes:
 
 
 class Watch:
-    """Compares looks.
+    """Compares each scan with the state in which each model was last loaded.
 
     Args:
-        began: what lies in the repositories when the server starts to load them.
+        began: the repositories' models when the server starts to load them.
     """
 
     def __init__(self, began: Mapping[str, Snapshot]) -> None:
-        #: model -> how it was when it was last loaded, or tried
+        #: model -> its snapshot at the last load or attempt
         self._acted = dict(began)
-        #: model -> how it was at the last look, and since when
+        #: model -> its snapshot at the last scan, and since when it is the same
         self._changing: dict[str, tuple[Snapshot, float]] = {}
 
     def look(
         self, found: Mapping[str, Snapshot], now: float, settle: float, unreadable: Collection[str] = ()
     ) -> Changes:
-        """`found` lies there at `now`; changes count once they are `settle` seconds old.
+        """Compare a scan (`found`, taken at `now`). Changes count once they are `settle` seconds old.
 
-        Nothing is known of models that are `unreadable` now: they stay as they are.
+        Models that are `unreadable` now stay as they are.
         """
         load = []
         self._changing = {
@@ -61,7 +61,7 @@ class Watch:
         return Changes(tuple(sorted(load)), tuple(sorted(unload)), None if again is None else again + settle)
 
     def take(self, found: Mapping[str, Snapshot], names: Collection[str]) -> Changes:
-        """Count every change of `names` as complete, however new it is."""
+        """Count every change of `names` as complete, however recent it is."""
         load = [name for name in names if name in found and found[name] != self._acted.get(name)]
         unload = [name for name in names if name not in found and name in self._acted]
         for name in load:
@@ -77,7 +77,8 @@ class Watch:
 
 
 def came_at_once(before: Snapshot | None, now: Snapshot) -> bool:
-    """Whether nothing of the difference can be half done: whole directories renamed into place, whole versions gone."""
+    """Return whether no part of the change can be half done: whole directories renamed into place, whole versions
+    removed."""
     if before is None or before.directory != now.directory:
         return "" in now.whole or before is not None
     if "" in now.whole:

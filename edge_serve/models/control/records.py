@@ -1,4 +1,4 @@
-"""What the registry remembers of a model: its versions, and what it was loaded from."""
+"""The registry's record of a model: its versions and their states, and the plan that it was loaded from."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from edge_serve.observe.metrics.source import Readiness
 
 @dataclass(slots=True)
 class VersionRecord:
-    """A version that was asked for at least once; `served` while it answers.
+    """A version that was loaded, or that a client or operator asked for, at least once; `served` while it serves.
 
     Attributes:
-        directory: of the version that failed to load, in the repository; None = its files came with a load request.
-        dismissed: it failed, and no longer counts for the readiness of the server.
+        directory: of a version that failed to load, in the repository; None = its files came with a load request.
+        dismissed: whether its failure no longer counts for the readiness of the server.
     """
 
     version: int
@@ -32,29 +32,30 @@ class VersionRecord:
     dismissed: bool = False
 
     def move(self, event: VersionEvent, reason: str = "") -> None:
-        """One step through the table."""
+        """Apply an event of the state table."""
         self.state = after(self.state, event)
         self.reason = reason
         self.directory, self.dismissed = None, False
 
     @property
     def failed(self) -> bool:
-        """It failed to load, and that counts."""
+        """Whether it failed to load, and the failure counts for readiness."""
         return self.state is VersionState.GONE and self.reason != "unloaded" and not self.dismissed
 
     def news(self) -> str:
-        """Why it is where it is; of one that serves, what became of its workers lately."""
+        """Return the reason for its state; of a version that serves, the recent trouble of its workers."""
         opened = self.served.opened if self.served is not None else None
         return self.reason or (opened.trouble() if opened is not None else "")
 
     @property
     def refusal(self) -> str:
-        """Why a version whose workers are there is not ready; "" = it is, or does not serve."""
+        """The reason why a version with running workers is not ready; "" = it is, or does not serve."""
         return self.served.refusal if self.served is not None and not self.served.healthy else ""
 
     @property
     def settled(self) -> bool:
-        """It serves and is healthy, or is being exchanged, or was unloaded, or its failure no longer counts."""
+        """Whether it does not keep the server from being ready: healthy, being swapped, unloaded, or its failure
+        dismissed."""
         if self.state is VersionState.READY:
             return self.served is not None and (self.served.healthy or self.served.exchanging)
         return self.state is VersionState.GONE and not self.failed
@@ -62,11 +63,11 @@ class VersionRecord:
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """A model in a word, for people: `ready`, `unready` (it says so itself), `restarting` (it has no worker),
-    `loading`, `failed`, `unloading` or `unloaded`.
+    """The state of a model in one word, for people: `ready`, `unready` (the model says so), `restarting` (without a
+    worker), `loading`, `failed`, `unloading` or `unloaded`.
 
     Attributes:
-        serves: one of its versions answers requests, whatever has become of another.
+        serves: whether any of its versions answers requests.
     """
 
     name: str
@@ -76,19 +77,19 @@ class ModelSummary:
 
 
 _WORDS = {VersionState.LOADING: "loading", VersionState.READY: "ready", VersionState.DRAINING: "unloading"}
-#: of several versions the first of these tells most
+#: a model with several versions has the first of these states that applies
 _FIRST = ("failed", "unready", "restarting", "loading", "ready", "unloading", "unloaded")
 
 
 @dataclass(slots=True)
 class ModelRecord:
-    """A model that was asked for at least once.
+    """A model that was loaded, or that a client or operator asked for, at least once.
 
     Attributes:
-        name: what the registry calls it.
-        plan: what the serving versions were loaded from; an ensemble that waits for a member has one too.
-        explicit: it was asked for by its own name, not only as a member of an ensemble.
-        barren: a load found no version of it to try, and it was not unloaded since.
+        name: its key in the registry.
+        plan: the plan that the serving versions were loaded from; an ensemble that waits for a member has one too.
+        explicit: whether it was asked for by its own name, not only as a member of an ensemble.
+        barren: whether a load found no version to try, and it was not unloaded since.
     """
 
     name: str
@@ -100,27 +101,27 @@ class ModelRecord:
 
     @property
     def settled(self) -> bool:
-        """Each of its versions is, or drains beside one that serves; and there was one to try."""
+        """Whether each version is settled, or drains beside one that serves; and the last load found a version."""
         if not self.versions:
             return not self.barren
         counted = [version for version in self.versions.values() if not version.settled]
         return not counted or (bool(self.ready()) and all(one.state is VersionState.DRAINING for one in counted))
 
     def ready(self) -> list[VersionRecord]:
-        """Versions that serve, ascending."""
+        """Return the versions that serve, ascending."""
         return [record for _, record in sorted(self.versions.items()) if record.state is VersionState.READY]
 
     def failed(self) -> list[VersionRecord]:
-        """Versions whose failure to load counts."""
+        """Return the versions whose failure to load counts."""
         return [record for record in self.versions.values() if record.failed]
 
     def dismiss(self, wanted: Collection[int] = ()) -> None:
-        """Let failures count no more, except those of `wanted` versions. As in Triton, the index still shows them."""
+        """Dismiss the failures, except those of `wanted` versions. As in Triton, the index still shows them."""
         for version in self.failed():
             version.dismissed = version.version not in wanted
 
     def index_entries(self, *, ready_only: bool) -> list[IndexEntry]:
-        """Its lines of the repository index."""
+        """Return its entries of the repository index."""
         return [
             IndexEntry(
                 plain_name(self.name), str(version.version), version.state.value, version.news(), version.dismissed
@@ -130,7 +131,7 @@ class ModelRecord:
         ]
 
     def readiness(self) -> Iterator[tuple[str, bool]]:
-        """Yield whether each version that serves or should can answer; without a version to try, "" and False."""
+        """Yield the readiness of each version that serves or should; for a model without versions, "" and False."""
         for _, version in sorted(self.versions.items()):
             if version.state in (VersionState.LOADING, VersionState.READY) or version.failed:
                 yield str(version.version), version.state is VersionState.READY and version.settled
@@ -138,11 +139,11 @@ class ModelRecord:
             yield "", False
 
     def standing(self) -> ModelSummary:
-        """How the whole model is."""
+        """Return the state of the whole model."""
         found = [
             (_word(version), version.reason or version.refusal, version.version) for version in self.versions.values()
         ]
-        if not found:  # it waits for its turn, or an ensemble for a member
+        if not found:  # the model waits for a load slot, or is an ensemble that waits for a member
             found = [("loading" if self.lock.locked() else "failed", "", 0)]
         word, reason, number = min(found, key=lambda one: _FIRST.index(one[0]))
         serves = any(version.settled for version in self.ready())
@@ -161,13 +162,13 @@ def _word(version: VersionRecord) -> str:
 
 
 def readiness(models: Mapping[str, ModelRecord], untried: Collection[str]) -> Iterator[Readiness]:
-    """Yield whether each version that serves or should can answer. Models may come and go meanwhile.
+    """Yield the readiness of each version that serves or should serve. The table may change meanwhile.
 
-    A version that was unloaded, or whose failure no longer counts, is none of them.
+    Versions that were unloaded, or whose failure was dismissed, are left out.
 
     Args:
-        models: those that were asked for at least once.
-        untried: those of which no version could be tried.
+        models: the models that were asked for at least once.
+        untried: the models of which no version could be tried.
     """
     for identity in sorted({*models, *untried}):
         record = models.get(identity)
@@ -187,11 +188,11 @@ def repository_index(
     *,
     ready_only: bool,
 ) -> Iterator[IndexEntry]:
-    """Yield the lines of all models, by name. Models may come and go meanwhile.
+    """Yield the index entries of all models, by name. The table may change meanwhile.
 
     Args:
-        found: what lies on disk; models: what was asked for at least once.
-        reasons: model -> why nothing of it could be tried.
+        found: the models on disk; models: those that were asked for at least once.
+        reasons: model -> why no version of it could be tried.
         faults: entry of a repository that cannot be read -> why.
     """
     for identity in sorted(found.keys() | models.keys() | faults.keys()):

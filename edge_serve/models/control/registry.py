@@ -1,8 +1,8 @@
-"""What is loaded: load, unload, swap, readiness, lookup and the index.
+"""The table of all models: load, unload, swap, readiness, lookup and the repository index.
 
 Texts follow triton-inference-server/core src/model_repository_manager/ (model_repository_manager.cc,
-model_lifecycle.cc). A failed load leaves what served before it untouched; a version's successor is loaded and warmed
-beside it, then takes over, and the old one answers what it accepted before it goes.
+model_lifecycle.cc). A failed load changes nothing about the versions that serve. The successor of a version is loaded
+and warmed up beside it and then takes over; the old version drains before it is closed.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ ASKED_AT_ONCE = 16
 
 
 class Registry:
-    """Every model of the server.
+    """All models of the server.
 
     Args:
         required: names of the models without which the server is not ready; empty = all that were asked for.
         at_once: how many versions may be loading at the same time (`--model-load-thread-count`).
-        drain_seconds: how long a version that was replaced or unloaded may take to answer what it accepted.
+        drain_seconds: how long a version that was replaced or unloaded may drain.
         retries: further tries to load a version that failed (`--model-load-retry-count`).
 
     Attributes:
         elders: replaced versions with open sequences.
-        incidents: what is loading, and what is left out.
-        departing: versions that were replaced or unloaded.
+        incidents: which models are loading, failed, or left out.
+        departing: versions that were replaced or unloaded, and drain.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Registry:
     ) -> None:
         self._repository = repository
         self._required = frozenset(required)
-        #: required models that were not in the repository at the start, and why that may be
+        #: required models that were not in the repository at the start, and the probable reason
         self._absent: dict[str, str] = {}
         self._models: dict[str, ModelRecord] = {}
         self.elders = DrainingVersions()
@@ -94,7 +94,7 @@ class Registry:
         self.departing = self._turnover.departing
 
     def load_at_once(self, count: int) -> None:
-        """How many versions may be loading at the same time from now on."""
+        """Set how many versions may load at the same time."""
         self._turnover.load_at_once(count)
 
     def admit(self, memory: Memory | None, most_waiting: int) -> None:
@@ -104,28 +104,29 @@ class Registry:
     # ---- asking -------------------------------------------------------------------------------------------------
 
     def lookup(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served:
-        """The version to use for a request; "" is the highest one that is ready.
+        """Return the version for a request; "" is the highest one that is ready.
 
         Args:
-            correlation_id, flags: of a request of a sequence, which goes to the version where it began.
+            correlation_id, flags: of a request of a sequence, which goes to the version that started it.
 
         Raises:
             InvalidArgument: `version` is not a number.
             NotFound: the model or version was never loaded.
-            Unavailable: it was, and is not ready.
+            Unavailable: the version was loaded, and is not ready.
         """
         served = self._serving(name, version)
         return self.sequence_version(served, version, correlation_id, flags) if correlation_id else served
 
     def serving(self, name: str, version: str) -> Served | None:
-        """As `lookup`; None if no version of this name and version serves."""
+        """Return what `lookup` returns, or None if no version of this name and number serves."""
         try:
             return self._serving(name, version)
         except EdgeServeError:
             return None
 
     def sequence_version(self, served: Served, version: str, correlation_id: int | str, flags: int) -> Served:
-        """Return the version in which the sequence of a request began; `served`, unless a replaced version has it.
+        """Return the version in which the sequence of a request was started; `served`, unless a draining version has
+        it.
 
         Args:
             version: the version that the request names; "" = none.
@@ -135,7 +136,7 @@ class Registry:
         return self.elders.find(served.identity, version, correlation_id, flags, served) or served
 
     def _unknown(self, name: str, lack: str) -> NotFound:
-        """Return the error for a model without a version to serve. A client reads that its load failed, not why."""
+        """Return the error for a model without a version to serve. It says that the load failed, but not why."""
         advice = _FAILED_TO_LOAD if name in self.incidents.reasons else ""
         return NotFound(with_advice(f"Request for unknown model: '{name}' {lack}", advice))
 
@@ -162,10 +163,10 @@ class Registry:
         return known.served
 
     def _identity(self, name: str) -> str:
-        """The one model that `name` means, among those that serve.
+        """Return the one model that `name` means, among those that serve.
 
         Raises:
-            InvalidArgument: it means several, in namespaces of their own.
+            InvalidArgument: several models of this name serve, in different namespaces.
         """
         if name in self._models:
             return name
@@ -176,11 +177,11 @@ class Registry:
         return found[0] if found else self._repository.named(name)[0]
 
     def knows(self, name: str) -> bool:
-        """It was asked for at least once."""
+        """Return whether a client or operator asked for the model at least once."""
         return name in self._models
 
     def ready_versions(self, name: str) -> tuple[str, ...]:
-        """Versions that serve, ascending.
+        """Return the numbers of the versions that serve, ascending.
 
         Raises:
             InvalidArgument: as `lookup`, where names are ambiguous.
@@ -189,31 +190,33 @@ class Registry:
         return tuple(str(version.version) for version in record.ready()) if record else ()
 
     def served(self) -> list[Served]:
-        """Everything that serves, by name and version."""
+        """Return every version that serves, by name and number."""
         return list(self.each_served())
 
     def each_served(self) -> Iterator[Served]:
-        """Yield what `served` returns. Models may come and go meanwhile."""
+        """Yield what `served` returns. The table may change meanwhile."""
         for _, record in sorted(self._models.items()):
             yield from (version.served for version in record.ready() if version.served is not None)
 
     def busy(self) -> list[BusyVersion]:
-        """The versions that have requests to answer, those that drain included."""
+        """Return the versions that have requests to answer, draining ones included."""
         return busy_versions({*self.served(), *self.departing.versions})
 
     def series(self) -> Iterator[ModelSeries]:
-        """What the metrics page shows of each served version."""
+        """Yield the values on the metrics page of each version that serves."""
         return (self.departing.add_to(served.series(), served) for served in self.each_served())
 
     def readiness(self) -> Iterator[Readiness]:
-        """Yield whether each version that serves or should can answer."""
+        """Yield the readiness of each version that serves or should serve."""
         untried = {**self.incidents.reasons, **self._repository.faults, **self.incidents.left_out}
         return readiness(self._models, untried)
 
     def is_ready(self) -> bool:
-        """Strict readiness: every version of every model that counts serves and is healthy, or was unloaded, and no
-        model lacks one. A server in safe mode is not ready, nor one that has just left it, nor one that could not read
-        its repositories."""
+        """Return strict readiness: each version of each model that counts is healthy or was unloaded, and no model
+        lacks one.
+
+        The server is not ready in safe mode, while it leaves safe mode, and if it could not read its repositories.
+        """
         if self.incidents.left_out or self.incidents.returning or self.incidents.unreadable:
             return False
         if not self._required:
@@ -223,22 +226,22 @@ class Registry:
         return all(record.settled for name, record in self._models.items() if plain_name(name) in self._required)
 
     def standings(self) -> Iterator[ModelSummary]:
-        """Every model that was asked for, in a word each."""
+        """Yield the state of every model that was asked for."""
         return (record.standing() for _, record in sorted(self._models.items()))
 
     def unread(self) -> dict[str, str]:
-        """The models of which no version could be tried, and why: they have no standing."""
+        """Return the models of which no version could be tried, with the reasons. They have no record."""
         reasons = {**self.incidents.reasons, **self._repository.faults}.items()
         return {plain_name(name): reason for name, reason in reasons if name not in self._models}
 
     def lacking(self) -> list[ModelSummary]:
-        """The required models that are not ready, and why."""
+        """Return the required models that are not ready, with the reasons."""
         if not self._required:
             return []
         return lacking(self._required, self.standings(), {**self._absent, **self.unread()})
 
     async def find_required(self) -> None:
-        """Log each required model that does not lie in the repositories.
+        """Log each required model that is not in the repositories.
 
         Raises:
             InvalidArgument: a repository cannot be read.
@@ -249,7 +252,7 @@ class Registry:
             log.warning("required model '%s' is %s (--required-model)", name, reason, extra=model_fields(name))
 
     def index(self, *, ready_only: bool, found: Mapping[str, FoundModel] | None = None) -> Iterator[IndexEntry]:
-        """The repository index: what is on disk and what was loaded, by name.
+        """Yield the repository index: the models on disk and those that were loaded, by name.
 
         Args:
             found: what `scan` returned.
@@ -259,7 +262,7 @@ class Registry:
         return repository_index(found or {}, self._models, reasons, faults, ready_only=ready_only)
 
     async def scan(self) -> dict[str, FoundModel]:
-        """What lies in the repositories now, read in a thread.
+        """Scan the repositories, in a thread.
 
         Raises:
             InvalidArgument: a repository cannot be read.
@@ -269,7 +272,7 @@ class Registry:
     # ---- loading ------------------------------------------------------------------------------------------------
 
     async def load_all(self, names: Iterable[str] | None = None, *, own_worker: bool = False) -> list[str]:
-        """Load models beside each other: all of the repository, or `names`; ensembles after their members.
+        """Load models concurrently: all of the repository, or `names`. Ensembles load after their members.
 
         Returns:
             One text per model that failed. Without `names`, an entry of a repository that cannot be read is none.
@@ -289,7 +292,7 @@ class Registry:
 
     @contextlib.contextmanager
     def unloading_first(self, names: Iterable[str]) -> Iterator[None]:
-        """While this lasts, the serving versions of `names` leave before their successors load; requests wait."""
+        """Inside the context, unload the versions of `names` that serve before their successors load. Requests wait."""
         names = frozenset(names)
         self._turnover.unload_first |= names
         try:
@@ -298,7 +301,7 @@ class Registry:
             self._turnover.unload_first -= names
 
     def why_not(self, name: str) -> str:
-        """Return why the last load of a model failed, or why it was not tried; "" = neither."""
+        """Return the reason why the last load of a model failed or was not tried; "" = neither."""
         return self.incidents.reasons.get(name, "") or self.unread().get(name, "")
 
     async def load(self, name: str, override: Override | None = None, *, own_worker: bool = True) -> None:
@@ -318,7 +321,7 @@ class Registry:
         self.incidents.unreadable = ""
 
     async def _load(self, wanted: Sequence[str], override: Override | None, *, own_worker: bool) -> Results:
-        """What became of each model: an error, or None. Ensembles that need one of them are made anew."""
+        """Load models, and reload the ensembles that need one of them. Return the error of each model, or None."""
         try:
             return await self._load_planned(wanted, override, own_worker=own_worker)
         finally:
@@ -345,14 +348,14 @@ class Registry:
         for name, error in results.items():
             cause = error.__cause__ if error is not None else None
             if error is None and name in self._models and not self._models[name].ready():
-                continue  # an ensemble that failed before and was not tried now, because its members are the same
+                continue  # an ensemble that failed before, and was not tried because its members did not change
             if error is None or isinstance(cause, UnreadableEntry):  # the repository keeps its reason while it lasts
                 self.incidents.reasons.pop(name, None)
-            elif not isinstance(cause, NotFound):  # clients may ask for anything
+            elif not isinstance(cause, NotFound):  # clients may send any name
                 self.incidents.reasons[name] = (cause if isinstance(cause, EdgeServeError) else error).message.strip()
 
     def strayed(self) -> list[str]:
-        """The ensembles whose steps would mean other models, if they were loaded now."""
+        """Return the ensembles whose steps would refer to other models if they were loaded now."""
         plans = [record.plan for record in self._models.values() if record.plan is not None]
         return [plan.name for plan in plans if not self._repository.bound(plan.config, plan.name)]
 
@@ -363,7 +366,7 @@ class Registry:
 
     @contextlib.asynccontextmanager
     async def _locked(self, names: Iterable[str]) -> AsyncIterator[set[str]]:
-        """Nobody else loads or unloads `names`, nor what needs them, which is given back."""
+        """Lock `names` and every model that depends on them, against other loads and unloads. Yield the dependents."""
         while True:
             needing = dependents(set(names), self._needs())
             locks = [self._models[name].lock for name in sorted(needing.union(names))]
@@ -371,20 +374,20 @@ class Registry:
                 for lock in locks:
                     await stack.enter_async_context(lock)
                 now = dependents(set(names), self._needs())
-                if now <= needing:  # else an ensemble came while this waited
+                if now <= needing:  # else an ensemble was loaded while this waited
                     yield now
                     return
 
     def _needs(self) -> dict[str, dict[str, set[int]]]:
-        """Ensemble -> its members and their versions."""
+        """Return the members of each ensemble, and their versions."""
         plans = {name: record.plan.config for name, record in self._models.items() if record.plan is not None}
         return {name: members for name, config in plans.items() if (members := members_of(config))}
 
     async def _load_one(self, plan: LoadPlan, batch: LoadBatch, *, own_worker: bool) -> None:
-        """Load a model whose members were loaded before.
+        """Load a model whose members are loaded already.
 
         Raises:
-            LoadFailure: what served before it still does, unless it is an ensemble that does not fit its members.
+            LoadFailure: the versions that serve stay, unless they are an ensemble that does not fit its members.
         """
         record = self._models[plan.name]
         if record.plan is not None and plan.leaves_override(record.plan):
@@ -392,7 +395,7 @@ class Registry:
                      extra=model_fields(plan.name))  # fmt: skip
             plan = record.plan
         if not batch.members_changed(plan) and record.plan is not None and plan.same_as(record.plan):
-            if plan is record.plan:  # nobody asked for it, and what it needs did not change
+            if plan is record.plan:  # loaded only because of its members, which did not change
                 return
             if record.ready():
                 log.info("model %s is unchanged, nothing to load", plan.name, extra=model_fields(plan.name))
@@ -415,10 +418,10 @@ class Registry:
             batch.changed.add(plan.name)
 
     def _fit(self, plan: LoadPlan, results: Results) -> LoadPlan:
-        """The plan of an ensemble, completed with what its members say.
+        """Complete the plan of an ensemble from its members.
 
         Raises:
-            LoadFailure: it cannot work with them.
+            LoadFailure: the ensemble cannot work with them.
         """
         config = pb.ModelConfig()
         config.CopyFrom(plan.config)
@@ -436,7 +439,7 @@ class Registry:
         )
 
     def _give_up(self, record: ModelRecord, plan: LoadPlan, results: Results, error: LoadFailure) -> None:
-        """An ensemble does not load. What served before goes too if it does not fit its members any more."""
+        """Log the failed load of an ensemble. Unload the ensemble that serves if it no longer fits its members."""
         log.error("failed to load '%s': %s", record.name, error.reason, extra=model_fields(record.name))
         if record.plan is None:
             record.plan = plan  # it is tried again when a member is loaded
@@ -451,13 +454,14 @@ class Registry:
     async def unload(
         self, name: str, *, unload_dependents: bool = False, begun: Callable[[], None] | None = None
     ) -> None:
-        """Unload a model; an unknown one is fine. Ensembles that need it stop serving until it is loaded again.
+        """Unload a model and the ensembles that need it; an unknown model is no error.
 
-        Returns once nothing of it answers any more.
+        Returns once all versions are closed. Its ensembles serve again when it is loaded again.
 
         Args:
-            unload_dependents: unload the members of an ensemble too, as far as nobody else asked for them.
-            begun: called once the first of them answers nothing new.
+            unload_dependents: unload the members of an ensemble too, unless they were asked for or other models need
+                them.
+            begun: called once the first of them accepts no more requests.
         """
         for one in [one for one in self.incidents.reasons if name in (one, plain_name(one))]:
             del self.incidents.reasons[one]
@@ -482,13 +486,13 @@ class Registry:
                 await self._turnover.retire_all(self._models[one] for one in wave)
 
     async def close(self, timeout: float) -> int:
-        """Unload everything, ensembles before their members, at most `timeout` seconds.
+        """Unload everything, ensembles before their members, within `timeout` seconds.
 
         Returns:
             The number of versions that were still busy.
         """
         end = time.monotonic() + timeout
-        await settled(self.served, timeout / 2)  # what was accepted may call any model
+        await settled(self.served, timeout / 2)  # accepted requests may call any model
         for wave in outermost_first(self._models, self._needs()):
             left = max(0.0, end - time.monotonic())
             await self._turnover.retire_all((self._models[name] for name in wave), left)
@@ -502,9 +506,9 @@ class Registry:
         await dismiss_gone(self._models.values())
 
     async def check_health(self) -> None:
-        """Ask each model whether it is well, and do not wait for the answers. Called about once a second.
+        """Ask each model for its health, without waiting for the answers. Called about once a second.
 
-        A model that has not answered yet is not asked again, so that one that hangs delays nothing.
+        A model with an open question is not asked again, so that a model that hangs delays nothing.
         """
         for i, one in enumerate(self.each_served()):
             one.ask_health()

@@ -9,7 +9,7 @@ from edge_serve.models.control.records import ModelSummary
 
 
 def absent(required: Iterable[str], found: Collection[str]) -> dict[str, str]:
-    """The required models that are not in the repository, where `found` lies, and a name that may be meant."""
+    """Return the required models that are not in the repository (`found`), each with the most similar name."""
     reasons = {}
     for name in sorted(set(required).difference(found)):
         close = difflib.get_close_matches(name, found, n=1)
@@ -20,15 +20,15 @@ def absent(required: Iterable[str], found: Collection[str]) -> dict[str, str]:
 def lacking(
     required: Iterable[str], standings: Iterable[ModelSummary], others: Mapping[str, str]
 ) -> list[ModelSummary]:
-    """The required models that are not ready.
+    """Return the required models that are not ready.
 
     Args:
         standings: of the models that were asked for.
-        others: model -> why it has no standing.
+        others: model without a record -> why it was not loaded.
     """
     known: dict[str, ModelSummary] = {}
     for one in sorted(standings, key=lambda one: one.word == "ready"):
-        known.setdefault(one.name, one)  # of several models of one name the one that is not ready
+        known.setdefault(one.name, one)  # if several models have one name, take the one that is not ready
     found = [
         known.get(name) or ModelSummary(name, "absent", others.get(name, "not loaded")) for name in sorted(required)
     ]

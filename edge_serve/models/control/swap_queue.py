@@ -1,4 +1,4 @@
-"""Where the requests of a model wait while its old version has gone and the new one is not there yet."""
+"""Queues requests between the unloading of a version and the loading of its successor, when memory holds only one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edge_serve.protocol.inference.validate import validate
 
 
 class Waiter:
-    """A request that waits, then the ticket of where it went."""
+    """A queued request, then the handle of the request at the new version."""
 
     __slots__ = ("key", "on_response", "request", "room", "rows", "ticket")
 
@@ -36,7 +36,7 @@ class Waiter:
 
 
 class SwapQueue:
-    """Implements `served.Runner` for a version that is being exchanged.
+    """The runner of a version that is being swapped. Implements `served.Runner`.
 
     Args:
         most: requests that may wait; more are refused.
@@ -50,7 +50,7 @@ class SwapQueue:
         self._error: EdgeServeError | None = None
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
-        """Wait, or follow the others when they have gone."""
+        """Queue a request, or submit it to the new version if that is loaded."""
         waiter = Waiter(self, request, rows, shape_key, on_response)
         if self._target is not None:
             self._send(waiter, self._target)
@@ -64,43 +64,43 @@ class SwapQueue:
         return waiter
 
     def drop(self, waiter: Waiter) -> None:
-        """Its client has gone."""
+        """Cancel a queued request: its client has disconnected."""
         if waiter in self._waiters:
             del self._waiters[waiter]
             self._refuse(waiter, Cancelled(""))
 
     def open(self, target: Served) -> None:
-        """The new version is there: all go to it, in the order in which they came."""
+        """Submit all queued requests to the new version, in order of arrival."""
         self._target = target
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             self._send(waiter, target)
 
     def fail(self, error: EdgeServeError) -> None:
-        """There will be no new version."""
+        """Fail all queued requests: no new version will be loaded."""
         self._error = error
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             self._refuse(waiter, error)
 
     def stop(self, on_idle: Callable[[], None]) -> None:
-        """Nobody waits here any more."""
+        """Fail the queued requests, unless `open` or `fail` came before."""
         if self._target is None and self._error is None:
             self.fail(Unavailable(f"model '{self._name}' was unloaded"))
         on_idle()
 
     def in_flight(self) -> int:
-        """Requests that wait."""
+        """Return the number of queued requests."""
         return len(self._waiters)
 
     def oldest_batch_seconds(self) -> float | None:
-        """None: nothing runs here."""
+        """Return None: no batch runs here."""
         return None
 
     def _send(self, waiter: Waiter, target: Served) -> None:
         request, rows, key = waiter.request, waiter.rows, waiter.key
         try:
-            # what was reshaped for the old version was checked then, and has other shapes now
+            # a request that was reshaped for the old version was validated before, and has other shapes now
             if request.validated is None or request.validated.inputs != target.signature.inputs:
                 rows, key = validate(request, target.signature), target.shape_key(request)
         except EdgeServeError as error:

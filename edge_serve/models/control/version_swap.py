@@ -1,4 +1,4 @@
-"""How versions come and go: opened beside what serves, then in its place; what leaves first answers what it took."""
+"""Loads versions beside those that serve, swaps them in, and drains the old ones."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from edge_serve.models.versions.unloading_versions import Departing
 
 log = logging.getLogger(__name__)
 
-#: how often it is looked whether everything is answered
+#: how often to check whether everything is answered
 _LOOK_SECONDS = 0.01
 
 
 class VersionSwapper:
-    """Brings versions into records and takes them out.
+    """Loads versions into the registry's records, and unloads them.
 
     Args:
         at_once: how many versions may be loading at the same time.
-        lookup: where ensembles find their members.
-        drain_seconds: how long a version that was replaced or unloaded may take to answer what it accepted.
+        lookup: finds the members of ensembles.
+        drain_seconds: how long a version that was replaced or unloaded may drain.
         retries: further tries to load a version that failed (`--model-load-retry-count`).
 
     Attributes:
         highest: model -> the highest version that serves.
-        leaving: one task for each version that has not left yet.
-        departing: the versions that have not left yet, and the counters of those that have.
-        incidents: is told what is loading.
+        leaving: one task for each version that drains.
+        departing: the versions that drain, and the counters of those that are closed.
+        incidents: records which models are loading.
     """
 
     def __init__(
@@ -62,25 +62,25 @@ class VersionSwapper:
         self.highest: dict[str, Served] = {}
         self.leaving: set[asyncio.Task[None]] = set()
         self.departing = Departing()
-        #: models of which the serving versions leave before the new ones load, although memory may hold both
+        #: models whose serving versions are unloaded before the new ones load, although memory may hold both
         self.unload_first: frozenset[str] = frozenset()
         self.incidents = LoadHistory()
         self._regrouper = InstanceUpdater(loader, drain_seconds)
 
     def load_at_once(self, count: int) -> None:
-        """How many versions may be loading at the same time from now on."""
+        """Set how many versions may load at the same time."""
         self._slots = asyncio.Semaphore(count)
 
     def admit(self, memory: Memory | None, most_waiting: int) -> None:
-        """Load only what fits; None = everything. `most_waiting` requests may wait while a version leaves first."""
+        """Load only versions that fit into `memory`; None = all. `most_waiting` requests may wait in a swap queue."""
         self._memory, self._most_waiting = memory, most_waiting
         self._regrouper.memory = memory
 
     async def swap(self, record: ModelRecord, plan: LoadPlan, *, own_worker: bool) -> bool:
-        """Load every version of `plan`; when all are there, they take over. When one fails, none does.
+        """Load every version of `plan`. When all are loaded, they take over; when one fails, none does.
 
-        A version that serves and did not change is left alone: its state and its open sequences stay. So are its other
-        instances, where only `instance_group` changed.
+        A version that serves and did not change stays, with its state and open sequences. So do the other instances of
+        a version of which only `instance_group` changed.
 
         Returns:
             Whether more than instances changed, so that ensembles must be made anew.
@@ -120,9 +120,9 @@ class VersionSwapper:
     async def _open_all(
         self, record: ModelRecord, plan: LoadPlan, wanted: list[int], own_worker: bool
     ) -> list[Served | EdgeServeError]:
-        """Open versions when there is memory for them; when there is not, after those that serve have gone.
+        """Open versions when memory allows; if it does not, after unloading those that serve.
 
-        The model holds one load slot for all of this, so that memory is promised only to loads that are under way.
+        The model holds one load slot meanwhile, so that memory is promised only to loads that are under way.
         """
         if not wanted:
             return []
@@ -152,7 +152,7 @@ class VersionSwapper:
         return opened
 
     async def _send_away(self, record: ModelRecord, going: list[VersionRecord]) -> None:
-        """Close versions that serve; requests for them wait until `_take_over` or `_close_rooms`."""
+        """Close versions that serve. Requests for them wait until `_take_over` or `_close_rooms`."""
         text = "model %s: memory holds one version only, so what serves is unloaded first; requests wait"
         log.warning(text, record.name, extra=model_fields(record.name))
         tasks = []
@@ -165,9 +165,10 @@ class VersionSwapper:
         await asyncio.wait(tasks)
 
     async def _bring_back(self, record: ModelRecord, plan: LoadPlan, wanted: list[int]) -> None:
-        """Load again what left first for versions that then failed, so that the requests that wait are answered.
+        """Load the versions again that were unloaded first, because their successors failed, so that queued requests
+        are answered.
 
-        A version of which `plan` has other files under the same name is gone.
+        A version whose files were replaced under the same name in `plan` cannot be loaded again.
         """
         old = record.plan
         for known in record.ready():
@@ -187,7 +188,7 @@ class VersionSwapper:
         self._refresh(record)
 
     def _close_rooms(self, record: ModelRecord, failures: dict[int, EdgeServeError]) -> None:
-        """The new versions do not load and the old ones have gone: whoever waits for them is told."""
+        """Fail the queued requests: the new versions failed to load, and the old ones are unloaded."""
         for known in record.ready():
             if known.served is not None and isinstance(known.served.runner, SwapQueue):
                 error = failures.get(known.version) or next(iter(failures.values()))
@@ -228,7 +229,7 @@ class VersionSwapper:
         except EdgeServeError as error:
             log.error("failed to load '%s' version %d: %s", plan.name, version, error.as_triton(), extra=extra)
             return error
-        except Exception as error:  # a fault of ours must not look like a model that is still loading
+        except Exception as error:  # a bug must not look like a model that is still loading
             log.exception("failed to load '%s' version %d", plan.name, version, extra=extra)
             return Internal(f"{type(error).__name__}: {error}")
 
@@ -265,14 +266,14 @@ class VersionSwapper:
         self._refresh(record)
 
     def retire(self, record: ModelRecord) -> list[asyncio.Task[None]]:
-        """No version of the model serves from now on; a task for each, done when it has left."""
+        """Take all versions of a model out of service. Return a task for each, done when it is closed."""
         tasks = [self._retire(version, replaced=False) for version in record.ready()]
         self._elders.remove_all(record.name)
         self._refresh(record)
         return tasks
 
     async def retire_all(self, records: Iterable[ModelRecord], timeout: float | None = None) -> None:
-        """`retire` all of these, and wait until they have left, at most `timeout` seconds."""
+        """Call `retire` for all of these, and wait until they are closed, at most `timeout` seconds."""
         tasks = [task for record in records for task in self.retire(record)]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout)
@@ -284,14 +285,14 @@ class VersionSwapper:
         task = self._retire_quietly(served, replaced=replaced)
 
         def drained(_: asyncio.Task[None]) -> None:
-            if known.state is VersionState.DRAINING:  # it may have been asked for again meanwhile
+            if known.state is VersionState.DRAINING:  # it may have been loaded again meanwhile
                 known.move(VersionEvent.DRAINED, "unloaded")
 
         task.add_done_callback(drained)
         return task
 
     def _retire_quietly(self, served: Served, *, replaced: bool) -> asyncio.Task[None]:
-        """Let a version end; one that was replaced keeps its open sequences until they have ended."""
+        """Drain and close a version. One that was replaced also waits for its open sequences to end."""
         served.leaving = True
         sequences = replaced and self._elders.add(served)
         self.departing.add(served)
@@ -326,7 +327,7 @@ class VersionSwapper:
         ready = record.ready()
         before = self.highest.get(record.name)
         if before is not None and any(known.served is before for known in ready[:-1]) and self._elders.add(before):
-            # it still serves, but new sequences without a version begin elsewhere from now on
+            # it still serves, but the highest version starts new sequences without a version from now on
             asyncio.get_running_loop().call_later(self._drain_seconds, self._elders.remove, before)
         if ready and ready[-1].served is not None:
             self.highest[record.name] = ready[-1].served
@@ -341,14 +342,14 @@ def _stays(record: ModelRecord, plan: LoadPlan, version: int) -> bool:
 
 
 def _regroups(record: ModelRecord, plan: LoadPlan, version: int) -> Served | None:
-    """The version that serves, if only its instances are to change."""
+    """Return the version that serves, if only its instances are to change."""
     known = record.versions.get(version)
     served = known.served if known is not None and known.state is VersionState.READY else None
     return served if not members_of(plan.config) and plan.regroups(version, record.plan, served) else None
 
 
 def _comes_back(known: VersionRecord) -> int:
-    """Memory that is free for certain when a version goes: that of processes that are its own."""
+    """Return the memory that is certainly free once a version is unloaded: that of its own processes."""
     opened = known.served.opened if known.served is not None else None
     return opened.own_memory_bytes() if opened is not None else 0
 
@@ -367,19 +368,20 @@ def _too_late(served: Served, seconds: float) -> Unavailable:
 
 
 async def _answered(served: Served, sequences: bool) -> None:
-    """Everything that `served` accepted is answered; it accepts no more, but what goes on with `sequences`."""
-    await served.unheld()  # requests whose bodies are being read elsewhere come to its queue yet
+    """Wait until `served` has answered all accepted requests; with `sequences`, also until its open sequences have
+    ended."""
+    await served.unheld()  # requests whose bodies are still being decoded are not in the queue yet
     idle = asyncio.Event()
     if sequences and isinstance(served.runner, Driver):
         served.runner.stop(idle.set, sequences=True)
     else:
         served.runner.stop(idle.set)
     await idle.wait()
-    await served.unheld()  # replies that are being written elsewhere
+    await served.unheld()  # responses that are still being encoded
 
 
 async def settled(served: Callable[[], Iterable[Served]], seconds: float) -> None:
-    """Wait until everything is answered, at most `seconds`. Nothing new comes from outside meanwhile."""
+    """Wait until all versions have answered, at most `seconds`. No client can send new requests meanwhile."""
     end = time.monotonic() + seconds
     while any(one.runner.in_flight() for one in served()) and time.monotonic() < end:
         await asyncio.sleep(_LOOK_SECONDS)

@@ -1,13 +1,13 @@
-"""Running a version: the driver around a scheduler, for each kind of model. Start reading in `driver`.
+"""Runs the requests of a version: the driver around a scheduler, for each kind of model. Start reading in `driver`.
 
-controls         what a sequence batcher adds to requests
+controls         control tensors of the sequence batcher
 decoupled        the driver of a decoupled model
-driver           the shell around a scheduler
+driver           the driver: asks a scheduler, and sends batches to workers
 iterative        the drivers of iterative models
-outage           the time in which no instance of a version has a worker
-reshape          `reshape`
+outage           detects that a version has had no worker for too long
+reshape          `reshape`: converts shapes between client and model
 sequence_driver  the driver of models with sequences
-shared_lease     one output slot that holds the answers of several requests
-statistics       keeps the statistics of one model version
-ticket           what whoever submits a request holds of it, and what it is told by
+shared_lease     one output slot shared by several responses
+statistics       updates the statistics of a version
+ticket           the handle of a submitted request, and the callback type for its responses
 """

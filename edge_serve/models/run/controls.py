@@ -1,7 +1,7 @@
-"""What a sequence batcher adds to requests: control tensors, seats, and the null requests between them.
+"""Additions of a sequence batcher to requests: control tensors, slots, and null requests for empty slots.
 
 Rules: triton-inference-server/core src/sequence_batch_scheduler (CreateBooleanControlTensors, SetControlTensors). A
-null request is a copy of a real one with zeros for data and all controls false; nobody is answered for it.
+null request is a copy of a real one with zeros for data and all controls false; its outputs go to no client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edge_serve.scheduling.core import Run
 
 _Control = pb.ModelSequenceBatching.Control
 
-#: row of `_booleans` for a null request; the others are START | END of the flags
+#: row of `_booleans` for a null request; the other rows are START | END of the flags
 _NULL = 4
 
 
@@ -57,7 +57,8 @@ class Controls:
         self._booleans[_NULL].append(either[0])
 
     def requests(self, run: Run) -> list[InferRequest]:
-        """The requests of a batch as the worker gets them: with controls and seats, and with null requests between."""
+        """Return the requests of a batch for the worker: with controls and slots, and with null requests in empty
+        slots."""
         requests: list[InferRequest] = []
         if run.in_place and len(run.seats) <= run.seats[-1]:
             requests = [self._null_request(run.entries[0].request)] * (run.seats[-1] + 1)
@@ -72,7 +73,7 @@ class Controls:
         return requests or [entry.request for entry in run.entries]
 
     def remove(self, request: InferRequest) -> None:
-        """Take back what `requests` added: it is to run once more."""
+        """Remove what `requests` added, because the request is to run again."""
         count = len(self._booleans[0]) + (self._correlation_id is not None)
         del request.inputs[len(request.inputs) - count :]
 
@@ -91,7 +92,7 @@ class Controls:
 
 
 def _id_bytes(datatype: DataType, correlation_id: int | str) -> bytes:
-    """A correlation id in its control's type. Validation has refused strings for numbers and the reverse."""
+    """Return a correlation ID in the type of its control. Validation has refused an ID of the wrong kind."""
     if datatype is DataType.BYTES:
         text = (str(correlation_id) if correlation_id else "").encode()
         return struct.pack("<I", len(text)) + text

@@ -1,6 +1,6 @@
-"""The driver of a decoupled model: a request has none to many responses, perhaps long after its batch is done.
+"""The driver of a decoupled model: a request has any number of responses, perhaps long after its batch is done.
 
-The batch's own reply says that the instance is idle again and carries times and errors. Statistics of requests are
+The batch's own reply says that the instance is idle again, and carries times and errors. Statistics of requests are
 taken from it, as in Triton, so a request counts once the model's `execute` has returned.
 """
 
@@ -26,13 +26,13 @@ from edge_serve.scheduling.ordering import ResponseOrder
 
 @dataclass(slots=True)
 class _Stream:
-    """A request whose last response has not come.
+    """A request whose last response is still to come.
 
     Attributes:
-        count: of its responses so far.
-        since_ns: when the last of them came, or the request went to the model.
-        held: its sender was told to wait until the client has read on.
-        inputs: memory of its inputs, where the channel has moved them.
+        count: its responses so far.
+        since_ns: when the last response arrived, or the request was sent to the model.
+        held: whether its sender is paused until the client has caught up.
+        inputs: the memory to which the channel has moved its inputs.
     """
 
     job: Job
@@ -42,7 +42,7 @@ class _Stream:
     inputs: Lease | None = None
 
     def end(self) -> None:
-        """No response comes any more."""
+        """Release the memory of the inputs: no further response will come."""
         if self.inputs is not None:
             self.inputs.release()
             self.inputs = None
@@ -50,7 +50,8 @@ class _Stream:
 
 @dataclass(slots=True)
 class _Open:
-    """The streams of one batch by their positions in it. `patience` ends with the model's `execution_timeout_ms`."""
+    """The open streams of one batch, by position in the batch. `patience` ends after the model's
+    `execution_timeout_ms`."""
 
     instance: int
     streams: dict[int, _Stream]
@@ -58,13 +59,13 @@ class _Open:
     patience: PausableDeadline | None = None
 
     def end(self) -> None:
-        """Nothing comes any more."""
+        """Cancel the timeout: all streams have ended."""
         if self.patience is not None:
             self.patience.cancel()
 
 
 class DecoupledDriver(Driver):
-    """Runs one version of a decoupled model. It is the `PartialListener` of its opened model.
+    """Runs one version of a decoupled model. Is the `PartialListener` of its opened model.
 
     Args:
         count_responses: keep `response_stats`. Triton's Python backend reports none, so its models show none.
@@ -88,7 +89,7 @@ class DecoupledDriver(Driver):
         self._open: dict[int, _Open] = {}
 
     def cancel(self, job: Job) -> None:
-        """Drop a queued request, or tell the worker of one that may still get responses."""
+        """Remove a queued request, or tell the worker that the client of a running one has disconnected."""
         opened = self._open.get(job.batch_id)
         if opened is None:
             super().cancel(job)
@@ -97,27 +98,28 @@ class DecoupledDriver(Driver):
             self._hold(job.batch_id, opened, job.position, False)
 
     def hold(self, job: Job, held: bool) -> bool:
-        """See `Ticket.hold`. A stream that has ended needs none."""
+        """Pause or resume a stream; see `Ticket.hold`. A stream that has ended needs none."""
         opened = self._open.get(job.batch_id)
         if opened is not None and job.position in opened.streams:
             self._hold(job.batch_id, opened, job.position, held)
         return True
 
     def in_flight(self) -> int:
-        """Requests accepted whose last response has not come, and those whose batch still runs."""
+        """Return the requests whose last response is still to come, and those whose batch still runs."""
         open_after = sum(len(opened.streams) for key, opened in self._open.items() if key not in self._batches)
         return super().in_flight() + open_after
 
     def _running_since_ns(self) -> int | None:
-        """A batch runs until the last response to its requests has come, also when `execute` has returned before."""
+        """Return the start of the oldest batch. A batch runs until all its streams have ended, even if `execute` has
+        returned."""
         times = [opened.since_ns for opened in self._open.values()]
         since_ns = super()._running_since_ns()
         return min(times if since_ns is None else [since_ns, *times], default=None)
 
-    # ---- what the worker says -----------------------------------------------------------------------------------
+    # ---- events from the worker ---------------------------------------------------------------------------------
 
     def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
-        """See `PartialListener`."""
+        """Keep the memory to which the channel moved inputs; see `PartialListener`."""
         opened = self._open.get(batch_id)
         stream = opened.streams.get(index) if opened is not None else None
         if stream is not None:
@@ -127,7 +129,7 @@ class DecoupledDriver(Driver):
     def on_partial(
         self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
     ) -> None:
-        """A response, or only the news that none follows. What comes after the last one is thrown away."""
+        """Deliver a response, or end a stream without one. Responses after the final one are discarded."""
         opened = self._open.get(batch_id)
         stream = opened.streams.get(index) if opened is not None else None
         if stream is None:
@@ -152,7 +154,7 @@ class DecoupledDriver(Driver):
             self._check_idle()
 
     def on_lost(self, instance: int, error: EdgeServeError) -> None:
-        """The worker died: so end all streams that it had open."""
+        """Fail all open streams of an instance whose worker died."""
         super().on_lost(instance, error)
         lost = [key for key, opened in self._open.items() if opened.instance == instance]
         for key in lost:
@@ -176,7 +178,7 @@ class DecoupledDriver(Driver):
             opened.patience = PausableDeadline(self._loop, self.model.timeout, partial(self._on_overrun, batch_id))
 
     def _hold(self, batch_id: int, opened: _Open, position: int, held: bool) -> None:
-        """Each stream that is held is let go once, at the latest when it ends: the worker keeps no list of its own."""
+        """Pause or resume a stream in the worker. Each paused stream is resumed, at the latest when it ends."""
         stream = opened.streams[position]
         if stream.held is not held:
             stream.held = held
@@ -185,7 +187,7 @@ class DecoupledDriver(Driver):
                 opened.patience.hold(held)
 
     def _on_overrun(self, batch_id: int) -> None:
-        """End the streams that are still open after `execution_timeout_ms`.
+        """Fail the streams that are still open after `execution_timeout_ms`.
 
         While `execute` itself has not returned, the channel ends the worker instead.
         """
@@ -206,7 +208,7 @@ class DecoupledDriver(Driver):
         self._check_idle()
 
     def _deliver(self, job: Job, reply: Reply, lease: Lease | None) -> None:
-        """What the batch's reply or a failure says of a request: nothing new, unless it is an error that ends it."""
+        """Fail the stream if the batch's reply has an error for it; otherwise the reply adds no response."""
         if lease is not None:
             lease.release()
         if reply.error is None or (job.batch_id and not self._close(job.batch_id, job.position)):
@@ -214,7 +216,7 @@ class DecoupledDriver(Driver):
         self._send(job, self._response(job, reply, True, None))
 
     def _close(self, batch_id: int, position: int) -> bool:
-        """No response comes for this request any more; whether one could have."""
+        """Close the stream of a request. Return whether it was open."""
         opened = self._open.get(batch_id)
         stream = opened.streams.get(position) if opened is not None else None
         if opened is None or stream is None:

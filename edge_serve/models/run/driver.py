@@ -1,6 +1,6 @@
-"""The shell around a scheduler: owns the clock and the wake-ups, and hands what was decided to the workers.
+"""The driver around a scheduler: owns the clock and the wake-ups, and sends the batches that it decides on to workers.
 
-One driver per served version. Everything runs on the event loop's thread, in callbacks; a request costs no task.
+There is one driver per version. Everything runs on the event loop's thread, in callbacks; a request costs no task.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from edge_serve.workers.front.pool import BatchReply
 
 
 class Executors(Protocol):
-    """What a driver asks of the model that it drives: an `OpenedModel`, or who stands before it (`rate_limit`)."""
+    """The instances that a driver sends batches to: an `OpenedModel`, or the rate limiter before it (`rate_limit`)."""
 
     @property
     def numbers(self) -> Collection[int]: ...
@@ -48,7 +48,7 @@ class Executors(Protocol):
 
 
 class Job(Entry):
-    """A request on its way: what the scheduler sees, and whom to answer."""
+    """A request in the driver: the scheduler's entry, and the callback for its responses."""
 
     __slots__ = ("batch_id", "driver", "on_response", "place", "position")
 
@@ -76,14 +76,14 @@ class Job(Entry):
 
 
 class Driver:
-    """Runs one version. It is the `ModelListener` of its opened model.
+    """Runs one version. Is the `ModelListener` of its opened model.
 
     Args:
-        order: holds answers back until their turn, when the configuration asks for `preserve_ordering`.
+        order: delays responses until their turn, when the configuration asks for `preserve_ordering`.
 
     Attributes:
-        controls: of a model with `sequence_batching`: what its requests get on their way to the worker.
-        held: requests of batches that wait for the rate limiter: pending, though their batch was handed over.
+        controls: the control tensors of a model with `sequence_batching`.
+        held: requests of batches that wait in the rate limiter: pending, though their batch was sent.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Driver:
         self._direct = scheduler if isinstance(scheduler, DirectScheduler) else None
         self._pace = self._direct.pace if self._direct is not None else None
         self._sequences = scheduler if isinstance(scheduler, SequenceScheduler) else None
-        #: before it is idle, its open sequences must have ended
+        #: whether it is idle only when its open sequences have ended
         self._awaits_sequences = False
         self._gathering = False
         #: instances that get no new work -> what to call when they have none left
@@ -122,8 +122,8 @@ class Driver:
         self._absence = WorkerOutage(name, loop, self._on_absence)
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Job:
-        """Queue a request. `on_response` is called exactly once, possibly before this returns; for a decoupled model
-        any number of times, the last with `final`."""
+        """Queue a request. `on_response` is called exactly once, possibly before this returns. For a decoupled model it
+        is called any number of times, the last with `final`."""
         now = self._clock.now_ns()
         job = Job(self, request, rows, shape_key, now, on_response)
         if self._order is not None:
@@ -140,7 +140,7 @@ class Driver:
         return job
 
     def cancel(self, job: Job) -> None:
-        """Drop a queued request, or tell the worker of a running one."""
+        """Remove a queued request, or tell the worker that the client of a running one has disconnected."""
         if self._scheduler.cancel(job):
             self.statistics.pending -= 1
             self._fail(job, Cancelled(""), record.CANCELED)
@@ -150,33 +150,34 @@ class Driver:
             self.model.cancel(batch[0], job.batch_id, job.position)
 
     def hold(self, job: Job, held: bool) -> bool:
-        """See `Ticket.hold`: one answer needs no waiting."""
+        """Return False: a single response cannot be paused."""
         return False
 
     def places(self, job: Job) -> Collection[int]:
-        """The instances that may answer a request: the one that runs it, or any while it is queued."""
+        """Return the instances that may answer a request: the one that runs it, or all while it is queued."""
         batch = self._batches.get(job.batch_id)
         return self.model.numbers if batch is None else (batch[0],)
 
     def running(self, batch_id: int, position: int) -> InferRequest | None:
-        """The request at this place of a batch that runs."""
+        """Return the request at a position of a running batch."""
         jobs = self._batches.get(batch_id, (0, []))[1]
         return next((job.request for job in jobs if job.position == position), None)
 
     def run_one_by_one(self) -> None:
-        """The model calls others: no request of it may stand behind another while a second instance is idle."""
+        """Send each request alone from now on. The model calls others, so a queued request must be free to use a second
+        instance."""
         if self._pace is not None:
-            self._pace(1 << 40)  # so long that no two travel together
+            self._pace(1 << 40)  # an execution so long that no two requests share a hop
             self._pace = None
 
     def add_instance(self, instance: int, *, passive: bool = False) -> None:
-        """Run batches on one more instance. No other had its number before."""
+        """Add an instance. No other had its number before."""
         self._scheduler.add_instance(instance, passive=passive)
         self._absence.back(instance)
         self._pump()
 
     def retire_instance(self, instance: int, on_free: Callable[[], None]) -> None:
-        """Give no new work to an instance; `on_free` is called once it has none left and its sequences have ended."""
+        """Give no new work to an instance. `on_free` is called once it has none left and its sequences have ended."""
         self._retiring[instance] = on_free
         self._scheduler.retire_instance(instance)
         self._pump()
@@ -188,24 +189,24 @@ class Driver:
             self._absence.remove(instance, sum(other != instance for other in self.model.numbers))
 
     def _works(self, instance: int) -> bool:
-        """Whether an instance that retires may still get work, or has not finished what it got."""
+        """Return whether an instance that retires may still get work, or has unfinished work."""
         return self._scheduler.has_instance(instance)
 
     def stop(self, on_idle: Callable[[], None], *, sequences: bool = False) -> None:
-        """Accept nothing more; `on_idle` is called once everything accepted is answered.
+        """Accept no new requests. `on_idle` is called once all accepted ones are answered.
 
         Args:
-            sequences: those that have begun may go on to their end, which is waited for.
+            sequences: open sequences may continue, and `on_idle` waits for their ends.
         """
         self._scheduler.stop()
         self._on_idle = on_idle
         self._awaits_sequences = sequences
         if sequences:
-            self._pump()  # the clock of those that nobody goes on with
+            self._pump()  # starts the clocks of idle sequences
         self._check_idle()
 
     def give_up(self, error: EdgeServeError) -> None:
-        """Answer everything that was accepted with `error`. The model is closed: nothing else will."""
+        """Fail all accepted requests with `error`. The model is closed, so no worker will answer them."""
         self._awaits_sequences = False
         for entry in self._scheduler.drain():
             self.statistics.pending -= 1
@@ -215,31 +216,32 @@ class Driver:
         self._absence.stop()
 
     def has_sequence(self, correlation_id: int | str) -> bool:
-        """A sequence of this id is under way here."""
+        """Return whether a sequence of this ID is open."""
         return self._sequences is not None and self._sequences.has(correlation_id)
 
     def open_sequences(self) -> int:
-        """How many sequences may still go on here."""
+        """Return how many sequences may still continue."""
         return self._sequences.open() if self._sequences is not None else 0
 
     def end_sequence(self, correlation_id: int | str) -> None:
-        """Its id starts anew elsewhere; who waited for its seat has it now."""
+        """End a sequence, because its ID was started anew in another version. Its slot becomes free."""
         if self._sequences is not None:
             self._sequences.end(correlation_id)
             self._pump()
             self._check_idle()
 
     def await_no_sequences(self) -> None:
-        """Nobody can go on with the open sequences any more: only what was accepted is waited for."""
+        """Stop waiting for open sequences, because no client can reach them any more. Accepted requests are still
+        answered."""
         self._awaits_sequences = False
         self._check_idle()
 
     def in_flight(self) -> int:
-        """Requests accepted and not answered."""
+        """Return the number of requests accepted and not answered."""
         return self.statistics.pending - self.held + sum(len(jobs) for _, jobs in self._batches.values())
 
     def oldest_batch_seconds(self) -> float | None:
-        """The age of the oldest batch that runs; None = no batch runs."""
+        """Return the age of the oldest running batch; None = no batch runs."""
         since_ns = self._running_since_ns()
         return None if since_ns is None else (self._clock.now_ns() - since_ns) / 1e9
 
@@ -247,8 +249,10 @@ class Driver:
         return self.model.running_since_ns() if self._batches else None
 
     def standstill(self) -> int | None:
-        """A marker of requests that wait although an instance is free, nothing runs and no time is waited for; it
-        changes when they move. None = there are none. Those of sequences may wait for each other, and do not count."""
+        """Return a marker if requests wait although an instance is free, no batch runs, and no timer is set; else None.
+
+        The marker changes when requests move. Requests of sequences may wait for each other, and do not count.
+        """
         queue = self._scheduler if isinstance(self._scheduler, QueuedScheduler) else None
         if queue is None or not queue.pending() or self._batches or not queue.free():
             return None
@@ -256,13 +260,13 @@ class Driver:
         return None if is_waiting else self._next_batch
 
     def wake(self) -> None:
-        """Decide once more, in case that nobody did when it was due."""
+        """Ask the scheduler again, in case a wake-up was lost."""
         self._pump()
 
-    # ---- what the worker says -----------------------------------------------------------------------------------
+    # ---- events from the worker ---------------------------------------------------------------------------------
 
     def on_reply(self, instance: int, reply: BatchReply) -> None:
-        """A batch is done: first give the instance its next one, then answer."""
+        """Give the instance its next batch, then answer the requests of the one that is done."""
         jobs = self._batches.pop(reply.batch_id)[1]
         if not reply.last:
             self._scheduler.done(instance)
@@ -272,7 +276,7 @@ class Driver:
         self._check_idle()
 
     def on_lost(self, instance: int, error: EdgeServeError) -> None:
-        """The worker died: its batch failed, and the instance rests until `on_back`."""
+        """Fail the batches of an instance whose worker died. The instance gets no work until `on_back`."""
         lost = [key for key, (where, _) in self._batches.items() if where == instance]
         self._scheduler.lost(instance)
         for key in lost:
@@ -283,13 +287,13 @@ class Driver:
         self._check_idle()
 
     def on_back(self, instance: int) -> None:
-        """The instance serves again."""
+        """Give work to an instance whose worker was restarted."""
         self._absence.back(instance)
         self._scheduler.back(instance)
         self._pump()
 
     def _on_absence(self) -> None:
-        """Nobody waits any longer for workers that may never come back."""
+        """Fail the queued requests: the version has had no worker for too long."""
         for entry in self._scheduler.drain():
             self.statistics.pending -= 1
             self._fail(entry, self._absence.error(), record.REJECTED)  # type: ignore[arg-type]
@@ -298,10 +302,10 @@ class Driver:
     # ---- acting on decisions ------------------------------------------------------------------------------------
 
     def _on_arrival(self, request: InferRequest) -> None:
-        """A request was queued: decide on it."""
+        """Ask the scheduler after a request was queued."""
         if request.compute is None and (self._direct is None or not self._direct.gathers):
             self._pump()
-        else:  # others follow at once: those that came with it, or whose last step of an ensemble was in one batch
+        else:  # more arrive in this turn of the loop: from the same read, or from the same batch of an ensemble's step
             self._pump_soon()
 
     def _pump(self) -> None:
@@ -345,10 +349,10 @@ class Driver:
         return jobs
 
     def _begins(self, instance: int, batch_id: int, jobs: list[Job]) -> None:
-        """A batch is about to be executed."""
+        """Prepare for a batch that is about to be executed."""
 
     def _wake_at(self, until_ns: int | None, now_ns: int) -> None:
-        """A timer that is set for an earlier time stays: to decide once more costs less than to set it anew."""
+        """Set the timer. An earlier one stays, because a needless decision costs less than a new timer."""
         if until_ns is None or (self._timer is not None and self._timer_ns <= until_ns):
             return
         if self._timer is not None:
@@ -370,14 +374,14 @@ class Driver:
         ):
             on_idle, self._on_idle = self._on_idle, None
             self._loop.call_soon(on_idle)
-            for on_free in self._retiring.values():  # their sequences end with the model
+            for on_free in self._retiring.values():  # the model ends, and with it their sequences
                 self._loop.call_soon(on_free)
             self._retiring.clear()
 
     # ---- answering ----------------------------------------------------------------------------------------------
 
     def _answer(self, jobs: list[Job], reply: BatchReply) -> None:
-        """Answers first: nobody can ask for statistics before this returns."""
+        """Answer the requests of a batch, then record it: no client can ask for statistics before this returns."""
         now = self._clock.now_ns()
         marks = (reply.compute_start_ns, reply.input_end_ns, reply.output_start_ns, reply.end_ns)
         if self._pace is not None:
@@ -436,6 +440,6 @@ class Driver:
 
 
 def _share(marks: tuple[int, int, int, int], count: int) -> tuple[int, int, int, int]:
-    """The marks of one of `count` executions that were timed together."""
+    """Return the times of one of `count` executions that were timed together."""
     start, ready, done, end = marks
     return start, start + (ready - start) // count, start + (done - start) // count, start + (end - start) // count

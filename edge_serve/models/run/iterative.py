@@ -1,7 +1,7 @@
-"""The drivers of iterative models: a request may run again and again before it is answered.
+"""The drivers of iterative models: a request may run several times before it is answered.
 
 Rules: triton-inference-server/core src/sequence_batch_scheduler/sequence_utils.cc (IterativeSequencer). A model sends a
-request back with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE; it keeps its seat, loses its START, and runs again.
+request back with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE; it keeps its slot, loses its START, and runs again.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from edge_serve.workers.front.pool import BatchReply
 
 
 class IterativeDriver(Driver):
-    """Runs one version of an iterative model that answers each request once. Takes what `Driver` takes."""
+    """Runs one version of an iterative model that answers each request once. Takes the arguments of `Driver`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        #: requests that wait to run once more
+        #: requests that are queued to run again
         self._again: set[Job] = set()
-        #: requests that run and whose clients have gone
+        #: running requests whose clients have disconnected
         self._unwanted: set[Job] = set()
 
     def cancel(self, job: Job) -> None:
-        """Drop a request that waits, also for its next run; one that runs will not run again."""
+        """Remove a request that waits, also for its next run. A request that runs will not run again."""
         if job in self._again:
             Driver.cancel(self, job)
             return
@@ -38,7 +38,8 @@ class IterativeDriver(Driver):
         super().cancel(job)
 
     def on_reply(self, instance: int, reply: BatchReply) -> None:
-        """A batch is done. What is to run again is queued before the instance is idle: it keeps its seat."""
+        """Queue the requests that are to run again before the instance is idle, so that they keep their slots; then
+        answer."""
         jobs = self._batches.pop(reply.batch_id)[1]
         for job in jobs:
             if reply.replies[job.position].rescheduled:
@@ -62,7 +63,7 @@ class IterativeDriver(Driver):
             self._again.add(job)
 
     def _unanswered(self, job: Job) -> bool:
-        """Its last response has not come."""
+        """Return whether the last response of a request is still to come."""
         return True
 
     def _run(self, run: Run) -> list[Job]:
@@ -83,7 +84,7 @@ class IterativeDriver(Driver):
 
 
 class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
-    """The same for a model that answers as it goes: the stream of a request is there for all of its runs."""
+    """Runs an iterative model that is decoupled. The stream of a request stays open for all of its runs."""
 
     def _unanswered(self, job: Job) -> bool:
         opened = self._open.get(job.batch_id)
@@ -101,7 +102,7 @@ class IterativeDecoupledDriver(IterativeDriver, DecoupledDriver):
                 streams = self._open[job.batch_id].streams
                 stream.inputs = streams[job.position].inputs  # of this run
                 streams[job.position] = stream
-                self.hold(job, held)  # under its new name
-            else:  # the last response came while it waited
+                self.hold(job, held)  # the worker knows the stream by its new batch and position
+            else:  # the last response arrived while it was queued
                 self._close(job.batch_id, job.position)
         return jobs

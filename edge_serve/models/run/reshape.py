@@ -1,4 +1,5 @@
-"""`reshape`: the client's shape at the door, the model's shape behind it (ModelTensorReshape of model_config.proto)."""
+"""`reshape`: converts between the client's and the model's shape of a tensor (ModelTensorReshape of
+model_config.proto)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from edge_serve.messages.tensors import Shape, element_count
 
 
 def reshape_inputs(request: InferRequest, signature: Signature) -> None:
-    """Give each input the shape that the model wants."""
+    """Give each input the shape that the model expects."""
     batch = 1 if signature.max_batch_size else 0
     for tensor in request.inputs:
         spec = signature.inputs.get(tensor.name)
@@ -17,7 +18,7 @@ def reshape_inputs(request: InferRequest, signature: Signature) -> None:
 
 
 def reshape_outputs(response: InferResponse, signature: Signature) -> None:
-    """Give each output the shape that the configuration promises."""
+    """Give each output the shape that the configuration promises to clients."""
     batch = 1 if signature.max_batch_size else 0
     for tensor in response.outputs:
         spec = signature.outputs.get(tensor.name)
@@ -26,11 +27,11 @@ def reshape_outputs(response: InferResponse, signature: Signature) -> None:
 
 
 def converted(shape: Shape, before: Shape, after: Shape, batch: int) -> Shape:
-    """`shape`, whose part behind `batch` leading dimensions follows `before`, rewritten to follow `after`.
+    """Convert `shape`, which follows `before` after `batch` leading dimensions, so that it follows `after`.
 
     Variable dimensions are carried over in order. With one variable dimension on each side the sizes around them may
     differ, and the remainder is computed. A shape that does not follow `before` is returned as it is: the model
-    answered with something else than configured, and the client is told what it answered.
+    returned another shape than configured, and the client receives that shape.
     """
     inner = shape[batch:]
     if len(inner) != len(before):

@@ -1,4 +1,4 @@
-"""One output slot that holds the answers of several requests."""
+"""One output slot shared by several responses; it is released when all of them are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from edge_serve.messages.infer import Lease
 
 
 class _Shared:
-    """The slot, and the number of its holders that have not released it."""
+    """A slot, and the number of holders that have not released it."""
 
     __slots__ = ("holders", "lease")
 
@@ -29,7 +29,7 @@ class SharedLease:
         self.arena = shared.lease.arena
 
     def release(self) -> None:
-        """See Lease."""
+        """Release this share; see `Lease`."""
         shared, self._shared = self._shared, None
         if shared is not None:
             shared.holders -= 1

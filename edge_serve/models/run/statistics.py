@@ -1,7 +1,7 @@
-"""Keeps the statistics of one model version: what counts as what is Triton's (core src/infer_stats.cc).
+"""Updates the statistics of a version, with Triton's rules on what counts (core src/infer_stats.cc).
 
-Called by the driver on the hot path, for all requests of a batch at once: attribute arithmetic, no objects.
-All times are CLOCK_MONOTONIC nanoseconds.
+Called by the driver on the hot path, for all requests of a batch at once: attribute arithmetic, no objects. All times
+are CLOCK_MONOTONIC nanoseconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BOUNDS_NS = tuple(round(bound * 1e9) for bound in LATENCY_BUCKETS)
 def new_statistics(
     *, summaries: bool = False, histograms: bool = False, first_response_bounds: tuple[float, ...] = ()
 ) -> ModelStatistics:
-    """Statistics of a version that was just loaded.
+    """Create the statistics of a version that was just loaded.
 
     Args:
         summaries, histograms: as in `--metrics-config`.
@@ -57,7 +57,7 @@ def new_statistics(
 
 
 def bounds_of(metrics: pb.ModelMetrics) -> tuple[float, ...]:
-    """What `model_metrics` sets for `new_statistics`; empty = nothing. A family that cannot be set is warned of."""
+    """Return the bucket bounds in `model_metrics`, for `new_statistics`; empty = none. Log families that have none."""
     bounds: tuple[float, ...] = ()
     for control in metrics.metric_control:
         family = control.metric_identifier.family
@@ -79,11 +79,11 @@ def record_success(
     compute_end_ns: int,
     end_ns: int,
 ) -> None:
-    """Requests of one batch were executed. Each of them counts the whole of its computation, as in Triton.
+    """Count the requests of one executed batch. Each counts the whole computation of the batch, as in Triton.
 
     Args:
         rows: batch items of these requests together, 1 each for a model that does not batch.
-        arrivals_ns: when each came; it waited from then until `compute_start_ns`.
+        arrivals_ns: when each arrived; it waited from then until `compute_start_ns`.
     """
     count = len(arrivals_ns)
     arrived_ns = sum(arrivals_ns)
@@ -120,14 +120,15 @@ def record_success(
 
 
 def record_failure(stats: ModelStatistics, reason: str, ns: int) -> None:
-    """A request failed `ns` nanoseconds after it came. Requests refused at validation are not counted at all."""
+    """Count a request that failed `ns` nanoseconds after it arrived. Requests refused at validation are not counted at
+    all."""
     stats.fail.count += 1
     stats.fail.ns += ns
     stats.failures[reason] += 1
 
 
 def record_cache_hit(stats: ModelStatistics, ns: int, now_ns: int) -> None:
-    """A request was answered from the response cache, after `ns`: a success without an inference or an execution."""
+    """Count a request answered from the response cache after `ns`: a success without an inference or an execution."""
     stats.success.add(ns)
     stats.queue.add(0)
     stats.cache_hit.add(ns)
@@ -139,7 +140,7 @@ def record_cache_hit(stats: ModelStatistics, ns: int, now_ns: int) -> None:
 
 
 def record_cache_miss(stats: ModelStatistics, ns: int, now_ns: int) -> None:
-    """A request that was executed took `ns` more, to be looked up and kept; otherwise it counts as any other."""
+    """Count `ns` for looking up a request and storing its response; otherwise the request counts like any other."""
     stats.success.ns += ns
     stats.cache_miss.add(ns)
     if stats.recent_misses is not None:
@@ -155,7 +156,7 @@ def record_batch(
     compute_end_ns: int,
     now_ms: int,
 ) -> None:
-    """A batch was executed; also when its requests failed.
+    """Count an executed batch, also when its requests failed.
 
     Args:
         rows: of all its requests together.
@@ -173,7 +174,8 @@ def record_batch(
 
 
 def record_first_response(stats: ModelStatistics, ns: int) -> None:
-    """A decoupled model sent its first response, `ns` after the request came. Nothing unless histograms are on."""
+    """Count the first response of a decoupled model, `ns` after the request arrived. No effect unless histograms are
+    on."""
     histogram = stats.first_response
     if histogram is not None:
         milliseconds = ns / 1e6
@@ -184,11 +186,11 @@ def record_first_response(stats: ModelStatistics, ns: int) -> None:
 def record_response(
     stats: ModelStatistics, index: int, response: InferResponse, start_ns: int, received_ns: int, end_ns: int
 ) -> None:
-    """The response number `index` of a request of a decoupled model.
+    """Count the response number `index` of a request of a decoupled model.
 
     Args:
-        start_ns: when the one before it had been handed on, or the request went to the model.
-        received_ns: when it came; computing it took until then, handing it on until `end_ns`.
+        start_ns: when the response before it was delivered, or the request was sent to the model.
+        received_ns: when it arrived; its computation took until then, its delivery until `end_ns`.
     """
     of = stats.responses.get(str(index))
     if of is None:
@@ -204,7 +206,8 @@ def record_response(
 
 
 def failure_reason(error: EdgeServeError, *, executed: bool) -> str:
-    """The reason under which a failure counts: the model's own, a client that left, or a queue that refused."""
+    """Return the reason under which a failure counts: the model's own, a client that disconnected, or a queue that
+    refused."""
     if isinstance(error, Cancelled):
         return CANCELED
     return BACKEND if executed else REJECTED

@@ -1,4 +1,4 @@
-"""What whoever submits a request holds of it, and what it is told by: the same for all that can run a model."""
+"""Handle for a submitted request, and the callback type for its responses. Shared by all runners."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ OnResponse = Callable[[InferResponse], None]
 
 
 class Ticket(Protocol):
-    """A submitted request."""
+    """The handle of a submitted request."""
 
     def cancel(self) -> None:
-        """The client does not want the answer any more. Its callback still gets a response that is `final`."""
+        """Cancel the request: the client does not need the response. The callback still gets a response that is
+        `final`."""
 
     def hold(self, held: bool) -> bool:
-        """The client reads a decoupled model's responses too slowly, so that their sender should wait, or it has read
-        on. Some that were sent before still come. False when nobody can be made to wait."""
+        """Pause or resume the sender of a decoupled model's responses, because the client reads slowly or has caught
+        up.
+
+        Some responses that were sent before still arrive. Return False when no sender can be paused.
+        """

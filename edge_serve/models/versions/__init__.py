@@ -1,10 +1,10 @@
-"""Versions: one that serves, its life, and those that are draining. Start reading in `served`.
+"""Versions: one that serves, its lifecycle, and those that drain. Start reading in `served`.
 
-busy_versions       versions that have requests to answer, as text for a stop that waits for them
-draining_versions   replaced versions that still have sequences
-instance_group      the instances that `instance_group` asks for, and which of those that are there a new one
-lifecycle           the life of a served version as a table
+busy_versions       lists the versions that have requests to answer, as text
+draining_versions   replaced versions with open sequences, and the version for each request of a sequence
+instance_group      the instances that `instance_group` asks for, compared with those that exist
+lifecycle           the states of a version, as a table
 lineage             counters over all loads of a version
-served              one version that is there
-unloading_versions  the versions that were replaced or unloaded and still have something to answer, and the
+served              a loaded version: configuration, signature, runner, and memory
+unloading_versions  versions that still drain, and the counters of those that are closed
 """

@@ -1,4 +1,4 @@
-"""Versions that have requests to answer, as text for a stop that waits for them."""
+"""Lists the versions that have requests to answer, as text for a shutdown that waits for them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MOST_NAMES = 4
 
 @dataclass(frozen=True, slots=True)
 class BusyVersion:
-    """A version that has not answered everything.
+    """A version with open requests.
 
     Attributes:
-        requests: how many it still has.
+        requests: the number of open requests.
         seconds: age of its oldest batch; 0 = none runs.
     """
 
@@ -38,7 +38,7 @@ class BusyVersion:
 
 
 def busy_versions(versions: Iterable[Served]) -> list[BusyVersion]:
-    """Return those that have something to answer, the oldest batch first."""
+    """Return the versions with open requests, the oldest batch first."""
     found = [
         BusyVersion(one.name, one.version, requests, one.runner.oldest_batch_seconds() or 0.0)
         for one in versions
@@ -48,6 +48,6 @@ def busy_versions(versions: Iterable[Served]) -> list[BusyVersion]:
 
 
 def listed(busy: list[BusyVersion]) -> str:
-    """Return them as one text."""
+    """Return the versions as one text."""
     more = [f"{len(busy) - _MOST_NAMES} more model versions"] if len(busy) > _MOST_NAMES else []
     return ", ".join([*map(str, busy[:_MOST_NAMES]), *more])

@@ -1,4 +1,4 @@
-"""Replaced versions that still have sequences: what follows of a sequence goes where it began."""
+"""Tracks replaced versions with open sequences, and routes each sequence to the version that started it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from edge_serve.models.versions.served import Served
 
 
 class DrainingVersions:
-    """Versions whose open sequences go on beside what took their place. False while there are none."""
+    """Replaced versions whose open sequences may continue. False if there are none."""
 
     def __init__(self) -> None:
         self._versions: dict[str, list[Served]] = {}
@@ -17,7 +17,7 @@ class DrainingVersions:
         return bool(self._versions)
 
     def add(self, served: Served) -> bool:
-        """Remember a version, if it has open sequences; whether it does."""
+        """Add a version if it has open sequences. Return whether it has."""
         if not open_sequences(served):
             return False
         known = self._versions.setdefault(served.identity, [])
@@ -26,7 +26,7 @@ class DrainingVersions:
         return True
 
     def remove(self, served: Served) -> None:
-        """Nothing goes to it any more."""
+        """Remove a version; requests are no longer routed to it."""
         known = self._versions.get(served.identity, [])
         if served in known:
             known.remove(served)
@@ -34,19 +34,19 @@ class DrainingVersions:
             self._versions.pop(served.identity, None)
 
     def remove_all(self, name: str) -> None:
-        """The model is unloaded: nobody may go on, and what drains need not wait for it."""
+        """Remove all versions of a model that is unloaded. They drain without waiting for their open sequences."""
         for served in self._versions.pop(name, ()):
             if isinstance(served.runner, Driver):
                 served.runner.await_no_sequences()
 
     def of_version(self, name: str, version: str) -> Served | None:
-        """The youngest of that version."""
+        """Return the version of this number that was added last."""
         return next((one for one in reversed(self._versions.get(name, ())) if one.version == version), None)
 
     def find(self, name: str, version: str, correlation_id: int | str, flags: int, now: Served) -> Served | None:
-        """Where the request of a sequence belongs, when that is not `now`, which serves new ones.
+        """Return the version that a request of a sequence belongs to, if it is not `now`, which starts new sequences.
 
-        A START belongs to `now`, and ends an older sequence of that id.
+        A START belongs to `now`, and ends an older sequence with its id.
         """
         elders = [one for one in self._versions.get(name, ()) if not version or one.version == version]
         if flags & SEQUENCE_START:
@@ -64,5 +64,5 @@ def _has(served: Served, correlation_id: int | str) -> bool:
 
 
 def open_sequences(served: Served) -> int:
-    """How many sequences of a version may still go on."""
+    """Return how many sequences of a version may still continue."""
     return served.runner.open_sequences() if isinstance(served.runner, Driver) else 0

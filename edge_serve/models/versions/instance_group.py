@@ -1,4 +1,4 @@
-"""The instances that `instance_group` asks for, and which of those that are there a new one keeps.
+"""The instances that `instance_group` asks for, and which existing instances a new one keeps.
 
 As in Triton (core src/backend_model.cc, PrepareInstances), an instance is kept when its group says the same but for
 name and count, and it is on the same device.
@@ -21,10 +21,10 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One instance, and the group that asks for it.
+    """An instance, and the group that asks for it.
 
     Attributes:
-        signature: what its group says, but for name and count.
+        signature: its group without name and count, serialized.
     """
 
     spec: InstanceSpec
@@ -32,12 +32,12 @@ class Placed:
     signature: bytes
 
     def replaces(self, other: Placed) -> bool:
-        """Return whether an instance that is there does what this one asks for."""
+        """Return whether the instance `other` is what this one asks for."""
         return (self.signature, self.spec.device_id) == (other.signature, other.spec.device_id)
 
 
 def placed(config: pb.ModelConfig) -> list[Placed]:
-    """Every instance, in the order of the groups; one per GPU and count where the group names GPUs."""
+    """Return every instance, in the order of the groups; one per GPU and count where the group names GPUs."""
     found = []
     for group in config.instance_group:
         kind, signature = _KINDS[group.kind], _signature(group)
@@ -58,10 +58,10 @@ def _signature(group: pb.ModelInstanceGroup) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class InstanceChange:
-    """What a new `instance_group` does to the instances of a version.
+    """The change that a new `instance_group` makes to the instances of a version.
 
     Attributes:
-        kept: instance number -> what asks for it now.
+        kept: instance number -> the new configuration of an instance that stays.
         removed: instance numbers.
     """
 

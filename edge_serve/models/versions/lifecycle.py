@@ -1,4 +1,4 @@
-"""The life of a served version as a table: state + event -> state. Anything not listed is a mistake of ours."""
+"""The lifecycle of a version as a table: state + event -> state. Any other combination is a bug."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class VersionState(Enum):
-    """Where a version stands. The value is what the repository index shows."""
+    """A state of a version. The value is the text in the repository index."""
 
     LOADING = "LOADING"
     READY = "READY"
@@ -15,7 +15,7 @@ class VersionState(Enum):
 
 
 class VersionEvent(Enum):
-    """What happens to a version."""
+    """An event in the life of a version."""
 
     LOADED = "loaded"
     FAILED = "failed to load"
@@ -35,7 +35,7 @@ TRANSITIONS: dict[tuple[VersionState, VersionEvent], VersionState] = {
 
 
 def after(state: VersionState, event: VersionEvent) -> VersionState:
-    """The state that follows.
+    """Return the state that follows.
 
     Raises:
         ValueError: the event cannot happen in this state.

@@ -1,7 +1,8 @@
-"""Counters over all loads of a version: metrics go on when a version is replaced by another load of it, as in Triton.
+"""Counters over all loads of a version: metrics continue when a version is replaced by another load of it, as in
+Triton.
 
-The statistics themselves begin anew with each load. A replaced load still counts while it drains, so its statistics
-are read until it is closed, and added to a sum then.
+Each load starts with new statistics. A replaced load still counts while it drains, so its statistics are read until it
+is closed, and then added to a sum.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ _HISTOGRAMS = ("request_seconds", "queue_seconds", "compute_seconds")
 
 
 class Lineage:
-    """What the earlier loads of one version have counted. Their successor shares it."""
+    """The counters of the earlier loads of one version. Each load passes them on to its successor."""
 
     def __init__(self) -> None:
         self._sum: ModelStatistics | None = None
         self._draining: list[ModelStatistics] = []
 
     def add(self, statistics: ModelStatistics) -> None:
-        """Count a load that was replaced, and may still be draining."""
+        """Add a load that was replaced and may still drain."""
         self._draining.append(statistics)
 
     def close(self, statistics: ModelStatistics) -> None:
-        """Note that a load counts no more. No effect on one that was not replaced."""
+        """Add the counters of a closed load to the sum. No effect on a load that was not replaced."""
         if any(one is statistics for one in self._draining):
             self._draining = [one for one in self._draining if one is not statistics]
             self._sum = add_up([self._sum or ModelStatistics(), statistics])
 
     def total(self, now: ModelStatistics) -> ModelStatistics:
-        """Return what the present load (`now`) and its predecessors have counted. Quantiles are of the present one."""
+        """Return the counters of the present load (`now`) and its predecessors together. Quantiles are of the present
+        one."""
         if self._sum is None and not self._draining:
             return now
         before = [] if self._sum is None else [self._sum]
@@ -40,7 +42,7 @@ class Lineage:
 
 
 def add_up(parts: list[ModelStatistics]) -> ModelStatistics:
-    """Sum the counters that metrics show; `responses` and `batches` belong to statistics, and quantiles to the last."""
+    """Sum the counters that metrics show, without `responses` and `batches`. Quantiles are those of the last part."""
     last = parts[-1]
     total = ModelStatistics(
         recent=last.recent, recent_hits=last.recent_hits, recent_misses=last.recent_misses,

@@ -1,4 +1,4 @@
-"""One version that is there: its completed configuration, its face, its driver and its memory."""
+"""A loaded version: its completed configuration, signature, runner, and memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from edge_serve.workers.memory.arena import Arena
 
 log = logging.getLogger(__name__)
 
-#: bodies below this ride in the message to the worker rather than in the arena
+#: smaller bodies are sent in the message to the worker rather than in the arena
 INLINE_BYTES = 32 * 1024
 
 #: how long a model's own `is_ready` may take (TRITON.md 6.2)
@@ -39,7 +39,7 @@ _SICK = "it fails on a request that it has answered before (--self-inference-int
 
 
 class Runner(Protocol):
-    """What executes a version's requests: a driver over workers (or, for an ensemble, over other models)."""
+    """Executes the requests of a version: a driver over workers, or an ensemble over other models."""
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket: ...
 
@@ -55,18 +55,18 @@ class Served:
     """A loaded version.
 
     Attributes:
-        identity: what the registry calls the model: its name, with namespaces after its repository.
+        identity: the model's key in the registry: its name, with namespaces after its repository.
         shape_key: requests with equal keys may share a batch.
-        kept: the directory with the files of a load request, gone when the version is closed.
-        cached: its answers are kept in the response cache.
-        instances: by number, and what asks for each; of an ensemble none.
-        lineage: what metrics add of the loads that this one replaced.
-        on_close: called when the version is closed, to give back what it has of the whole server.
-        directory: of the model's files.
-        golden: its recorded answers; None = it has none.
-        sick: it has answered a question of the server's own before and does not now (`self_inference`).
-        sickness: why it is sick; "" = it failed.
-        failed_questions: how often that happened.
+        kept: the temporary directory with the files of a load request, removed when the version is closed.
+        cached: whether its responses are stored in the response cache.
+        instances: the instances by number; empty for an ensemble.
+        lineage: the counters of the loads that this one replaced.
+        on_close: called when the version is closed, to release resources of the whole server.
+        directory: the directory of the model's files.
+        golden: its golden test; None = it has none.
+        sick: whether it fails a self-test that it passed before (`self_inference`).
+        sickness: the reason, if more is known than that the request failed.
+        failed_questions: how many self-tests failed.
     """
 
     name: str
@@ -92,19 +92,19 @@ class Served:
     lineage: Lineage = field(default_factory=Lineage)
     _reshapes_inputs: bool = field(init=False)
     _reshapes_outputs: bool = field(init=False)
-    #: it was replaced: it answers what it accepted and lets its sequences end
+    #: it was replaced or unloaded, and drains
     leaving: bool = False
-    #: it stands for a version that has gone before its successor is there: the model is not ready, its requests wait
+    #: it stands in for a version that was unloaded before its successor is loaded: not ready, and its requests wait
     exchanging: bool = False
-    #: another has its counters (`stand_in`)
+    #: a stand-in has its counters (`stand_in`)
     has_stand_in: bool = False
     _holds: int = 0
     _free: asyncio.Event | None = None
-    #: `opened.restarts` when the model last said that it is not ready; -1 = it said that it is
+    #: `opened.restarts` when the model last reported that it is not ready; -1 = it reported ready
     _refused_at: int = -1
-    #: and why
+    #: the model's reason
     _refusal: str = ""
-    #: asks the model whether it is ready
+    #: the open question to the model whether it is ready
     _asking: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
@@ -123,15 +123,15 @@ class Served:
         return self.runner.submit(request, request.rows, key, on_response)
 
     def lease(self, nbytes: int) -> Room | None:
-        """Memory for a body, which the worker sees without a copy; None when the body is small or the arena is full."""
+        """Allocate memory for a body that the worker reads without a copy. None when the body is small or the arena is
+        full."""
         if nbytes < INLINE_BYTES or self.arena is None:
             return None
         return self.arena.allocate(nbytes)
 
     @property
     def healthy(self) -> bool:
-        """Every instance's worker is there, the model's own `is_ready` agreed when it was last asked, and it answers
-        what it answered before."""
+        """Whether every instance has a worker, the model reported ready, and the last self-test passed."""
         opened = self.opened
         if self.leaving or self.exchanging or self.sick:
             return False
@@ -139,20 +139,22 @@ class Served:
 
     @property
     def holds(self) -> int:
-        """Requests that are under way where the queue does not see them."""
+        """The number of references: requests that are under way, but not in the queue."""
         return self._holds
 
     @property
     def refusal(self) -> str:
-        """Why it is not healthy although its workers are there."""
+        """The reason why it is not healthy although its workers run."""
         return (self.sickness or _SICK) if self.sick else self._refusal
 
     def hold(self) -> None:
-        """A request for this version is under way where its queue does not see it: the version must stay."""
+        """Acquire a reference: a request for this version is under way, but not in its queue, and the version must stay
+        loaded."""
         self._holds += 1
 
     def stand_in(self, runner: Runner) -> Served:
-        """The same version without its model, which may go: `runner` takes its requests. Its counters go on."""
+        """Return a copy without the model, whose requests `runner` takes and whose counters continue. The model may be
+        unloaded."""
         other = replace(
             self, runner=runner, opened=None, arena=None, kept=None, exchanging=True, on_close=(), _holds=0, _free=None
         )
@@ -160,29 +162,30 @@ class Served:
         return other
 
     def replace(self, before: Served) -> None:
-        """Take the place of another load of this version: its metrics go on."""
+        """Take over the metrics of another load of this version."""
         self.lineage = before.lineage
         self.lineage.add(before.statistics)
 
     def let_go(self) -> None:
-        """The reverse of `hold`."""
+        """Release a reference that `hold` acquired."""
         self._holds -= 1
         if not self._holds and self._free is not None:
             self._free.set()
 
     async def unheld(self) -> None:
-        """Wait until nobody holds it."""
+        """Wait until all references are released."""
         while self._holds:
             self._free = asyncio.Event()
             await self._free.wait()
 
     def ask_health(self) -> None:
-        """Start to ask the model whether it is ready, unless it has not answered the last time yet."""
+        """Start to ask the model whether it is ready, unless the last question is still open."""
         if self.opened is not None and (self._asking is None or self._asking.done()):
             self._asking = start_task(self.check_health(), f"health of {self.name}")
 
     async def check_health(self) -> None:
-        """Ask every instance whether the model is ready. What a worker said dies with it: its successor is fresh."""
+        """Ask every instance whether the model is ready. An answer is valid for that worker process only, not for its
+        successor."""
         opened = self.opened
         if opened is not None and opened.complete:
             restarts = opened.restarts
@@ -194,7 +197,7 @@ class Served:
             self._refusal, self._refused_at = refusal, restarts if refusal else -1
 
     def series(self) -> ModelSeries:
-        """What the metrics page shows."""
+        """Return the values on the metrics page."""
         opened = self.opened
         return ModelSeries(
             self.name,
@@ -213,7 +216,8 @@ class Served:
         )
 
     def _adopt(self, request: InferRequest) -> None:
-        """A body received for a version that was swapped meanwhile lies in another arena: send it as plain bytes."""
+        """Send a body as plain bytes if it lies in another arena, because the version was swapped while the body
+        arrived."""
         if request.lease is not None and request.lease.arena is not self.arena:
             for tensor in request.inputs:
                 tensor.offset = -1

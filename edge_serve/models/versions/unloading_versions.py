@@ -1,4 +1,4 @@
-"""The versions that were replaced or unloaded and still have something to answer, and the counters of those before."""
+"""Versions that were replaced or unloaded and still drain, and the sum of the counters of those that are closed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from edge_serve.observe.metrics.source import ModelSeries
 
 
 class Departing:
-    """Keeps the counters of the whole server from falling when a version is closed.
+    """Keeps the server's counters from falling when a version is closed.
 
     Attributes:
-        versions: those that answer what they accepted, and nothing new.
+        versions: the versions that drain.
     """
 
     def __init__(self) -> None:
@@ -22,17 +22,17 @@ class Departing:
         self._closed = ModelStatistics()
 
     def add(self, served: Served) -> None:
-        """A version serves no longer."""
+        """Add a version that serves no longer."""
         self.versions.add(served)
 
     def close(self, served: Served) -> None:
-        """It is closed. Its counters stay, unless a stand-in still has them."""
+        """Remove a closed version, and keep its counters, unless a stand-in still has them."""
         self.versions.discard(served)
         if not served.has_stand_in:
             self._closed = add_up([self._closed, served.statistics])
 
     def add_to(self, series: ModelSeries, served: Served) -> ModelSeries:
-        """Add to the series of a version that serves what replaced loads of the same version still have to answer."""
+        """Add requests in flight of replaced loads to the series of the version that serves."""
         for one in self.versions:
             if (one.identity, one.version) == (served.identity, served.version):
                 series.in_flight += one.runner.in_flight()
@@ -41,6 +41,6 @@ class Departing:
         return series
 
     def counters(self, serving: Iterable[Served]) -> list[ModelStatistics]:
-        """Return those of all versions since the start: one sum of the closed ones, and each of the others."""
+        """Return the counters of all versions since the start: one sum of the closed ones, and each of the others."""
         others = {id(one.statistics): one.statistics for one in (*serving, *self.versions)}
         return [self._closed, *others.values()]
