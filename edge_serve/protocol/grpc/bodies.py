@@ -1,4 +1,4 @@
-"""The messages of every call other than inference: values into messages, messages into values
+"""Messages of every call other than inference: converts values into messages, and messages into values
 (server src/grpc/grpc_server.cc)."""
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _BATCH_DURATIONS = ("compute_input", "compute_infer", "compute_output")
 
 
 def server_metadata(metadata: ServerMetadata) -> pb.ServerMetadataResponse:
-    """ServerMetadata"""
+    """Build the reply of ServerMetadata."""
     return pb.ServerMetadataResponse(name=metadata.name, version=metadata.version, extensions=metadata.extensions)
 
 
 def model_metadata(metadata: ModelMetadata) -> pb.ModelMetadataResponse:
-    """ModelMetadata"""
+    """Build the reply of ModelMetadata."""
     message = pb.ModelMetadataResponse(name=metadata.name, versions=metadata.versions, platform=metadata.platform)
     for tensor in metadata.inputs:
         message.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
@@ -40,7 +40,7 @@ def model_metadata(metadata: ModelMetadata) -> pb.ModelMetadataResponse:
 
 
 def repository_index(entries: Iterable[IndexEntry]) -> pb.RepositoryIndexResponse:
-    """RepositoryIndex"""
+    """Build the reply of RepositoryIndex."""
     message = pb.RepositoryIndexResponse()
     for entry in entries:
         message.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
@@ -51,7 +51,7 @@ def repository_index(entries: Iterable[IndexEntry]) -> pb.RepositoryIndexRespons
 
 
 def statistics(models: Sequence[tuple[str, str, ModelStatistics]]) -> pb.ModelStatisticsResponse:
-    """ModelStatistics: (name, version, statistics) of each version."""
+    """Build the reply of ModelStatistics from (name, version, statistics) of each version."""
     message = pb.ModelStatisticsResponse()
     for name, version, of in models:
         one = message.model_stats.add(
@@ -70,7 +70,7 @@ def statistics(models: Sequence[tuple[str, str, ModelStatistics]]) -> pb.ModelSt
 
 
 def _fill(message: Any, of: ModelStatistics | BatchStatistics | ResponseStatistics, names: Iterable[str]) -> None:
-    """Copy the durations; one that is all zero is there too."""
+    """Copy the durations, also those that are zero."""
     for name in names:
         duration: Duration = getattr(of, name)
         field = getattr(message, name)
@@ -82,7 +82,7 @@ def _fill(message: Any, of: ModelStatistics | BatchStatistics | ResponseStatisti
 
 
 def load_parameters(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> dict[str, Parameter | bytes]:
-    """`config` as text and `file:<path>` as bytes.
+    """Read the parameters of RepositoryModelLoad: `config` as text, and `file:<path>` as bytes.
 
     Raises:
         InvalidArgument: another parameter, or another type.
@@ -104,10 +104,10 @@ def load_parameters(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> di
 
 
 def unload_dependents(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> bool:
-    """`unload_dependents`.
+    """Read the parameter `unload_dependents` of RepositoryModelUnload.
 
     Raises:
-        InvalidArgument: it is no boolean.
+        InvalidArgument: it is not a boolean.
     """
     if "unload_dependents" not in parameters:
         return False
@@ -118,7 +118,7 @@ def unload_dependents(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> 
 
 
 def shared_memory(regions: Iterable[RegionStatus]) -> pb.SystemSharedMemoryStatusResponse:
-    """SystemSharedMemoryStatus"""
+    """Build the reply of SystemSharedMemoryStatus."""
     message = pb.SystemSharedMemoryStatusResponse()
     for region in regions:
         entry = message.regions[region.name]
@@ -131,7 +131,7 @@ def shared_memory(regions: Iterable[RegionStatus]) -> pb.SystemSharedMemoryStatu
 
 
 def trace_settings(settings: TraceSettings) -> pb.TraceSettingResponse:
-    """TraceSetting: what the HTTP door says, each value as a list of strings."""
+    """Build the reply of TraceSetting: the values of the HTTP reply, each as a list of strings."""
     message = pb.TraceSettingResponse()
     for name, value in orjson.loads(json_settings.trace_settings(settings)).items():
         message.settings[name].value.extend(value if isinstance(value, list) else [value])
@@ -139,10 +139,10 @@ def trace_settings(settings: TraceSettings) -> pb.TraceSettingResponse:
 
 
 def read_trace_changes(settings: Mapping[str, pb.TraceSettingRequest.SettingValue]) -> TraceChanges:
-    """What a TraceSetting asks for; an empty list clears a field.
+    """Read the changes of a TraceSetting; an empty list clears a field.
 
     Raises:
-        Unsupported: `trace_file`. InvalidArgument: a value that is none.
+        Unsupported: `trace_file`. InvalidArgument: an invalid value.
     """
     document: dict[str, Any] = {}
     for name, setting in settings.items():
@@ -156,7 +156,7 @@ def read_trace_changes(settings: Mapping[str, pb.TraceSettingRequest.SettingValu
     return json_settings.read_trace_changes(orjson.dumps(document))
 
 
-#: setting -> (the field of its value, the word for it)
+#: setting -> (the field of its value, its type in error messages)
 _LOG_KINDS = {
     "log_info": ("bool_param", "boolean"), "log_warning": ("bool_param", "boolean"),
     "log_error": ("bool_param", "boolean"), "log_verbose_level": ("uint32_param", "int32"),
@@ -165,7 +165,7 @@ _LOG_KINDS = {
 
 
 def log_settings(settings: LogSettings) -> pb.LogSettingsResponse:
-    """LogSettings"""
+    """Build the reply of LogSettings."""
     message = pb.LogSettingsResponse()
     for name, value in orjson.loads(json_settings.log_settings(settings)).items():
         setattr(message.settings[name], _LOG_KINDS.get(name, ("string_param", ""))[0], value)
@@ -173,7 +173,7 @@ def log_settings(settings: LogSettings) -> pb.LogSettingsResponse:
 
 
 def read_log_settings(settings: Mapping[str, pb.LogSettingsRequest.SettingValue], current: LogSettings) -> LogSettings:
-    """The settings that a LogSettings asks for; others than the log's are passed over, as in Triton.
+    """Read the settings of a LogSettings request; unknown settings are ignored, as in Triton.
 
     Raises:
         Unsupported: `log_file`. InvalidArgument: a value of another type, or no such `log_format`.

@@ -1,7 +1,7 @@
-"""`python -m edge_serve.protocol.grpc.generate`: write grpc_service.binpb and its .pyi from the .proto.
+"""`python -m edge_serve.protocol.grpc.generate`: writes grpc_service.binpb and its .pyi from the .proto.
 
-For developers; needs grpcio-tools. A test fails when the files are older than the .proto. The descriptor set holds
-model_config.proto too, which is read where config/model/ keeps it.
+For developers; needs grpcio-tools. A test fails when the files are older than the .proto. The descriptor set contains
+model_config.proto from config/model/, too.
 """
 
 from __future__ import annotations

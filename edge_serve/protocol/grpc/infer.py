@@ -1,8 +1,8 @@
-"""The bytes of a ModelInferRequest into an `InferRequest`.
+"""Decodes the bytes of a ModelInferRequest into an `InferRequest`, with a memo for requests that repeat.
 
-The hot path is a client that repeats itself, as in `infer`: what stands before the raw contents is the same but for the
-`id`. It is remembered with what was read and validated from it, so that the next such request costs a walk over its
-top-level fields, a dictionary look-up and a view of each raw content. What is not known is read with protobuf.
+The hot path is a client that repeats its request: the bytes before the raw contents are equal, except for the `id`.
+They are the key of a memo of validated requests. So a repeated request costs a walk over its top-level fields, one
+look-up, and a view of each raw content. Other requests are parsed with protobuf.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edge_serve.protocol.grpc import request as grpc_request
 from edge_serve.protocol.grpc.grpc_service_pb2 import ModelInferRequest
 from edge_serve.protocol.inference.validate import check_strings, validate
 
-#: the tags of the fields, all length-delimited: the number times 8, plus 2
+#: tags of the fields, all length-delimited: the field's number times 8, plus 2
 _MODEL, _VERSION, _ID, _RAW = 1 << 3 | 2, 2 << 3 | 2, 3 << 3 | 2, 7 << 3 | 2
 _TAGS = frozenset(number << 3 | 2 for number in range(1, 7))
 
@@ -31,7 +31,7 @@ Lookup = Callable[[str, str], Signature]
 
 
 class Unreadable(Internal):
-    """The bytes are no message (what gRPC itself says then)."""
+    """The bytes are not a valid message. The text is gRPC's own."""
 
     def __init__(self) -> None:
         super().__init__(UNPARSABLE)
@@ -39,11 +39,11 @@ class Unreadable(Internal):
 
 @dataclass(slots=True)
 class MessageParts:
-    """A message cut at its top level.
+    """A message cut into its top-level fields.
 
     Attributes:
-        head: what stands before the raw contents, less the id.
-        starts: where each of the raw contents begins in the message.
+        head: the bytes before the raw contents, without the id.
+        starts: position in the message of each raw content.
     """
 
     head: bytes
@@ -54,7 +54,7 @@ class MessageParts:
 
 @dataclass(slots=True)
 class _Input:
-    """`size`: of its raw content, -1 for BYTES, of which the `elements` are checked."""
+    """An input of a known request. `size`: of its raw content; -1 for BYTES, whose `elements` are checked."""
 
     name: str
     datatype: DataType
@@ -80,7 +80,7 @@ class _Template:
 
 
 def cut(data: Buffer) -> MessageParts | None:
-    """The message's parts, or None when its fields come in an order that no serializer writes, or it is broken."""
+    """Cut a message into its parts. Return None if its fields are in no serializer's order, or it is malformed."""
     position, end = 0, len(data)
     head_end = end
     id_start = id_end = 0
@@ -120,7 +120,7 @@ def cut(data: Buffer) -> MessageParts | None:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What the first bytes of a large message say: who is to read it, and where its first raw content starts."""
+    """First fields of a large message: its model, and the position of its first raw content."""
 
     model_name: str
     model_version: str
@@ -128,7 +128,7 @@ class Beginning:
 
 
 def peek(data: bytes) -> Beginning | None:
-    """The beginning of a message that is not complete; None when it does not reach to the first raw content."""
+    """Read the beginning of an incomplete message; return None if the first raw content is not in sight."""
     position, names = 0, {_MODEL: "", _VERSION: ""}
     try:
         while True:
@@ -146,7 +146,7 @@ def peek(data: bytes) -> Beginning | None:
 
 
 def names(data: Buffer) -> tuple[str, str]:
-    """The model and the version that a message names, as far as it can be read; "" = none."""
+    """Read the model name and version of a message that may be malformed; "" = not found."""
     position, found = 0, {_MODEL: "", _VERSION: ""}
     try:
         while position < len(data) and (tag := data[position]) in _TAGS:
@@ -172,11 +172,11 @@ def _varint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 class GrpcInferDecoder:
-    """Decodes messages, and remembers those that clients repeat.
+    """Decodes messages, with a memo of those that clients repeat.
 
     Args:
-        signature_of: what serves a name and version; raises as service.lookup.
-        regions: shared memory that requests may name.
+        signature_of: returns the signature of a model by name and version; raises as `Service.lookup`.
+        regions: the registered shared memory regions.
     """
 
     _MAX_TEMPLATES = 1024
@@ -190,7 +190,9 @@ class GrpcInferDecoder:
     def decode(
         self, data: Buffer, forwarded: Mapping[str, str] | None = None, offset: int = -1
     ) -> tuple[InferRequest, Signature, bool]:
-        """A validated request, whose raw tensors are views of `data`; what serves it; is an empty final wanted?
+        """Decode and validate a request, whose raw tensors are views of `data`.
+
+        Return it with its model's signature, and whether the client wants an empty final response.
 
         Args:
             offset: where `data` starts in the model's tensor arena; -1 in ordinary memory.
@@ -235,7 +237,7 @@ class GrpcInferDecoder:
 
     def _remember(self, parts: MessageParts, request: InferRequest, signature: Signature, wants_final: bool) -> None:
         if len(parts.head) > self._MAX_TEMPLATE_SIZE or len(parts.raw) != len(request.inputs) or request.shared:
-            return  # typed contents, or a region that may be another one next time
+            return  # typed contents, or a region whose name may mean another one next time
         if len(self._templates) >= self._MAX_TEMPLATES:
             del self._templates[next(iter(self._templates))]  # the oldest
         inputs = [
@@ -265,10 +267,10 @@ class GrpcInferDecoder:
 
 
 def parse(data: bytes) -> ModelInferRequest:
-    """The message.
+    """Parse a message.
 
     Raises:
-        Unreadable: it is none.
+        Unreadable: the bytes are not a ModelInferRequest.
     """
     try:
         return ModelInferRequest.FromString(data)
@@ -277,7 +279,7 @@ def parse(data: bytes) -> ModelInferRequest:
 
 
 def _set_offsets(request: InferRequest, parts: MessageParts, offset: int) -> None:
-    """Tell where in the arena the tensors lie that are views of the message."""
+    """Set the arena offsets of the tensors that are views of the message."""
     starts = {id(view): start for view, start in zip(parts.raw, parts.starts, strict=True)}
     for tensor in request.inputs:
         start = starts.get(id(tensor.data))
@@ -286,7 +288,7 @@ def _set_offsets(request: InferRequest, parts: MessageParts, offset: int) -> Non
 
 
 def _fill(template: _Template, parts: MessageParts) -> InferRequest | None:
-    """The request, or None when its raw contents are not what the template was made from."""
+    """Build a request from a template; return None if its raw contents do not match the template."""
     raw = parts.raw
     if len(raw) != len(template.inputs):
         return None

@@ -1,6 +1,6 @@
-"""Answers to server reflection (grpc doc/server-reflection.md), out of the descriptor pool of grpc_service_pb2.
+"""Answers server reflection (grpc doc/server-reflection.md) from the descriptor pool of grpc_service_pb2.
 
-The two versions of the protocol, v1 and v1alpha, differ in their names only.
+The two versions of the protocol, v1 and v1alpha, differ only in their names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from edge_serve.protocol.grpc.wire import STATUS
 _V1, _V1ALPHA = "grpc.reflection.v1", "grpc.reflection.v1alpha"
 _FILE, _FILE_V1ALPHA = "grpc_reflection.proto", "grpc_reflection_v1alpha.proto"
 
-#: what can be called here
+#: the services of the gRPC door
 SERVICES = (
     "grpc.health.v1.Health",
     f"{_V1}.ServerReflection",
@@ -45,10 +45,10 @@ _Response: Any = message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{
 
 
 def answer(data: bytes) -> bytes:
-    """The response to a ServerReflectionRequest.
+    """Answer a ServerReflectionRequest.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: the bytes are not such a message.
     """
     request = _Request.FromString(data)
     response = _Response(valid_host=request.host, original_request=request)
@@ -77,7 +77,7 @@ def answer(data: bytes) -> bytes:
 
 
 def _describe(response: Any, file: Any) -> None:
-    """The file and all that it imports, itself first."""
+    """Add a file and all files that it imports to the response, the file first."""
     waiting, seen = [file], {file.name}
     while waiting:
         current = waiting.pop()

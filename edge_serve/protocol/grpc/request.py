@@ -1,7 +1,7 @@
-"""A ModelInferRequest message into an `InferRequest`, with Triton's order of checks and its texts
+"""Converts a ModelInferRequest message into an `InferRequest`, with Triton's order of checks and its texts
 (server src/grpc/infer_handler.cc, `SetInferenceRequestMetadata`, and infer_handler.h, `InferGRPCToInput`).
 
-Raw contents are not part of the message here: `grpc_infer` hands them over as views.
+The message comes without its raw contents: `infer` passes them as views.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from edge_serve.protocol.v2.infer_header import MAX_RANK
 EMPTY_FINAL = "triton_enable_empty_final_response"
 
 _MAX_CORRELATION_ID = 128
-#: field of InferTensorContents -> the word for it in messages, and how its values lie in memory
+#: field of InferTensorContents -> its type in error messages, and the NumPy type of its values
 _CONTENTS = {
     "bool_contents": ("BOOL", "?"), "int_contents": ("INT32", "<i4"), "int64_contents": ("INT64", "<i8"),
     "uint_contents": ("UINT32", "<u4"), "uint64_contents": ("UINT64", "<u8"), "fp32_contents": ("FP32", "<f4"),
     "fp64_contents": ("FP64", "<f8"), "bytes_contents": ("BYTES", "O"),
 }  # fmt: skip
-#: which field carries a type; FP16 and BF16 travel raw only
+#: datatype -> the field with its values; FP16 and BF16 have none
 _FIELDS = {
     DataType.BOOL: "bool_contents", DataType.INT8: "int_contents", DataType.INT16: "int_contents",
     DataType.INT32: "int_contents", DataType.INT64: "int64_contents", DataType.UINT8: "uint_contents",
@@ -39,10 +39,11 @@ _INPUT = "unexpected explicit tensor data for input tensor"
 
 
 def read(message: ModelInferRequest, raw: Sequence[Buffer], regions: Regions) -> tuple[InferRequest, bool]:
-    """The request, and whether the client wants an empty final response of a decoupled model.
+    """Convert a message; also return whether the client wants an empty final response of a decoupled model.
 
     Raises:
-        InvalidArgument: a value is not acceptable. NotFound: a shared memory region. Unsupported: a long sequence id.
+        InvalidArgument: a value is invalid. NotFound: a shared memory region is unknown. Unsupported: the sequence id
+            is too long.
     """
     request = InferRequest(message.model_name, message.model_version, message.id, binary_default=True)
     wants_final = _read_parameters(message.parameters, request)
@@ -141,7 +142,7 @@ def _custom(name: str, value: InferParameter, kind: str | None) -> Parameter:
 def _read_input(
     item: ModelInferRequest.InferInputTensor, raw: Sequence[Buffer], taken: int, model: str, regions: Regions
 ) -> tuple[InferTensor, int]:
-    """The tensor, and how many raw contents are used up now."""
+    """Read an input; return its tensor, and how many raw contents are used now."""
     if len(item.shape) > MAX_RANK:
         raise InvalidArgument(f"input '{item.name}' has {len(item.shape)} dimensions, expected at most {MAX_RANK}")
     shape = tuple(item.shape)
@@ -192,12 +193,12 @@ def _typed(
     if datatype is DataType.BYTES:
         return join_bytes(values)
     assert datatype is not None, "it has a field"
-    # narrower integers are cut off as a C cast does
+    # values that are too large for narrower integers wrap, as in a C cast
     return np.array(values, dtype=_CONTENTS[given[0]][1]).astype(datatype.numpy, copy=False).tobytes()
 
 
 def _place(parameters: Mapping[str, InferParameter], regions: Regions, tensor: str, label: str = "") -> Place:
-    """The part of a region that `parameters` of a tensor name.
+    """Find the part of a shared memory region that the parameters of a tensor name.
 
     Raises:
         NotFound, InvalidArgument: there is no such part.

@@ -1,6 +1,6 @@
-"""An `InferResponse` as the bytes of a ModelInferResponse, written by hand.
+"""Encodes an `InferResponse` as the bytes of a ModelInferResponse, without a protobuf message.
 
-The parts that repeat are remembered; the outputs' bytes stay where they are.
+A memo has the parts that repeat. The bytes of the outputs are not copied.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from edge_serve.protocol.grpc.grpc_service_pb2 import InferParameter, ModelInfer
 from edge_serve.protocol.inference.classification import classify
 
 _Key = tuple[object, ...]
-#: names; the outputs without data; what goes before the bytes of each; how long all of it is, with the data
+#: the model's name and version; the outputs' descriptions; the prefix of each output's data; the size of all, with data
 _Head = tuple[bytes, bytes, list[bytes], int]
 _FINAL = "triton_final_response"
 _INT64 = range(-(2**63), 2**63)
 
 
 def varint(value: int) -> bytes:
-    """`value` as protobuf writes lengths."""
+    """Encode `value` as a protobuf varint."""
     if value < 0x80:
         return bytes((value,))
     parts = bytearray()
@@ -35,12 +35,12 @@ def varint(value: int) -> bytes:
 
 
 def delimited(tag: int, data: Buffer) -> bytes:
-    """A length-delimited field; `tag` is its first byte."""
+    """Encode a length-delimited field; `tag` is its first byte."""
     return b"".join((bytes((tag,)), varint(len(data)), data))
 
 
 class GrpcInferEncoder:
-    """Encodes responses, and remembers what does not change from one to the next."""
+    """Encodes responses, with a memo of the parts that repeat."""
 
     _MAX_HEADS = 1024
 
@@ -50,16 +50,16 @@ class GrpcInferEncoder:
     def parts(
         self, response: InferResponse, request: InferRequest, signature: Signature, *, final: bool | None = None
     ) -> tuple[list[Buffer], int]:
-        """The message in pieces, among them the outputs' own bytes, and its length.
+        """Encode a response; return the message in parts, among them the outputs' own bytes, and its length.
 
         Args:
-            final: what `triton_final_response` says; None = unary, which does not say it.
+            final: value of `triton_final_response`; None = leave it out, as unary calls do.
 
         Raises:
-            InvalidArgument: an output has no classes. Internal: an output's bytes do not make up its shape.
+            InvalidArgument: an output cannot be classified. Internal: an output's bytes do not match its shape.
         """
         outputs = response.outputs
-        if request.shared:  # what lies in the client's memory is not in the message
+        if request.shared:  # outputs in the client's shared memory are not in the message
             outputs = [replace(one, data=b"") if is_unseen(one.data) else one for one in outputs]
         if any(output.classification for output in request.outputs):
             outputs = _classified(outputs, request, signature)
@@ -92,26 +92,26 @@ class GrpcInferEncoder:
 
 
 def stream_response(parts: list[Buffer], size: int) -> tuple[list[Buffer], int]:
-    """A ModelStreamInferResponse with a ModelInferResponse of `size` bytes."""
+    """Wrap a ModelInferResponse of `size` bytes into a ModelStreamInferResponse."""
     before = b"\x12" + varint(size)
     return [before, *parts], len(before) + size
 
 
 def stream_error(error: EdgeServeError, request: InferRequest, *, final: bool) -> bytes:
-    """A model's error, as a ModelStreamInferResponse; `final`: no response follows."""
+    """Encode a model's error as a ModelStreamInferResponse; `final`: no response follows."""
     inner = ModelInferResponse(model_name=request.model_name, model_version=request.model_version, id=request.id)
     inner.parameters[_FINAL].bool_param = final
     return ModelStreamInferResponse(error_message=error.message, infer_response=inner).SerializeToString()
 
 
 def stream_refusal(error: EdgeServeError, request_id: str) -> bytes:
-    """The error of a request that did not get to its model, as a ModelStreamInferResponse."""
+    """Encode the error of a request that did not reach its model as a ModelStreamInferResponse."""
     inner = ModelInferResponse(id=request_id)
     return ModelStreamInferResponse(error_message=error.message, infer_response=inner).SerializeToString()
 
 
 def stream_final(request: InferRequest) -> bytes:
-    """The news that no response follows, as a ModelStreamInferResponse."""
+    """Encode an empty final response as a ModelStreamInferResponse."""
     inner = ModelInferResponse(model_name=request.model_name, model_version=request.model_version, id=request.id)
     inner.parameters[_FINAL].bool_param = True
     return ModelStreamInferResponse(infer_response=inner).SerializeToString()

@@ -1,6 +1,6 @@
-"""gRPC over HTTP/2 (grpc/grpc doc/PROTOCOL-HTTP2.md): heads, trailers, statuses and the prefix of messages, as bytes.
+"""Heads, trailers, statuses and message prefixes of gRPC over HTTP/2 (grpc/grpc doc/PROTOCOL-HTTP2.md), as bytes.
 
-What repeats in every reply is constant bytes, written without HPACK's dynamic table.
+The blocks that every reply repeats are constant bytes, because they do not use HPACK's dynamic table.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ STATUS = {
     "UNAUTHENTICATED": 16,
 }  # fmt: skip
 
-#: before each message: compressed or not, its length
+#: the prefix of each message: 1 if it is compressed, and its length
 PREFIX = struct.Struct(">BI")
-#: the forms of messages that are read and written
+#: the supported message encodings
 ENCODINGS = ("identity", "deflate", "gzip")
 
-#: clients take 8 KiB of trailers for granted
+#: bytes of `grpc-message`; clients accept 8 KiB of trailers
 _MAX_TEXT = 4096
-#: thirty years; a worker's deadline is a 64-bit number of nanoseconds
+#: the longest timeout, 30 years, because a worker's deadline is a 64-bit number of nanoseconds
 _LONGEST_NS = 10**18
 _UNITS = {b"H": 3600_000_000_000, b"M": 60_000_000_000, b"S": 1_000_000_000, b"m": 1_000_000, b"u": 1_000, b"n": 1}
 _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
@@ -38,7 +38,7 @@ _ACCEPT = (b"grpc-accept-encoding", ",".join(ENCODINGS).encode())
 
 
 class MessageTooLarge(EdgeServeError):
-    """A message of more bytes than are taken."""
+    """The message has more bytes than the server accepts."""
 
     http_status, grpc_code = 413, "RESOURCE_EXHAUSTED"
 
@@ -55,18 +55,18 @@ _PLAIN_HEAD = HEADS[""]
 
 _WHOLE = struct.Struct(f">HBBBI{len(_PLAIN_HEAD)}sHBBBIBI")
 _TAIL = struct.Struct(f">HBBBI{len(_OK)}s")
-#: bytes that a unary reply has beside its message
+#: bytes of a unary reply other than its message
 WHOLE_OVERHEAD = _WHOLE.size + _TAIL.size
 
 
 def head(stream: int, encoding: str = "") -> bytes:
-    """The HEADERS frame of an answer that has messages."""
+    """Build the HEADERS frame of an answer that has messages."""
     block = HEADS[encoding]
     return FRAME_HEAD.pack(len(block) >> 8, len(block) & 0xFF, HEADERS, END_HEADERS, stream) + block
 
 
 def before(stream: int, size: int) -> bytes:
-    """All that goes before the only message, of `size` bytes, of a reply: HEADERS, and DATA up to the message."""
+    """Build the frames before the only message, of `size` bytes, of a reply: HEADERS, and the start of DATA."""
     whole = size + PREFIX.size
     return _WHOLE.pack(
         0, len(_PLAIN_HEAD), HEADERS, END_HEADERS, stream, _PLAIN_HEAD,
@@ -75,12 +75,12 @@ def before(stream: int, size: int) -> bytes:
 
 
 def ok(stream: int) -> bytes:
-    """The trailers of an answer without fault."""
+    """Build the trailers of a successful call."""
     return _TAIL.pack(0, len(_OK), HEADERS, END_HEADERS | END_STREAM, stream, _OK)
 
 
 def fault(stream: int, code: str, text: str, *, started: bool) -> bytes:
-    """The trailers of a failed call; with what the head would have said unless that has gone out (`started`)."""
+    """Build the trailers of a failed call, with the fields of a head unless that is sent already (`started`)."""
     fields = literal(b"grpc-status", b"%d" % STATUS.get(code, STATUS["UNKNOWN"]))
     if text:
         fields += literal(b"grpc-message", quote(text))
@@ -89,13 +89,13 @@ def fault(stream: int, code: str, text: str, *, started: bool) -> bytes:
 
 
 def refusal(stream: int, status: int) -> bytes:
-    """The answer to a request that is none of gRPC: a status of HTTP."""
+    """Build the answer to a request that is not a gRPC call: an HTTP status."""
     block = encode(status, [])
     return FRAME_HEAD.pack(0, len(block), HEADERS, END_HEADERS | END_STREAM, stream) + block
 
 
 def quote(text: str) -> bytes:
-    """`grpc-message`: percent-encoded but for printable ASCII."""
+    """Encode a `grpc-message`: percent-encoding for all but printable ASCII."""
     quoted = bytearray()
     for byte in text.encode("utf-8", "replace"):
         quoted += b"%c" % byte if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte
@@ -105,10 +105,10 @@ def quote(text: str) -> bytes:
 
 
 def read_timeout(value: bytes) -> int:
-    """Nanoseconds of a `grpc-timeout`.
+    """Read a `grpc-timeout` as nanoseconds.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: the value is malformed.
     """
     found = _TIMEOUT.fullmatch(value)
     if found is None:
@@ -117,10 +117,10 @@ def read_timeout(value: bytes) -> int:
 
 
 def check_encoding(name: str) -> str:
-    """`grpc-encoding` of a request, "" for identity.
+    """Return the `grpc-encoding` of a request, "" for identity.
 
     Raises:
-        Unsupported: we cannot read it.
+        Unsupported: the encoding is not offered.
     """
     if name not in ENCODINGS:
         raise Unsupported(f"grpc-encoding '{name}' is not offered, expected one of {', '.join(ENCODINGS)}")
@@ -128,10 +128,10 @@ def check_encoding(name: str) -> str:
 
 
 def inflate(data: Buffer, encoding: str, limit: int) -> bytes:
-    """The message of compressed bytes.
+    """Inflate a compressed message.
 
     Raises:
-        InvalidArgument: they are none. MessageTooLarge: it is larger than `limit`.
+        InvalidArgument: the data is malformed. MessageTooLarge: the message is larger than `limit`.
     """
     inflater = zlib.decompressobj(zlib.MAX_WBITS | 16 if encoding == "gzip" else zlib.MAX_WBITS)
     try:
@@ -146,12 +146,12 @@ def inflate(data: Buffer, encoding: str, limit: int) -> bytes:
 
 
 def deflate(message: bytes, encoding: str) -> tuple[int, bytes]:
-    """The flag of a message and its bytes: compressed, or as they are when that saves nothing."""
+    """Compress a message; return its flag and its bytes, uncompressed if compression saves nothing."""
     deflater = zlib.compressobj(wbits=zlib.MAX_WBITS | 16 if encoding == "gzip" else zlib.MAX_WBITS)
     small = deflater.compress(message) + deflater.flush()
     return (1, small) if len(small) < len(message) else (0, message)
 
 
 def too_large(size: int, limit: int) -> MessageTooLarge:
-    """In the words of gRPC."""
+    """Return the error for a message of `size` bytes, in gRPC's own words."""
     return MessageTooLarge(f"Received message larger than max ({size} vs. {limit})")

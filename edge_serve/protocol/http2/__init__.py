@@ -1,11 +1,11 @@
-"""HTTP/2, the server's side (RFC 9113). Start reading in `connection`.
+"""HTTP/2 (RFC 9113), the server's side: a state machine without sockets. Start reading in `connection`.
 
-allowance   how much a client may ask for that costs us something and it nothing
-connection  the server's side of an HTTP/2 connection (RFC 9113)
-data        receiving DATA (RFC 9113 6.1)
-frames      the frames of HTTP/2 (RFC 9113 section 4 and 6) as bytes, and the two ways in which a peer can be
-heads       header blocks of one connection
-send        the sending half of a connection
-stream      one stream of a connection
-streams     the streams of one connection, and how they end
+allowance   token bucket against floods of cheap frames
+connection  one connection: frames in, calls to its streams out
+data        reads DATA frames within the receive windows
+frames      builds and parses frames; the error codes and exceptions
+heads       HPACK decoder with a memo of request heads, and the encoder
+send        writes DATA frames within the client's windows
+stream      one stream: a request and its answer
+streams     the table of a connection's streams, and how each of them closes
 """

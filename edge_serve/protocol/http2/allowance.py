@@ -1,8 +1,8 @@
-"""How much a client may ask for that costs us something and it nothing: resets, pings, settings, empty frames.
+"""Token bucket against floods of frames that cost the client nothing: resets, pings, settings, empty frames.
 
-Each of the known floods (CVE-2019-9511 to 9518, CVE-2023-44487, CVE-2025-8671) is a frame that is cheap to repeat. They
-share one bucket, which no ordinary client empties: 10,000 points, refilled with 2,000 a second, and with some for each
-frame of an answer, because a busy client of gRPC's C core has one or two pings and window updates for each.
+Each of the known floods (CVE-2019-9511 to 9518, CVE-2023-44487, CVE-2025-8671) repeats a cheap frame. All of them share
+one bucket, which no ordinary client empties: 10,000 tokens, and 2,000 more a second. Each frame of an answer adds four,
+because a busy client of gRPC's C core sends one or two pings and window updates for each.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ _FULL = 10_000
 _PER_SECOND = 2_000
 _PER_ANSWER = 4
 
-#: a frame that has to be looked at and does nothing, or is answered with a few bytes
+#: price of a frame that changes nothing, or that is answered with a few bytes
 TRIFLE = 1
-#: a request that was begun and thrown away: by its client (rapid reset), by a fault of its (made to reset), or refused
+#: price of a request that its client cancelled (rapid reset) or provoked us to reset, or that was refused
 WASTED_REQUEST = 5
 
 
 class Allowance:
-    """One connection's bucket. The clock and what was answered are looked at only when it is empty.
+    """The token bucket of one connection. Reads the clock and the count of answers only when it is empty.
 
     Args:
-        sender: has counted the frames of answers.
+        sender: counts the frames of answers.
     """
 
     __slots__ = ("_answered", "_clock", "_left", "_sender", "_since_ns")
@@ -38,10 +38,10 @@ class Allowance:
         self._answered = sender.sent
 
     def spend(self, points: int) -> None:
-        """Take `points`.
+        """Take `points` tokens out of the bucket.
 
         Raises:
-            ConnectionFault: there are none left.
+            ConnectionFault: the bucket is empty.
         """
         self._left -= points
         if self._left >= 0:

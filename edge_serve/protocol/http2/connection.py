@@ -1,10 +1,10 @@
-"""The server's side of an HTTP/2 connection (RFC 9113): bytes in, calls to streams out. No socket, no clock of its own.
+"""State machine of an HTTP/2 connection (RFC 9113), the server's side: bytes in, calls to streams out, no socket.
 
-    start();  receive(bytes): calls the host and the streams, pushes answers to the output
-    place() -> memory for bytes of a large message, past all copies;  placed(n): n bytes are in it
+    start();  receive(bytes): calls the host and the streams, pushes frames to the output
+    place() -> memory for bytes of a large message, without a copy;  placed(n): n bytes are in it
 
-What is pushed to the output must be sent soon. Server push, priorities and upgrades from HTTP/1.1 are not offered.
-Start with `_read`.
+The owner flushes the output soon after each call. Server push, priorities, and upgrades from HTTP/1.1 are not offered.
+Start reading with `_read`.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from edge_serve.protocol.http2.send import FrameOutput
 from edge_serve.protocol.http2.stream import INITIAL_WINDOW
 from edge_serve.protocol.http2.streams import StreamHost
 
-#: the largest frame that we take; those of DATA alone may be so large
+#: the largest DATA frame that the server accepts
 MAX_FRAME = 1024 * 1024
 MAX_STREAMS = 1024
 
-#: frames of DATA above this are handed on as they come, others when they are complete
+#: larger DATA frames are handed to their stream piece by piece, others when they are complete
 _WHOLE = 16 * 1024
-#: the largest frame of another kind, and the longest header block
+#: the largest frame of another type, and the longest header block
 _MAX_CONTROL = 64 * 1024
 
 
 class Http2(DataReader):
-    """One connection.
+    """Reads the frames of one connection, and calls its host and its streams.
 
     Attributes:
         greeted: the client has sent its preface.
@@ -62,14 +62,14 @@ class Http2(DataReader):
         self._settled = False
         self._refusing = False
         self._tail = b""
-        #: the header block that has begun, and its stream
+        #: an incomplete header block (CONTINUATION follows), and its stream
         self._block: bytearray | None = None
         self._block_stream = self._block_flags = 0
 
-    # ---- for whoever has the socket ------------------------------------------------------------------------------
+    # ---- called by the owner of the socket -----------------------------------------------------------------------
 
     def start(self) -> None:
-        """Greet (RFC 9113 3.4)."""
+        """Push the server's preface: its SETTINGS (RFC 9113 3.4)."""
         greeting = frames.settings(
             (
                 (Http2Setting.MAX_CONCURRENT_STREAMS, MAX_STREAMS),
@@ -81,7 +81,7 @@ class Http2(DataReader):
         self.push(greeting)
 
     def receive(self, data: bytes) -> None:
-        """Read what the client has sent. A fault of its ends the connection: see `over`."""
+        """Read bytes from the client. A protocol error closes the connection: see `over`."""
         self.received += len(data)
         if self._tail:
             data = self._tail + data
@@ -95,28 +95,28 @@ class Http2(DataReader):
             self._tail = data[position:]
 
     def forget_heads(self) -> None:
-        """Let the host say anew what heads mean that come again."""
+        """Clear the memo of request heads, so that the host interprets each of them again."""
         self._heads.forget()
 
     def leave(self) -> None:
-        """Ask the client to begin nothing new; what is on its way is still taken (RFC 9113 6.8)."""
+        """Ask the client to open no more streams. Those already on their way are still accepted (RFC 9113 6.8)."""
         self.leaving = True
         self.push(frames.goaway(MAX_STREAM, Code.NO_ERROR))
 
     def refuse_new(self) -> None:
-        """Take nothing new from now on."""
+        """Accept no more streams from now on."""
         if not self._refusing:
             self._refusing = True
             self.push(frames.goaway(self.last, Code.NO_ERROR))
 
     def ping(self, payload: bytes) -> None:
-        """Ask whether the client is there; `payload` has 8 bytes."""
+        """Push a PING; `payload` has 8 bytes."""
         self.push(frames.frame(frames.PING, 0, 0, payload))
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
     def _read(self, data: bytes) -> int:
-        """Read the complete frames; how far that went."""
+        """Read the complete frames of `data`, and return the position after them."""
         position, end = 0, len(data)
         if not self.greeted:
             position = self._read_preface(data)

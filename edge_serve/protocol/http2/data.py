@@ -1,4 +1,4 @@
-"""Receiving DATA (RFC 9113 6.1): windows, padding, and frames that are larger than what is received at once."""
+"""Reads DATA frames (RFC 9113 6.1): receive windows, padding, and frames that arrive in several pieces."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from edge_serve.protocol.http2.send import FrameOutput
 from edge_serve.protocol.http2.stream import Http2Stream
 from edge_serve.protocol.http2.streams import StreamHost, Streams
 
-#: what a client may send on all streams together; given back when half of it is used
+#: bytes that a client may send on all streams together; renewed when half of them are used
 CONNECTION_WINDOW = 16 * 1024 * 1024
-#: what is left of a frame from which on it is received straight into its place
+#: a frame with at least this many bytes missing is received straight into its message's memory
 _PLACED_FROM = 32 * 1024
 
 
 class DataReader(Streams):
-    """The part of a connection that reads DATA.
+    """Reads the DATA frames of one connection within the receive windows.
 
     Attributes:
-        received: bytes of the connection so far; timeouts are measured on it.
+        received: bytes received on the connection so far; timeouts look whether it grows.
     """
 
     __slots__ = ("_receivable", "_rest", "_rest_ends", "_rest_padding", "_rest_stream", "_skip", "received")
@@ -29,20 +29,21 @@ class DataReader(Streams):
         Streams.__init__(self, host, output, clock, unsent)
         self.received = 0
         self._receivable = CONNECTION_WINDOW
-        #: what is left of a large frame: its payload, its padding, its stream (None = thrown away)
+        #: bytes missing of a large frame: of its payload, of its padding, of a frame of unknown type
         self._rest = self._rest_padding = self._skip = 0
+        #: the stream of the large frame; None = its payload is discarded
         self._rest_stream: Http2Stream | None = None
         self._rest_ends = False
 
     def place(self) -> memoryview | None:
-        """Where the next bytes of the connection should be received to; None = give them to `receive`."""
+        """Return memory for the next bytes of the connection; None = pass them to `receive`."""
         stream = self._rest_stream
         if self._rest < _PLACED_FROM or stream is None or stream.closed or self.over:
             return None
         return stream.place(self._rest)
 
     def placed(self, size: int) -> None:
-        """`size` bytes have been received to where `place` said."""
+        """Note that `size` bytes have been received into the memory of `place`."""
         stream = self._rest_stream
         assert stream is not None, "place has said so"
         self.received += size
@@ -57,10 +58,15 @@ class DataReader(Streams):
 
     @property
     def midway(self) -> bool:
-        """A large frame has begun and is not complete."""
+        """A large frame is incomplete."""
         return bool(self._rest or self._rest_padding or self._skip)
 
     def read_data(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
+        """Read a complete DATA frame, whose payload is `data[start:stop]`.
+
+        Raises:
+            ConnectionFault, StreamFault: the frame breaks a rule.
+        """
         stream = self._account(stream_id, stop - start)
         if flags & PADDED:
             start, stop = unpadded(data, start, stop, flags)
@@ -76,7 +82,7 @@ class DataReader(Streams):
             self.end(stream)
 
     def _account(self, stream_id: int, length: int) -> Http2Stream | None:
-        """Count a frame against the windows; its stream, or None when nobody wants it any more."""
+        """Subtract a frame from the receive windows, and return its stream; None = the stream is closed."""
         receivable = self._receivable - length
         if receivable <= CONNECTION_WINDOW // 2:
             if receivable < 0:
@@ -99,7 +105,7 @@ class DataReader(Streams):
         return stream
 
     def begin_rest(self, data: bytes, start: int, length: int, kind: int, flags: int, stream_id: int) -> bool:
-        """Take the first part of a large frame; False = it has to be read as a whole."""
+        """Read the first piece of a large frame; return False if frames of this type must be read as a whole."""
         if kind != DATA:
             if kind <= CONTINUATION:
                 return False
@@ -124,7 +130,7 @@ class DataReader(Streams):
         return True
 
     def continue_rest(self, data: bytes, start: int = 0) -> int:
-        """Take what has come of a large frame; how far that went."""
+        """Read the next piece of a large frame, and return the position after it."""
         size = min(self._rest, len(data) - start)
         stream = self._rest_stream
         if size:
@@ -156,14 +162,18 @@ class DataReader(Streams):
 
 
 def _subtract(stream: Http2Stream, size: int) -> None:
-    """Count a frame against the length that the head has said."""
+    """Subtract a frame from the `content-length` of the head."""
     stream.due -= size
     if stream.due < 0:
         raise StreamFault(Code.PROTOCOL_ERROR)
 
 
 def unpadded(data: bytes, start: int, stop: int, flags: int) -> tuple[int, int]:
-    """Where the payload of a frame lies that may be padded."""
+    """Return where the payload of a frame begins and ends without its padding.
+
+    Raises:
+        ConnectionFault: the padding is longer than the frame.
+    """
     if not flags & PADDED:
         return start, stop
     if start == stop:

@@ -1,4 +1,4 @@
-"""The frames of HTTP/2 (RFC 9113 section 4 and 6) as bytes, and the two ways in which a peer can be wrong."""
+"""Builds and parses the frames of HTTP/2 (RFC 9113 4 and 6), and defines the errors of a connection and of a stream."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_STREAM = 2**31 - 1
 
 
 class Http2Setting(enum.IntEnum):
-    """RFC 9113 6.5.2"""
+    """Identifiers of the settings (RFC 9113 6.5.2)."""
 
     HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2
@@ -36,7 +36,7 @@ class Http2Setting(enum.IntEnum):
 
 
 class Code(enum.IntEnum):
-    """RFC 9113 7"""
+    """Error codes (RFC 9113 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -55,7 +55,7 @@ class Code(enum.IntEnum):
 
 
 class ConnectionFault(Exception):
-    """The peer broke a rule, and the connection with it (RFC 9113 5.4.1)."""
+    """Connection error (RFC 9113 5.4.1): the client broke a rule, and the connection is closed."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
@@ -64,7 +64,7 @@ class ConnectionFault(Exception):
 
 
 class StreamFault(Exception):
-    """The peer broke a rule on one stream; the others go on (RFC 9113 5.4.2)."""
+    """Stream error (RFC 9113 5.4.2): the client broke a rule on one stream; the other streams continue."""
 
     def __init__(self, code: Code) -> None:
         super().__init__(code.name)
@@ -72,21 +72,21 @@ class StreamFault(Exception):
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Any frame."""
+    """Build a frame."""
     size = len(payload)
     return FRAME_HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream) + payload
 
 
 def settings(values: Iterable[tuple[Http2Setting, int]]) -> bytes:
-    """A SETTINGS frame."""
+    """Build a SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join([_SETTING.pack(*pair) for pair in values]))
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """What a SETTINGS frame sets, in its order, unknown settings included.
+    """Parse a SETTINGS frame into pairs of identifier and value, in order, unknown settings included.
 
     Raises:
-        ConnectionFault: the length is no multiple of an entry.
+        ConnectionFault: the length is not a multiple of an entry's.
     """
     if len(payload) % _SETTING.size:
         raise ConnectionFault(Code.FRAME_SIZE_ERROR, f"a SETTINGS frame of {len(payload)} bytes")
@@ -94,22 +94,22 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
 
 
 def window_update(stream: int, increment: int) -> bytes:
-    """A WINDOW_UPDATE frame; stream 0 is the connection."""
+    """Build a WINDOW_UPDATE frame; stream 0 is the connection."""
     return frame(WINDOW_UPDATE, 0, stream, _WORD.pack(increment))
 
 
 def rst_stream(stream: int, code: Code) -> bytes:
-    """A RST_STREAM frame."""
+    """Build a RST_STREAM frame."""
     return frame(RST_STREAM, 0, stream, _WORD.pack(code))
 
 
 def goaway(last_stream: int, code: Code, text: str = "") -> bytes:
-    """A GOAWAY frame; `text` is for people."""
+    """Build a GOAWAY frame; `text` is for people."""
     return frame(GOAWAY, 0, 0, _GOAWAY.pack(last_stream, code) + text.encode()[:256])
 
 
 def word(payload: bytes, kind: str) -> int:
-    """The one 32-bit number of a RST_STREAM or WINDOW_UPDATE frame.
+    """Parse the only number, of 32 bits, in a RST_STREAM or WINDOW_UPDATE frame.
 
     Raises:
         ConnectionFault: the payload is not 4 bytes long.

@@ -1,7 +1,7 @@
-"""Header blocks of one connection: HPACK (RFC 7541) and what RFC 9113 8 asks of a request head.
+"""Header blocks: the HPACK decoder (RFC 7541), the checks of RFC 9113 8, and an encoder for answers.
 
-A client that repeats itself sends the same bytes for the same head as long as its dynamic table stays as it is. So
-blocks are remembered with what they mean, until a block changes the table: the hot path is one look-up.
+A client sends the same bytes for the same head as long as its dynamic table does not change. So the decoder keeps a
+memo of decoded blocks until a block changes the table, and a repeated head costs one look-up.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from hpack import Decoder, HPACKError, OversizedHeaderListError
 
 from edge_serve.protocol.http2.frames import Code, ConnectionFault, StreamFault
 
-# its debug lines have every header in them, tokens included: not for the log of a program that logs everything
+# its debug lines contain every header, tokens included, which do not belong in a log
 logging.getLogger("hpack").setLevel(logging.INFO)
 
 Fields = list[tuple[bytes, bytes]]
 
-#: a header list of more bytes (RFC 7541 4.1 counts 32 beside name and value) is answered with a refusal
+#: a request with a longer header list is refused (RFC 7541 4.1 counts 32 bytes beside name and value)
 MAX_LIST = 16 * 1024
-#: and one of more than this ends the connection: its table would not be ours any more
+#: a longer one is not decoded, so the dynamic tables of both sides differ, and the connection is closed
 _HARD_LIST = 4 * MAX_LIST
 _TABLE_SIZE = 4096
 _MAX_REMEMBERED = 64
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-#: RFC 9113 8.2.1 forbids blanks at both ends too; gRPC's clients send them, and its servers take them
+#: RFC 9113 8.2.1 forbids blanks at both ends too, but gRPC's clients send them and its servers accept them
 _FORBIDDEN_IN_VALUE = re.compile(rb"[\0\r\n]")
 #: RFC 9113 8.2.2
 _OF_A_CONNECTION = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
@@ -40,10 +40,10 @@ class StreamHead:
     """A request head.
 
     Attributes:
-        fields: what follows the pseudo-fields, in order.
-        content_length: as said; -1 = not said.
-        too_large: the list has more than MAX_LIST bytes: refuse it.
-        meaning: what the application has understood of it, None before it has looked.
+        fields: the fields after the pseudo-fields, in order.
+        content_length: the value of that field; -1 = there is none.
+        too_large: the list has more than MAX_LIST bytes, and the request is to be refused.
+        meaning: the application's interpretation of the head; None = it has not read it yet.
     """
 
     method: bytes
@@ -55,7 +55,7 @@ class StreamHead:
 
 
 class HeaderBlockReader:
-    """Decodes the header blocks of one connection, in their order."""
+    """Decodes the header blocks of one connection, in the order in which they arrive."""
 
     __slots__ = ("_decoder", "_heads")
 
@@ -65,10 +65,10 @@ class HeaderBlockReader:
         self._heads: dict[bytes, StreamHead] = {}
 
     def read(self, block: bytes) -> StreamHead:
-        """The request head of a block.
+        """Decode the header block of a request.
 
         Raises:
-            ConnectionFault: the block cannot be decoded. StreamFault: it is no request head (RFC 9113 8.1.1).
+            ConnectionFault: the block cannot be decoded. StreamFault: the head is malformed (RFC 9113 8.1.1).
         """
         head = self._heads.get(block)
         if head is not None:
@@ -82,11 +82,11 @@ class HeaderBlockReader:
         return head
 
     def forget(self) -> None:
-        """Let heads be new that come again."""
+        """Clear the memo: heads that repeat are decoded again, and have no `meaning`."""
         self._heads.clear()
 
     def skip(self, block: bytes) -> None:
-        """Take note of what a block does to the table: trailers of a request, or of a stream that has gone.
+        """Decode a block for its effect on the dynamic table alone: trailers, or a head on a closed stream.
 
         Raises:
             ConnectionFault: the block cannot be decoded.
@@ -94,7 +94,7 @@ class HeaderBlockReader:
         self._decode(block)
 
     def _decode(self, block: bytes) -> tuple[Fields, bool]:
-        """The fields, and whether the table is as it was before."""
+        """Return the fields, and whether the dynamic table is unchanged."""
         table = self._decoder.header_table
         entries = table.dynamic_entries
         before = entries[0] if entries else None, len(entries), table.maxsize
@@ -149,7 +149,7 @@ def _content_length(fields: Fields) -> int:
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """A field as our encoder writes all of them: literal, without indexing, not Huffman coded (RFC 7541 6.2.2)."""
+    """Encode a field as a literal without indexing and without Huffman coding (RFC 7541 6.2.2)."""
     return b"\0" + _text(name) + _text(value)
 
 
@@ -171,7 +171,7 @@ _STATUS = {200: b"\x88", 204: b"\x89", 206: b"\x8a", 304: b"\x8b", 400: b"\x8c",
 
 
 def encode(status: int | None, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A header block; without a status it is trailers."""
+    """Encode a header block; without a status, a block of trailers."""
     parts = []
     if status is not None:
         parts.append(_STATUS.get(status) or b"\x08" + _text(b"%d" % status))

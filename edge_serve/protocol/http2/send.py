@@ -1,4 +1,4 @@
-"""The sending half of a connection: DATA within the client's windows (RFC 9113 5.2), streams in turn."""
+"""Writes DATA frames within the client's windows (RFC 9113 5.2), one frame of each stream in turn."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from edge_serve.messages.tensors import Buffer
 from edge_serve.protocol.http2.frames import DATA, FRAME_HEAD, HEAD_SIZE, MAX_WINDOW, Code, ConnectionFault, StreamFault
 from edge_serve.protocol.http2.stream import Chunk, Http2Stream
 
-#: the sizes before a client has said otherwise (RFC 9113 6.5.2, 6.9.2)
+#: the defaults of a client's window and of its largest frame (RFC 9113 6.5.2, 6.9.2)
 _WINDOW, _FRAME = 65_535, 16_384
 
 
 class FrameOutput(Protocol):
-    """Where bytes for the client go; `transport.send_queue.SendQueue`.
+    """Queue of bytes for the client, implemented by `transport.sockets.send_queue.SendQueue`.
 
     Attributes:
-        pending: bytes pushed that the kernel has not taken.
+        pending: bytes pushed that the kernel has not accepted.
     """
 
     pending: int
@@ -27,15 +27,15 @@ class FrameOutput(Protocol):
 
 
 class DataSender:
-    """What one client takes.
+    """Flow control towards one client: sends DATA now, or queues it until a window opens.
 
     Args:
-        unsent: bytes in `output` beyond which streams wait.
+        unsent: bytes pending in `output` beyond which streams wait.
 
     Attributes:
-        window: bytes that the connection still takes.
-        initial: what a new stream takes; max_frame: bytes of a DATA frame.
-        sent: frames of answers.
+        window: bytes that the client still accepts on the connection.
+        initial: window of a new stream; max_frame: bytes of the largest DATA frame.
+        sent: frames of answers, DATA and trailers, so far.
     """
 
     __slots__ = ("_ready", "_unsent", "initial", "max_frame", "output", "sent", "window")
@@ -47,16 +47,16 @@ class DataSender:
         self.initial = _WINDOW
         self.max_frame = _FRAME
         self.sent = 0
-        #: streams with something to send and a window for it, in the order of their turns
+        #: streams with queued bytes and an open window, in the order of their turns
         self._ready: dict[Http2Stream, None] = {}
 
     @property
     def waiting(self) -> bool:
-        """Streams have something to send, and would if `output` were empty enough; or only think so."""
+        """Streams have queued bytes, and may have a window for them: `pump` when `output` has room."""
         return bool(self._ready) and self.window > 0
 
     def takes(self, stream: Http2Stream, size: int) -> bool:
-        """Whether `size` bytes can go out in one frame now; then they are accounted for."""
+        """Subtract `size` bytes from the windows if one frame can carry them now, and return whether it can."""
         if (
             stream.queue is None
             and size <= stream.sendable
@@ -73,7 +73,7 @@ class DataSender:
     def send(
         self, stream: Http2Stream, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None
     ) -> bool:
-        """Send bytes; False when some of them have to wait, and `Http2Stream.on_taken` will be called."""
+        """Send bytes. Return False if some of them are queued; `Http2Stream.on_taken` is called when they are sent."""
         if self.takes(stream, size):
             head = FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, 0, stream.id)
             self.output.push((head, *parts), HEAD_SIZE + size, on_sent)
@@ -88,7 +88,7 @@ class DataSender:
         return not chunk.told
 
     def finish(self, stream: Http2Stream, tail: bytes) -> bool:
-        """Send the trailers after all that waits; False when they have to wait, too."""
+        """Send the trailers after all queued bytes. Return False if the trailers are queued, too."""
         self.sent += 1
         if stream.queue is None:
             self.output.push((tail,), len(tail))
@@ -98,7 +98,7 @@ class DataSender:
         return False
 
     def pump(self) -> None:
-        """Send what may be sent now, a frame of each stream in turn."""
+        """Send queued bytes as far as the windows allow, a frame of each stream in turn."""
         ready, output = self._ready, self.output
         while ready and output.pending <= self._unsent:
             stream = next(iter(ready))
@@ -107,7 +107,7 @@ class DataSender:
                 continue
             left = stream.queue[0].left
             if left and (self.window <= 0 or stream.sendable <= 0):
-                if stream.sendable > 0:  # it is the connection's window: all wait for that
+                if stream.sendable > 0:  # the connection's window is shut, so every stream waits
                     ready[stream] = None
                     return
                 continue
@@ -138,7 +138,7 @@ class DataSender:
             stream.connection.done(stream)
 
     def drop(self, stream: Http2Stream) -> None:
-        """Throw away what waits, but for a message of which a part has gone out."""
+        """Discard the queued messages, except one that is partly sent."""
         queue = stream.queue
         while queue and queue[-1].left == queue[-1].size:
             chunk = queue.pop()
@@ -148,20 +148,20 @@ class DataSender:
             stream.queue = None
 
     def forget(self, stream: Http2Stream) -> None:
-        """The stream is over: what waits is not sent, and its buffers are free once those before it are sent."""
+        """Remove a closed stream. Its queued buffers are released after the bytes that are already in the output."""
         queue, stream.queue = stream.queue, None
         self._ready.pop(stream, None)
         for chunk in queue or ():
             if chunk.on_sent is not None:
                 self.output.push((), 0, chunk.on_sent)
 
-    # ---- what the client says ------------------------------------------------------------------------------------
+    # ---- frames from the client ----------------------------------------------------------------------------------
 
     def widen(self, increment: int) -> None:
-        """WINDOW_UPDATE of the connection.
+        """Enlarge the connection's window, for a WINDOW_UPDATE frame.
 
         Raises:
-            ConnectionFault: the window is too large now.
+            ConnectionFault: the window exceeds 2^31-1.
         """
         self.window += increment
         if self.window > MAX_WINDOW:
@@ -169,10 +169,10 @@ class DataSender:
         self.pump()
 
     def widen_stream(self, stream: Http2Stream, increment: int) -> None:
-        """WINDOW_UPDATE of a stream.
+        """Enlarge a stream's window, for a WINDOW_UPDATE frame.
 
         Raises:
-            StreamFault: the window is too large now.
+            StreamFault: the window exceeds 2^31-1.
         """
         stream.sendable += increment
         if stream.sendable > MAX_WINDOW:
@@ -182,10 +182,10 @@ class DataSender:
             self.pump()
 
     def change_initial(self, size: int, streams: Iterable[Http2Stream]) -> None:
-        """SETTINGS_INITIAL_WINDOW_SIZE (RFC 9113 6.9.2).
+        """Apply SETTINGS_INITIAL_WINDOW_SIZE to new and to open streams (RFC 9113 6.9.2).
 
         Raises:
-            ConnectionFault: a window is too large now.
+            ConnectionFault: a window exceeds 2^31-1.
         """
         change = size - self.initial
         self.initial = size
@@ -198,7 +198,7 @@ class DataSender:
 
 
 def _move(source: deque[memoryview], target: list[Buffer], size: int) -> None:
-    """Move `size` bytes, which are there, from the front of `source` to the end of `target`."""
+    """Move `size` bytes from the front of `source`, which has as many, to the end of `target`."""
     while size:
         part = source[0]
         if part.nbytes <= size:

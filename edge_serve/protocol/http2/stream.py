@@ -1,4 +1,4 @@
-"""One stream of a connection: what the connection knows of it, and what it tells whoever answers the request."""
+"""One stream of a connection: its windows and state, and the events that the connection reports to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edge_serve.messages.tensors import Buffer
 if TYPE_CHECKING:
     from edge_serve.protocol.http2.connection import Http2
 
-#: what a client may send on a new stream before it has to wait
+#: receive window of a new stream, in bytes
 INITIAL_WINDOW = 1024 * 1024
 
 
@@ -19,9 +19,9 @@ class Chunk:
     """Bytes of a stream that wait for the client's windows.
 
     Attributes:
-        left: bytes of `parts` together; size: what it was at first.
+        left: bytes in `parts`; size: bytes at first.
         tail: the trailers that follow, if these are the stream's last bytes.
-        told: the stream knows that it waits, and wants to hear when it does not.
+        told: `send` has reported that the bytes wait, so `on_taken` is due when they are sent.
     """
 
     __slots__ = ("left", "on_sent", "parts", "size", "tail", "told")
@@ -38,12 +38,12 @@ class Http2Stream:
     """A request and its answer. Subclasses answer it.
 
     Attributes:
-        ended: the client has sent everything.
-        closed: all is over: the answer is handed over completely, or the stream was reset, or the connection is gone.
-        receivable: bytes that the client may still send; sendable: bytes that it still takes. Both may be negative
-            after a change of settings.
-        due: bytes that must still come, when the head has said how many; -1 = it has not.
-        queue: what waits for `sendable`.
+        ended: the client has sent the whole request.
+        closed: the whole answer is sent or queued for the kernel, or the stream was reset, or the connection is closed.
+        receivable: bytes that the client may still send; sendable: bytes that it still accepts. A change of settings
+            can make `sendable` negative.
+        due: bytes of the request that are missing by `content-length`; -1 = the head has none.
+        queue: messages that wait for `sendable`; None = no message waits.
     """
 
     __slots__ = ("closed", "connection", "due", "ended", "id", "queue", "receivable", "sendable")
@@ -58,37 +58,37 @@ class Http2Stream:
         self.due = due
         self.queue: deque[Chunk] | None = None
 
-    # What the connection tells. None of these may raise anything but StreamFault and ConnectionFault.
+    # Events from the connection. They may raise StreamFault and ConnectionFault only.
 
     def on_open(self) -> None:
-        """The connection knows it now: it may be answered."""
+        """Handle that the stream is in the connection's table, and may be answered."""
 
     def on_data(self, data: bytes, start: int, stop: int) -> None:
-        """Bytes of the request: `data[start:stop]`, never empty."""
+        """Handle bytes of the request: `data[start:stop]`, never empty."""
 
     def place(self, size: int) -> memoryview | None:
-        """Where the next bytes may be received straight to, `size` of them at most; None = they come by `on_data`."""
+        """Return memory for at most `size` next bytes of the request; None = pass them to `on_data`."""
 
     def on_placed(self, size: int) -> None:
-        """So many bytes have been put there."""
+        """Handle `size` bytes that were received into the memory of `place`."""
 
     def on_end(self) -> None:
-        """The request is complete."""
+        """Handle the end of the request."""
 
     def on_gone(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Handle that the stream was reset, or its connection closed."""
 
     def on_taken(self, size: int) -> None:
-        """A message of `size` bytes that had to wait is on its way."""
+        """Handle that a queued message of `size` bytes is sent."""
 
-    # What the application asks for.
+    # Requests of the application.
 
     def widen(self, size: int) -> None:
-        """Let the client send at least `size` bytes more."""
+        """Enlarge the receive window to at least `size` bytes."""
         if size > self.receivable and not self.ended and not self.closed:
             self.connection.credit(self, size - self.receivable)
 
     def replenish(self) -> None:
-        """What has come was used: the client may go on."""
+        """Reopen the receive window when at most half of it is left."""
         if self.receivable <= INITIAL_WINDOW // 2:
             self.widen(INITIAL_WINDOW)

@@ -1,4 +1,4 @@
-"""The streams of one connection, and how they end: what all parts of the state machine share."""
+"""Table of a connection's streams: how each of them closes, and the state that all readers of frames share."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from edge_serve.protocol.http2.heads import StreamHead
 from edge_serve.protocol.http2.send import DataSender, FrameOutput
 from edge_serve.protocol.http2.stream import Http2Stream
 
-#: streams that we have ended before the client, whose last frames are passed over
+#: entries of the table of streams that the server closed before the client, whose last frames are ignored
 _MAX_RECENT = 1024
 
 
 class StreamHost(Protocol):
-    """What owns a connection."""
+    """Owner of a connection: opens its streams and answers for the socket."""
 
     def open_stream(self, stream_id: int, head: StreamHead) -> Http2Stream:
-        """A request has begun."""
+        """Return a new stream for a request."""
 
     def on_ping(self) -> None:
-        """The client asks whether we are there; it is told.
+        """Handle a PING, which is answered already.
 
         Raises:
-            ConnectionFault: it asks too often.
+            ConnectionFault: the client sends too many.
         """
 
     def on_pong(self, payload: bytes) -> None:
-        """The client has answered a PING of ours."""
+        """Handle the answer to a PING of the server."""
 
     def on_idle(self) -> None:
-        """The last stream of a connection that is leaving is over."""
+        """Handle that a connection that drains has closed its last stream."""
 
 
 class Streams:
-    """The streams of a connection.
+    """The open streams of a connection, and the recently closed ones.
 
     Attributes:
-        streams: those that are open, by their number.
-        last: the number of the newest stream that was taken.
-        over: nothing is read any more; GOAWAY has been pushed, or the connection is gone.
-        leaving: GOAWAY has told the client to begin nothing new.
+        streams: the open ones, by number.
+        last: number of the newest stream that was accepted.
+        over: the connection reads no more: the last GOAWAY has been pushed, or the socket is closed.
+        leaving: GOAWAY has asked the client to open no more streams.
     """
 
     __slots__ = ("allowance", "host", "last", "leaving", "over", "recent", "sender", "streams")
@@ -55,28 +55,28 @@ class Streams:
         self.streams: dict[int, Http2Stream] = {}
         self.last = 0
         self.over = self.leaving = False
-        #: streams that were ended by us
+        #: streams that were reset, oldest first: frames for them may still arrive
         self.recent: dict[int, None] = {}
 
     def fail(self, fault: ConnectionFault) -> None:
-        """End the connection, and say why."""
+        """Close the connection with GOAWAY, which gives the reason."""
         self.push(frames.goaway(self.last, fault.code, fault.text))
         self.lose()
 
     def lose(self) -> None:
-        """The connection is gone: tell all streams."""
+        """Close all streams without a frame, because the connection ends."""
         self.over = True
         for stream in list(self.streams.values()):
             self.forget(stream)
 
     def credit(self, stream: Http2Stream, increment: int) -> None:
-        """Let the client send more on a stream."""
+        """Enlarge the receive window of a stream."""
         increment = min(increment, MAX_WINDOW - max(0, stream.receivable))
         stream.receivable += increment
         self.push(frames.window_update(stream.id, increment))
 
     def done(self, stream: Http2Stream) -> None:
-        """The answer is handed over completely."""
+        """Close a stream whose answer is complete."""
         stream.closed = True
         del self.streams[stream.id]
         if not stream.ended:
@@ -86,7 +86,7 @@ class Streams:
             self.host.on_idle()
 
     def reset(self, stream: Http2Stream, code: Code) -> None:
-        """End a stream without an answer."""
+        """Close a stream with RST_STREAM."""
         if stream.closed:
             return
         self.push(frames.rst_stream(stream.id, code))
@@ -94,10 +94,10 @@ class Streams:
         self.forget(stream)
 
     def reset_number(self, stream_id: int, code: Code) -> None:
-        """RST_STREAM for a fault on a stream, which may not be there.
+        """Push RST_STREAM for an error on a stream, which may not be open.
 
         Raises:
-            ConnectionFault: that has come too often.
+            ConnectionFault: the client has caused too many.
         """
         stream = self.streams.get(stream_id)
         if stream is not None:
@@ -108,7 +108,7 @@ class Streams:
         self.allowance.spend(WASTED_REQUEST)
 
     def forget(self, stream: Http2Stream) -> None:
-        """The stream is over, and nobody waits for it."""
+        """Close a stream without a frame, and call its `on_gone`."""
         stream.closed = True
         self.streams.pop(stream.id, None)
         self.sender.forget(stream)
@@ -117,20 +117,20 @@ class Streams:
             self.host.on_idle()
 
     def remember(self, stream_id: int) -> None:
-        """Frames of this stream may still come, and are to be passed over."""
+        """Add a stream to the recently closed ones, whose frames are ignored."""
         if len(self.recent) >= _MAX_RECENT:
             del self.recent[next(iter(self.recent))]
         self.recent[stream_id] = None
 
     def push(self, data: bytes) -> None:
-        """Send frames that no window holds back."""
+        """Push frames other than DATA, which need no window."""
         self.sender.output.push((data,), len(data))
 
     def end(self, stream: Http2Stream) -> None:
-        """The client has sent all of it.
+        """Handle END_STREAM: the request is complete.
 
         Raises:
-            StreamFault: it has not.
+            StreamFault: it is shorter than its `content-length`.
         """
         stream.ended = True
         if stream.due > 0:
@@ -138,10 +138,10 @@ class Streams:
         stream.on_end()
 
     def check_known(self, stream_id: int, kind: str) -> None:
-        """A stream that is not open was so once.
+        """Check that a stream that is not open was open once.
 
         Raises:
-            ConnectionFault: never.
+            ConnectionFault: it was not.
         """
         if stream_id == 0 or (stream_id > self.last and stream_id not in self.recent):
             raise ConnectionFault(Code.PROTOCOL_ERROR, f"{kind} on stream {stream_id}, which does not exist")

@@ -1,13 +1,13 @@
-"""gRPC connections and calls on a socket. Start reading in `connection`.
+"""gRPC connections and calls on a socket, for any service. Start reading in `connection`.
 
-call        one gRPC call
-call_head   what a request head says about a gRPC call, worked out once per head
-connection  one client's gRPC connection
-deflater    the messages of a call that are compressed
-door_state  what all gRPC connections of a door use together, and what they are given at most
-keepalive   when a connection is asked whether its client is there, when it is too old, and when a client asks
-large       large messages in ordinary memory (typed contents, compressed ones)
-messages    the bytes of a gRPC stream as messages
-methods     the two kinds of methods that a call may be of, and what answers them
-options     the `--grpc-*` settings as what the gRPC door needs
+call        one call: its request messages, its answer, its deadline
+call_head   interprets request heads: method, deadline, encoding, access
+connection  one client's connection: a socket, an HTTP/2 state machine, a send queue
+deflater    compresses the messages of one call, in order
+door_state  limits of a gRPC door, and the state that its connections share
+keepalive   decides when to ping a client, when to close its connection, and when it pings too often
+large       decodes large messages in ordinary memory in a thread
+messages    cuts the bytes of a stream into messages
+methods     the two kinds of methods, unary and streaming, and the conversation interface
+options     converts the `--grpc-*` settings into the door's values
 """

@@ -1,6 +1,6 @@
-"""One gRPC call: the messages of a stream, and the way to answer them.
+"""One gRPC call: hands the messages of its stream to a method, and sends the answer.
 
-What may take long for the loop (inflating and deflating what is large) is done in a thread.
+Large messages are inflated, deflated, and prepared in a thread, because that would block the event loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from edge_serve.transport.grpc.methods import Conversation, Prepare, Streaming, 
 
 log = logging.getLogger(__name__)
 
-#: what a message that is inflated in the loop may become there
+#: bytes to which a message may grow when the event loop inflates it
 _SMALL_INFLATED = 256 * 1024
 _PREFIX_SIZE = PREFIX.size
 
@@ -36,7 +36,7 @@ FAULT = Internal("the server failed to handle this request, its log says why")
 
 
 class CallConnection(Protocol):
-    """What a call needs of its connection (transport.grpc_connection)."""
+    """The part of `GrpcConnection` that calls use."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
@@ -46,21 +46,21 @@ class CallConnection(Protocol):
     def inflating(self) -> asyncio.Lock: ...
 
     def add(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> None:
-        """Push without seeing to it that it is sent."""
+        """Push bytes without a flush; `answered` follows."""
 
     def count_denied(self) -> None:
-        """A call of a client that may not do it."""
+        """Count a call that access control denied."""
 
     def answered(self) -> None:
-        """See to it that what was added is sent."""
+        """Flush the bytes of `add`, now or at the end of this turn of the loop."""
 
 
 class GrpcCall(MessageStream):
-    """A call.
+    """A call: its request messages, its answer, and its deadline.
 
     Attributes:
-        asked: its head.
-        on_cancelled: called when nobody waits for the answer any more.
+        asked: its interpreted head.
+        on_cancelled: called when the client cancels the call, or its deadline passes.
     """
 
     __slots__ = (
@@ -86,12 +86,12 @@ class GrpcCall(MessageStream):
         self._started = False
         self._deflater: Deflater | None = None
         self._timer: asyncio.TimerHandle | None = None
-        #: the only message of a unary call; released with the call, unless a request takes its lease
+        #: the only message of a unary call; released with the call, unless a request takes over its lease
         self._message: Message | None = None
-        #: what waits for a message that is being inflated; None = none is
+        #: steps that wait for a thread to inflate or prepare a message; None = no thread works for this call
         self._steps: deque[Callable[[], None]] | None = None
 
-    # ---- from the connection -------------------------------------------------------------------------------------
+    # ---- events from the connection ------------------------------------------------------------------------------
 
     def on_open(self) -> None:
         asked = self.asked
@@ -162,7 +162,7 @@ class GrpcCall(MessageStream):
 
     @property
     def waits_for(self) -> tuple[str, object] | None:
-        """What the client owes, and a value that changes when it does something about it."""
+        """Return "read" or "message" if the client must read or send, with a value that changes with its progress."""
         if self.queue is not None and self._conversation is None:
             return "read", (len(self.queue), self.queue[0].left)
         if not self.ended and not self.waits and (self.midway or self._conversation is None):
@@ -170,7 +170,7 @@ class GrpcCall(MessageStream):
         return None
 
     def give_up(self, on: str) -> None:
-        """The client has owed it for too long."""
+        """End the call because the client made no progress `on` reading, or on its message, for too long."""
         if on == "message":
             self.fail(DeadlineExceeded("the request was not complete after a time without progress"))
         else:
@@ -179,8 +179,8 @@ class GrpcCall(MessageStream):
     # ---- the answer ----------------------------------------------------------------------------------------------
 
     def reply(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None:
-        """Answer a unary call with a message of `size` bytes. `on_sent` is called when nobody reads the parts any more,
-        whatever becomes of the call."""
+        """Answer a unary call with a message of `size` bytes. `on_sent` is called when the parts are no longer read,
+        even if the call fails."""
         if self.closed:
             if on_sent is not None:
                 on_sent()
@@ -200,8 +200,8 @@ class GrpcCall(MessageStream):
         self.finish()
 
     def write(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> int:
-        """Send a message; the bytes of it that have to wait for the client (`on_taken` tells when they do not any
-        more), 0 when it is on its way. `on_sent` as in `reply`."""
+        """Send a message, and return how many bytes of it wait for the client: 0 or all of them. `on_taken` is
+        called when they no longer wait. `on_sent` as in `reply`."""
         if self.closed:
             if on_sent is not None:
                 on_sent()
@@ -218,23 +218,27 @@ class GrpcCall(MessageStream):
         return self._deflater.write(parts, size, on_sent)
 
     def finish(self) -> None:
-        """No message follows, and the call went well."""
+        """End the call with status OK; no message follows."""
         if not self.closed:
             self._end_with(self._ok)
 
     def fail(self, error: EdgeServeError) -> None:
-        """End the call with an error; messages that still wait are sent before it."""
+        """End the call with an error, after the messages that still wait."""
         if not self.closed and not self.finished:
             self._end_with(partial(self._fault, error))
 
     def check_change(self) -> None:
-        """To be called before a message changes something; raises what a client is told that may only ask."""
+        """Check that the client may change settings; methods call it before they do.
+
+        Raises:
+            EdgeServeError: the client may only read them.
+        """
         if self.asked.unchangeable is not None:
             self._line.count_denied()
             raise self.asked.unchangeable
 
     def cut(self, error: EdgeServeError) -> None:
-        """As `fail`, without the messages that still wait."""
+        """End the call with an error at once; discard the messages that still wait."""
         self.connection.sender.drop(self)
         if self._deflater is not None:
             self._deflater.drop()
@@ -260,7 +264,7 @@ class GrpcCall(MessageStream):
         return grpc_wire.fault(self.id, error.grpc_code, error.message, started=self._started)
 
     def _fail_deflating(self) -> None:
-        """In place of the end that may have been told already, and waits for the message."""
+        """Send an error in place of the trailers that wait for the message."""
         log.exception("a gRPC call failed")
         self._end_with(partial(self._fault, FAULT))
 
@@ -284,7 +288,7 @@ class GrpcCall(MessageStream):
             conversation.on_gone()
 
     def _drop(self) -> None:
-        """Forget what only an open call needs."""
+        """Release what only an open call needs: timer, memory, message."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -321,14 +325,14 @@ class GrpcCall(MessageStream):
         self._conversation = method.open(self)
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """A fault of ours ends this call, and not the connection."""
+        """Run a step. An exception in it fails this call, and not the connection."""
         try:
             step()
         except Exception:
             self.fail_by_us()
 
     def fail_by_us(self) -> None:
-        """End the call after an exception, which is logged."""
+        """Fail the call because of the current exception, and log that."""
         log.exception("a gRPC call failed")
         self.fail(FAULT)
 
@@ -345,7 +349,7 @@ class GrpcCall(MessageStream):
             self._answer()
 
     def _in_turn(self, step: Callable[[], None]) -> None:
-        """Do it when all messages before it have been inflated."""
+        """Run a step after those that wait for a thread."""
         if self._steps is None:
             self._guarded(step)
         else:
@@ -377,7 +381,7 @@ class GrpcCall(MessageStream):
     async def _inflate_elsewhere(self, compressed: Message, encoding: str) -> None:
         message: Message | None = None
         try:
-            async with self._line.inflating:  # one after the other: nobody knows how large they become
+            async with self._line.inflating:  # one at a time, because their inflated sizes are unknown
                 data = await offload(grpc_wire.inflate, compressed.data, encoding, self.max_message)
                 compressed.release()
                 if not self.closed and not self.finished:
@@ -414,7 +418,7 @@ class GrpcCall(MessageStream):
             self._end_step(partial(self._hand_over, message))
 
     def _end_step(self, then: Callable[[], None] | None) -> None:
-        """What was done in a thread is done: go on with it, then with what waited for that."""
+        """Continue after the work of a thread: run `then`, and the steps that waited."""
         steps, self._steps = self._steps or deque(), None
         if then is not None:
             steps.appendleft(then)

@@ -1,6 +1,6 @@
-"""What a request head says about a gRPC call, worked out once per head.
+"""Interprets the request heads of gRPC calls: method, deadline, encoding, access.
 
-Heads with equal bytes are one object (protocol/http2/heads.py), so a client that repeats itself costs a look-up.
+Heads with equal bytes are one object (protocol/http2/heads.py), so each of them is interpreted once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edge_serve.protocol.v2 import forwarding
 from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.door.access import AccessGate, changes_by_message, role_of_call
 
-#: --grpc-infer-response-compression-level -> the encodings in question, the best first
+#: --grpc-infer-response-compression-level -> the encodings to offer, the preferred one first
 _LEVELS: dict[str, tuple[str, ...]] = {
     "none": (), "low": ("gzip", "deflate"), "medium": ("deflate", "gzip"), "high": ("deflate", "gzip"),
 }  # fmt: skip
@@ -26,13 +26,13 @@ _NO_METADATA = (b"te", b"content-type", b"content-length", b"host")
 
 @dataclass(frozen=True, slots=True)
 class GrpcSettings:
-    """What this door needs to know of the settings; times are seconds, 0 = for ever.
+    """Settings of a gRPC door that concern calls.
 
     Attributes:
         header_forward_pattern: --grpc-header-forward-pattern; "" = none.
         restricted: --grpc-restricted-protocol, group -> (metadata key, value).
         compression_level: of inference responses: one of none, low, medium and high.
-        max_message: bytes of a message, both as sent and inflated.
+        max_message: bytes of the largest message, both as sent and inflated.
     """
 
     header_forward_pattern: str = ""
@@ -42,7 +42,7 @@ class GrpcSettings:
 
 
 class HeadRefused(EdgeServeError):
-    """No gRPC call: `http_status` is the answer."""
+    """The request is not a gRPC call; the answer is the HTTP status `status`."""
 
     def __init__(self, status: int) -> None:
         super().__init__("")
@@ -50,16 +50,16 @@ class HeadRefused(EdgeServeError):
 
 
 class DeadlineExceeded(EdgeServeError):
-    """The client's time is over."""
+    """The deadline of the call has passed."""
 
     http_status, grpc_code = 504, "DEADLINE_EXCEEDED"
 
 
 class Method(Protocol):
-    """What can be called; `transport.grpc_call` has its two kinds.
+    """A method that clients can call: `methods.Unary` or `methods.Streaming`.
 
     Attributes:
-        compresses: its answers follow the compression level.
+        compresses: the compression level applies to its answers.
     """
 
     @property
@@ -70,17 +70,17 @@ class Method(Protocol):
 
 @dataclass(slots=True)
 class CallHead:
-    """A call's head, understood.
+    """The interpreted head of a call.
 
     Attributes:
-        method: what is called; None when `refusal` is the answer.
+        method: the called method; None when `refusal` is the answer.
         timeout_ns: from `grpc-timeout`; 0 = none.
-        encoding: of compressed messages of the request; "" = none may come.
+        encoding: of the request's compressed messages; "" = it may have none.
         deflate: the encoding of the answer's messages; "" = none.
         forwarded: metadata that becomes parameters.
         strict: `triton_grpc_error`: the first error of a model ends a stream.
-        denied: `refusal` is that this client may not do this.
-        unchangeable: what the client is told if its message changes something, where that is more than to ask.
+        denied: access control made the `refusal`.
+        unchangeable: the error for a message that changes settings, if this client may only read them.
     """
 
     method: Method | None = None
@@ -95,11 +95,11 @@ class CallHead:
 
 
 class HeadInterpreter:
-    """Reads heads.
+    """Interprets the heads of clients with equal rights.
 
     Args:
         methods: by path.
-        gate: stands between these clients and the methods.
+        gate: access control for these clients; None = they may call every method.
     """
 
     def __init__(self, methods: Mapping[str, Method], settings: GrpcSettings, gate: AccessGate | None = None) -> None:
@@ -110,12 +110,12 @@ class HeadInterpreter:
         self._encodings = _LEVELS[settings.compression_level]
 
     def count_denied(self) -> None:
-        """A call was refused because of who asks."""
+        """Count a call that access control denied."""
         if self._gate is not None:
             self._gate.count_denied()
 
     def of(self, head: StreamHead) -> CallHead:
-        """What `head` asks; remembered in it."""
+        """Interpret `head`, and store the result in its `meaning`."""
         asked = CallHead()
         try:
             self._read(head, asked)
@@ -130,7 +130,7 @@ class HeadInterpreter:
         _check_is_grpc(head, fields)
         method = self._methods.get(head.path.decode("latin-1"))
         if method is None:
-            raise Unsupported("")  # Triton says nothing more
+            raise Unsupported("")  # Triton gives no text either
         restriction = self._restricted.get(method.group)
         if restriction is not None and fields.get(restriction[0].lower()) != restriction[1].encode():
             raise Unavailable(f"This protocol is restricted, expecting header '{restriction[0]}'")
@@ -171,7 +171,7 @@ def _check_is_grpc(head: StreamHead, fields: Mapping[str, bytes]) -> None:
 
 
 def _metadata(head: StreamHead) -> list[tuple[str, str]]:
-    """What the caller has added, as text."""
+    """Return the metadata that the caller has added, as text."""
     return [
         (name.decode("ascii"), value.decode("utf-8", "replace"))
         for name, value in head.fields

@@ -1,7 +1,7 @@
 """One client's gRPC connection: a socket on the event loop, the HTTP/2 state machine, a send queue (ADR 7 and 12).
 
-No tasks, and no timers: the server's sweep calls `check_time`. What answers of one turn of the loop have to send is
-sent together at its end, but for an answer after which nothing is under way: that leaves at once.
+A connection has no tasks and no timers: the server's sweep calls `check_time`. The answers of one turn of the loop are
+flushed together at its end. An answer after which no call is open is flushed at once.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from edge_serve.transport.sockets.stream_socket import StreamSocket
 
 log = logging.getLogger(__name__)
 
-#: payloads of our PINGs
+#: payloads of the server's PINGs: for keepalive, and after GOAWAY
 _ARE_YOU_THERE, _LEAVING = b"edgeping", b"edgebye."
 
 
 class GrpcOutput(SendQueue):
-    """A send queue that asks to be flushed."""
+    """Send queue that schedules its own flush."""
 
     __slots__ = ("_wanted",)
 
@@ -47,23 +47,23 @@ class GrpcOutput(SendQueue):
         SendQueue.push(self, parts, size, on_sent)
         self._wanted()
 
-    #: the same for who sees to the flushing
+    #: push without a flush, for a caller that flushes
     add = SendQueue.push
 
 
 class GrpcPhase(enum.IntEnum):
-    """A connection only ever moves down this list."""
+    """Phase of a connection, which only moves down this list."""
 
     OPEN = 0
-    #: everything is said; bytes are thrown away until the client closes, because closing with unread bytes would reset
-    #: the connection and take the last words with it
+    #: GOAWAY is sent. Received bytes are discarded until the client closes, because closing with unread bytes would
+    #: reset the connection, and the client would lose the GOAWAY
     LINGER = 1
     CLOSED = 2
 
 
 @dataclass(slots=True)
 class _Waits:
-    """When the connection last got on with something: what, and since when."""
+    """Waits of a connection and of its calls without progress, with their start times."""
 
     mark: object = None
     since_ns: int = 0
@@ -71,7 +71,7 @@ class _Waits:
 
 
 class GrpcConnection(LoopSocket):
-    """Implements `http2.Host` and `grpc_call.Line`."""
+    """One client's connection. Implements `StreamHost` for HTTP/2, and `CallConnection` for calls."""
 
     __slots__ = (
         "_counted", "_full", "_http2", "_in_flight", "_keepalive", "_leaving_ns", "_out", "_phase", "_scheduled",
@@ -86,18 +86,18 @@ class GrpcConnection(LoopSocket):
         now_ns = shared.clock.now_ns()
         self._keepalive = Keepalive(shared.keepalive, now_ns, random.uniform(0.9, 1.1))
         self._phase = GrpcPhase.OPEN
-        #: a flush will come
+        #: a flush is scheduled
         self._scheduled = False
         self._leaving_ns: int | None = None
         self._waits = _Waits(since_ns=now_ns)
-        #: calls that are counted as in flight; and whether there were too many when the last bytes came
+        #: this connection's share of the calls in flight; and whether all doors had too many at the last receive
         self._in_flight = shared.sharing.in_flight
         self._counted = 0
         self._full = False
         super().__init__(sock, shared.loop)
         self._http2.start()
 
-    # ---- from the loop -------------------------------------------------------------------------------------------
+    # ---- events from the loop ------------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
         http2 = self._http2
@@ -110,7 +110,7 @@ class GrpcConnection(LoopSocket):
         except (OSError, MemoryError):
             self.close()
             return
-        if received == 0:  # nobody ends only one direction of HTTP/2
+        if received == 0:  # HTTP/2 connections are not half-closed
             self.close()
         elif self._phase is GrpcPhase.OPEN:
             in_flight = self._in_flight
@@ -155,7 +155,7 @@ class GrpcConnection(LoopSocket):
             self.close()
             return
         pending = out.pending
-        if out.taken >= end and not pending and sender.waiting:  # a fast reader: others have their turn first
+        if out.taken >= end and not pending and sender.waiting:  # a fast reader: other connections get their turn first
             self._schedule()
         if pending or self._writing:
             self._set_writing(pending > 0)
@@ -195,7 +195,7 @@ class GrpcConnection(LoopSocket):
     def count_denied(self) -> None:
         self._understanding.count_denied()
 
-    # ---- from HTTP/2 ---------------------------------------------------------------------------------------------
+    # ---- events from HTTP/2 --------------------------------------------------------------------------------------
 
     def open_stream(self, stream_id: int, head: StreamHead) -> GrpcCall:
         asked = head.meaning
@@ -216,14 +216,14 @@ class GrpcConnection(LoopSocket):
 
     def on_idle(self) -> None:
         if self._leaving_ns is None:
-            self._http2.lose()  # all that was begun before the last GOAWAY is answered
+            self._http2.lose()  # every call from before the last GOAWAY is answered
             self._schedule()
 
-    # ---- from the server -----------------------------------------------------------------------------------------
+    # ---- for the server ------------------------------------------------------------------------------------------
 
     @property
     def owes(self) -> bool:
-        """A call is unanswered, or its answer not sent."""
+        """A call is unanswered, or its answer is not sent."""
         return self._phase is GrpcPhase.OPEN and bool(self._http2.streams or self._out.pending)
 
     @property
@@ -240,22 +240,22 @@ class GrpcConnection(LoopSocket):
         return self._phase is GrpcPhase.CLOSED
 
     def forget_heads(self) -> None:
-        """What heads mean may be otherwise now."""
+        """Interpret the heads of the next calls again, because access or methods have changed."""
         self._http2.forget_heads()
 
     def drain(self) -> None:
-        """Answer what has begun, and what is on its way; then close."""
+        """Answer the calls that are open or on their way; then close."""
         if self._phase is GrpcPhase.OPEN and not self._http2.leaving and not self._http2.over:
             self._leaving_ns = self._shared.clock.now_ns()
             self._http2.leave()
             self._http2.ping(_LEAVING)
 
     def retire(self, waited: float) -> None:
-        """See `retiring.Leaving`: GOAWAY tells the client, and what it has begun until it knows is answered."""
+        """See `retiring.Leaving`: send GOAWAY, and answer the calls that the client opens until it reads that."""
         self.drain()
 
     def _refuse_new(self) -> None:
-        """The client knows, or should, that it is to go elsewhere."""
+        """Refuse new calls, after the client has read GOAWAY, or has had the time to."""
         if self._leaving_ns is not None:
             self._leaving_ns = None
             self._http2.refuse_new()
@@ -263,7 +263,7 @@ class GrpcConnection(LoopSocket):
                 self.on_idle()
 
     def check_time(self, now_ns: int) -> None:
-        """Do what is due, and close the connection if it has been waiting for the same thing too long."""
+        """Check the timeouts and the keepalive; close the connection if it has waited without progress for too long."""
         waits, limits, http2 = self._waits, self._shared.limits, self._http2
         mark, seconds = self._waiting()
         if mark != waits.mark:
@@ -285,7 +285,7 @@ class GrpcConnection(LoopSocket):
                 self.close()
 
     def close(self) -> None:
-        """End it now, whatever is under way."""
+        """Close the connection now, and cancel its calls."""
         if self._phase is GrpcPhase.CLOSED:
             return
         self._phase = GrpcPhase.CLOSED
@@ -300,7 +300,7 @@ class GrpcConnection(LoopSocket):
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _waiting(self) -> tuple[object, float]:
-        """What the connection as a whole waits for, and for how long it may."""
+        """Return a mark of what the connection waits for, and the timeout in seconds."""
         limits = self._shared.limits
         if self._phase is GrpcPhase.LINGER:
             return "linger", limits.linger_timeout
@@ -340,6 +340,6 @@ class GrpcConnection(LoopSocket):
 
 
 class TlsGrpcConnection(OverTls, GrpcConnection):
-    """The same over TLS."""
+    """A gRPC connection over TLS."""
 
     __slots__ = ()

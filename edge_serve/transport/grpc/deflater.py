@@ -1,4 +1,4 @@
-"""The messages of a call that are compressed: in their order, and what may take long for the loop in a thread."""
+"""Compresses the messages of a call, in order: small ones in the event loop, large ones in a thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = 64 * 1024
 
 @dataclass(slots=True)
 class _Job:
-    """A message, whose parts nobody may write to before `on_sent` has been called."""
+    """A message to compress. Its parts do not change until `on_sent` is called."""
 
     parts: Sequence[Buffer]
     size: int
@@ -26,12 +26,12 @@ class _Job:
 
 
 class Deflater:
-    """Of one call.
+    """Compresses the messages of one call.
 
     Args:
-        send: takes the flag and the bytes of a message; returns how many of them wait for the client.
-        on_taken: called with a number of bytes that `write` has said to wait, and that do not any more.
-        on_fault: called when a message could not be compressed, for want of memory say; it and the rest are dropped.
+        send: sends the flag and the bytes of a message; returns how many of them wait for the client.
+        on_taken: called with a number of bytes that no longer wait, after `write` has reported them as waiting.
+        on_fault: called when a message could not be compressed (no memory); it and the rest are discarded.
     """
 
     __slots__ = ("_dropped", "_encoding", "_jobs", "_last", "_on_fault", "_on_taken", "_send", "_task")
@@ -53,7 +53,7 @@ class Deflater:
         self._dropped = False
 
     def write(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None) -> int:
-        """Send a message; the bytes of it that have to wait."""
+        """Send a message, and return how many bytes of it wait."""
         if self._task is None and size <= SMALL:
             flag, message = grpc_wire.deflate(b"".join(parts), self._encoding)
             if on_sent is not None:
@@ -65,14 +65,14 @@ class Deflater:
         return PREFIX.size + size
 
     def then(self, last: Callable[[], None]) -> None:
-        """Do it after what was written so far; nothing is written after it."""
+        """Call `last` after the messages so far; no message follows."""
         if self._task is None:
             last()
         else:
             self._last = last
 
     def drop(self) -> None:
-        """Throw away what was written and is not sent."""
+        """Discard the messages that are not sent."""
         self._dropped = True
 
     async def _run(self) -> None:

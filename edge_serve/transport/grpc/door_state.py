@@ -1,4 +1,4 @@
-"""What all gRPC connections of a door use together, and what they are given at most."""
+"""Limits of a gRPC door, and the state that its connections share."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GrpcLimits:
-    """What one gRPC door gives to its clients, at most. Times are seconds.
+    """Limits of one gRPC door for its clients. Times are in seconds.
 
     Attributes:
         connections: open at once; a further one is closed.
-        unsent: bytes waiting for a slow reader, beyond which its streams wait.
-        stalled: bytes, beyond which nothing is read from it: answers to what it asks for would be too many.
+        unsent: bytes that wait for a slow reader, beyond which its streams wait.
+        stalled: bytes that wait for a slow reader, beyond which its requests are not read.
         receive_buffer: bytes of the buffer that all connections share.
         greeting_timeout: from the connection to the client's first frame.
         message_timeout: in which at least 1 KiB more of a message must arrive.
-        body_rate: bytes a second below which a sender loses its memory while others wait for it; 0 = none.
+        body_rate: bytes a second below which a message loses its memory while others wait for memory; 0 = none.
         memory_wait: for which a message may wait for memory.
-        write_timeout: in which the client must take at least a byte of what waits for it.
+        write_timeout: in which the client must read at least one byte of its answers.
         handshake_timeout: from the start of a connection to the end of its TLS handshake.
-        leave_timeout: in which a client must notice that it is asked to leave.
-        linger_timeout: for which bytes are thrown away at the end, so that the client gets to read why.
+        leave_timeout: in which a client must answer the PING that follows GOAWAY.
+        linger_timeout: for which received bytes are discarded before closing, so that the client can read GOAWAY.
     """
 
     connections: int = 4096
@@ -49,10 +49,10 @@ class GrpcLimits:
 
 
 class GrpcDoorState:
-    """What all connections of a door use together.
+    """State that all connections of a door share.
 
     Args:
-        gone: told of each connection that is closed.
+        gone: called with each connection that is closed.
     """
 
     __slots__ = ("clock", "gone", "inflating", "keepalive", "limits", "loop", "max_message", "sharing", "view")
@@ -74,6 +74,6 @@ class GrpcDoorState:
         self.max_message = max_message
         self.sharing = sharing
         self.gone = gone
-        #: held while a large message is inflated
+        #: acquired while a large message is inflated
         self.inflating = asyncio.Lock()
         self.view = memoryview(bytearray(limits.receive_buffer))

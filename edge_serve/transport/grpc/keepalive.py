@@ -1,6 +1,6 @@
-"""When a connection is asked whether its client is there, when it is too old, and when a client asks too often.
+"""Keepalive: decides when to ping a client, when to close its connection, and when a client pings too often.
 
-What gRPC's own servers do (grpc doc/keepalive.md and proposal A8, A9), decided from the time and a few counts.
+The rules are those of gRPC's own servers (grpc doc/keepalive.md and proposals A8, A9). They use the time and counts.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ import math
 import sys
 from dataclasses import dataclass
 
-#: how often a client without calls may ask, unless keepalive without calls is permitted
+#: least time between pings of a client without calls, unless keepalive without calls is permitted
 _IDLE_INTERVAL_NS = 2 * 3600 * 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class KeepaliveSettings:
-    """The `--grpc-keepalive-*`, `--grpc-http2-*` and `--grpc-max-connection-age*` settings; seconds.
+    """The `--grpc-keepalive-*`, `--grpc-http2-*` and `--grpc-max-connection-age*` settings, in seconds.
 
     Attributes:
-        time: of silence before we ask; timeout: for the answer.
-        without_calls: with no call under way, too.
-        max_pings_without_data: questions of ours without anything sent between; 0 = no end.
-        min_interval: between questions of a client with nothing sent between; max_strikes: of shorter ones; 0 = no end.
+        time: of silence before the server pings; timeout: for the answer.
+        without_calls: ping connections without open calls, too.
+        max_pings_without_data: pings of the server with no answer to a call between them; 0 = no limit.
+        min_interval: between pings of a client with no answer to a call between them.
+        max_strikes: pings of a client that may come earlier than that; 0 = no limit.
         max_age: of a connection; age_grace: for its calls after that.
     """
 
@@ -36,24 +37,24 @@ class KeepaliveSettings:
     age_grace: float = math.inf
 
     def sweep_interval(self) -> float:
-        """How often to look at the time: what is due is done at most a quarter late."""
+        """Return the seconds between checks, so that no timeout is more than a quarter late."""
         return min(1.0, max(0.01, min(self.time, self.timeout, self.max_age, self.age_grace) / 4))
 
 
 class Due(enum.Enum):
-    """What is to be done with a connection."""
+    """The action that is due on a connection."""
 
     NOTHING = enum.auto()
-    #: ask whether the client is there
+    #: send a PING
     ASK = enum.auto()
-    #: ask it to go elsewhere
+    #: drain it: the client is to connect again
     LEAVE = enum.auto()
-    #: close it: nobody is there, or the grace is over
+    #: close it: the PING was not answered, or the grace period is over
     CLOSE = enum.auto()
 
 
 class Keepalive:
-    """One connection's.
+    """Keepalive of one connection.
 
     Args:
         spread: 0.9 to 1.1, so that connections made together do not end together.
@@ -74,7 +75,7 @@ class Keepalive:
         self._strikes = 0
 
     def look(self, now_ns: int, calls: int, received: int, sent: int) -> Due:
-        """What is due now, given counts of what the client has sent and was sent."""
+        """Return the action that is due, given the bytes `received` from the client and the frames `sent` to it."""
         settings = self._settings
         if self._left_ns is None and now_ns >= self._expires_ns:
             self._left_ns = now_ns
@@ -96,11 +97,11 @@ class Keepalive:
         return Due.ASK
 
     def heard_ns(self, received: int) -> int:
-        """When a look last found that the client had sent something; the latest time of all when it has since."""
+        """Return when a check last found new bytes from the client; `sys.maxsize` if it has sent more since."""
         return self._heard_ns if received == self._received else sys.maxsize
 
     def on_ping(self, now_ns: int, calls: int, sent: int) -> bool:
-        """The client has asked; whether it did so too often."""
+        """Count a PING of the client, and return whether it sends too many."""
         settings = self._settings
         if sent != self._sent_at_ping:
             self._sent_at_ping, self._strikes, self._last_ping_ns = sent, 0, -math.inf

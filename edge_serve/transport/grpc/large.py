@@ -1,4 +1,4 @@
-"""Large messages in ordinary memory (typed contents, compressed ones): decoded in a thread, and their tensors moved."""
+"""Decodes large messages that lie in ordinary memory (typed contents, compressed ones) in a thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edge_serve.workers.wire.layout import padded
 
 
 class Leasing(Protocol):
-    """What this needs of service.Service."""
+    """The part of `service.Service` that large messages use."""
 
     def lease(self, name: str, version: str, nbytes: int) -> Room | None: ...
 
@@ -27,7 +27,7 @@ class Leasing(Protocol):
 def decode(
     decoder: GrpcInferDecoder, message: Message, forwarded: Mapping[str, str] | None
 ) -> tuple[InferRequest, Signature, bool]:
-    """The request in a message. See `GrpcInferDecoder.decode`."""
+    """Return the request in a message, decoded now or by `prepare`. See `GrpcInferDecoder.decode`."""
     decoded = message.decoded
     if decoded is None:
         return decoder.decode(message.data, forwarded, message.offset)
@@ -39,7 +39,7 @@ def decode(
 async def prepare(
     decoder: GrpcInferDecoder, service: Leasing, message: Message, forwarded: Mapping[str, str] | None
 ) -> None:
-    """Decode a message in a thread, and move its tensors to where the model reads them if there is room."""
+    """Decode a message in a thread, and copy its tensors into the model's arena if that has room."""
     try:
         message.decoded = await offload(decoder.decode, message.data, forwarded)
     except EdgeServeError as error:
@@ -55,7 +55,7 @@ async def _move(request: InferRequest, service: Leasing, message: Message) -> No
         return
     try:
         room = service.lease(request.model_name, request.model_version, size)
-    except EdgeServeError:  # the model will say so
+    except EdgeServeError:  # `Service.infer` will fail with the same error
         return
     if room is None:
         return

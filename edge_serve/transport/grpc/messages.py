@@ -1,5 +1,7 @@
-"""The bytes of a gRPC stream as messages. A small one that comes in one piece is a slice of what was received; a large
-one is received straight to where it will be read.
+"""Cuts the bytes of a gRPC stream into messages.
+
+A small message that arrives in one piece is a slice of the received bytes. A large message is received straight into
+the memory in which it will be read.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from edge_serve.transport.door.body_memory import BodyMemory, Claim, ClaimedLeas
 
 #: messages from here on are offered to `find_place`
 PLACED_FROM = 32 * 1024
-#: memory of a message that nobody placed grows by doubling from here, so that a declared length costs nothing
+#: first size of a message's ordinary memory, which grows by doubling: a declared length alone costs nothing
 _FIRST_STEP = 16 * 1024
-#: bytes received in one call: a fast sender must not keep the loop for itself
+#: bytes received in one call, so that a fast sender does not block the loop
 _AT_ONCE = 512 * 1024
-#: bytes of a message's beginning that `find_place` is shown
+#: bytes of a message's beginning that `find_place` receives
 SHOWN = 4096
 _PREFIX_SIZE = PREFIX.size
 
@@ -34,10 +36,11 @@ class Message:
     """A complete message.
 
     Attributes:
-        lease: releases the message's memory, or only its claim when `data` is ordinary memory; the taker's from now on.
+        lease: of the message's memory, or only of its claim when `data` is ordinary memory. The receiver of the message
+            releases it.
         offset: where `data` starts in the lease's arena; -1 = it is ordinary memory.
-        decoded: the request in it, what serves that and whether it wants an empty final response, or why there is none;
-            None = it was not decoded yet.
+        decoded: the request, its model's signature, and whether it wants an empty final response; or the error of
+            decoding. None = it is not decoded yet.
     """
 
     data: Buffer
@@ -46,14 +49,14 @@ class Message:
     decoded: tuple[InferRequest, Signature, bool] | EdgeServeError | None = None
 
     def release(self) -> None:
-        """Nobody will read it."""
+        """Release the message's memory."""
         if self.lease is not None:
             self.lease.release()
 
 
 @dataclass(slots=True)
 class MessagePlace:
-    """Where a message is to be received to: `lease.view[shift:]`."""
+    """Memory for a message that is arriving: `lease.view[shift:]`."""
 
     lease: Room
     shift: int
@@ -63,9 +66,9 @@ class MessageStream(Http2Stream):
     """A stream whose bytes are messages.
 
     Attributes:
-        max_message: the longest that is taken.
-        filled: bytes of the message that is coming.
-        finished: the end of the answer is handed over, though it may wait to be sent: nobody reads what still comes.
+        max_message: bytes of the longest message that is accepted.
+        filled: bytes of the arriving message so far.
+        finished: the end of the answer is written, though it may wait to be sent. Further messages are discarded.
     """
 
     __slots__ = (
@@ -86,43 +89,43 @@ class MessageStream(Http2Stream):
         Http2Stream.__init__(self, connection, stream_id, due)
         self.max_message = max_message
         self.finished = False
-        #: the message that is coming: its length (-1 = none), its flag, where it is put, how much of it is there
+        #: the arriving message: its length (-1 = none), its flag, its prefix so far, its memory
         self._length = -1
         self._flag = 0
         self._prefix = b""
         self._store: bytearray | memoryview | None = None
         self._placed: MessagePlace | None = None
-        #: the lease of the place, with the claim
+        #: the lease of `_placed`, together with the claim
         self._lease: Lease | None = None
         self.filled = 0
-        #: on memory for the message that is coming; a complete message takes it along
+        #: the claim on memory for the arriving message; a complete message takes it over
         self._claim: Claim | None = None
-        #: what `find_place` will be shown when there is memory
+        #: the beginning for `find_place`, kept while the claim waits for memory
         self._beginning = b""
 
-    # What subclasses do.
+    # Subclasses implement:
 
     def take(self, message: Message, compressed: int) -> None:
-        """A message is complete."""
+        """Handle a complete message."""
         raise NotImplementedError
 
     def find_place(self, beginning: bytes, length: int) -> MessagePlace | None:
-        """Memory for a message; None = ordinary memory.
+        """Return memory for a message; None = ordinary memory.
 
         Raises:
-            EdgeServeError: it is not taken.
+            EdgeServeError: the message is refused.
         """
 
     @property
     def memory(self) -> BodyMemory:
-        """What messages from PLACED_FROM on share."""
+        """The memory budget for messages of at least PLACED_FROM bytes."""
         raise NotImplementedError
 
     def fail(self, error: EdgeServeError) -> None:
-        """The messages cannot be read."""
+        """Fail the call, because its messages cannot be read."""
         raise NotImplementedError
 
-    # From the connection.
+    # Events from the connection.
 
     def on_data(self, data: bytes, start: int, stop: int) -> None:
         if self._length < 0 and not self._prefix and stop - start >= _PREFIX_SIZE:
@@ -147,11 +150,11 @@ class MessageStream(Http2Stream):
 
     @property
     def midway(self) -> bool:
-        """A message has begun and is not complete."""
+        """A message is incomplete."""
         return self._length >= 0 or bool(self._prefix)
 
     def drop(self) -> None:
-        """Forget the message that is coming."""
+        """Discard the arriving message, and release its memory."""
         placed, self._placed, self._store, self._lease = self._placed, None, None, None
         if placed is not None:
             placed.lease.release()
@@ -159,7 +162,7 @@ class MessageStream(Http2Stream):
 
     @property
     def waits(self) -> bool:
-        """There is no memory yet for the message that is coming."""
+        """The arriving message waits for memory."""
         placed = self._placed
         return (self._claim is not None and not self._claim.granted) or (
             placed is not None and not placed.lease.is_ready
@@ -209,7 +212,7 @@ class MessageStream(Http2Stream):
             self.fail(Internal(f"a message with the flag {flag}, expected 0 or 1"))
 
     def _begin(self, beginning: bytes, here: int) -> None:
-        """Find a place for a message that has to be put together."""
+        """Acquire memory for a message that arrives in several pieces."""
         length = self._length
         self.filled = 0
         if length >= PLACED_FROM:
@@ -231,12 +234,12 @@ class MessageStream(Http2Stream):
     def _claim_for(self, length: int) -> None:
         if length > INITIAL_WINDOW:
             self._claim = self.memory.claim(length, self._on_admitted, INITIAL_WINDOW)
-        else:  # all of it may come before the client can be told to wait
+        else:  # the stream's window lets all of it arrive, so it cannot wait
             self._claim = self.memory.growing(self.fail)
             self._claim.grow(length, 1)
 
     def _find(self, beginning: bytes) -> None:
-        """Find a place, and use it if its memory is there already; `_on_ready` does otherwise."""
+        """Find a place, and use it if its memory is ready; otherwise `_on_ready` uses it later."""
         self._placed = placed = self.find_place(beginning, self._length)
         if placed is not None and not placed.lease.is_ready:
             placed.lease.when_ready(self._on_ready)
@@ -249,7 +252,7 @@ class MessageStream(Http2Stream):
         self._store = lease.view[placed.shift : placed.shift + self._length]
 
     def _on_admitted(self) -> None:
-        """The claim is granted: find a place, and go on there."""
+        """Handle the granted claim: find a place, and continue there."""
         early = self._store
         if self.closed or early is None:
             return
@@ -264,7 +267,7 @@ class MessageStream(Http2Stream):
             self._go_on(early)
 
     def _on_ready(self) -> None:
-        """The memory of the place is there, or will not come."""
+        """Handle that the memory of the place is ready, or has failed."""
         placed, early = self._placed, self._store
         if self.closed or placed is None or early is None:
             return
@@ -275,7 +278,7 @@ class MessageStream(Http2Stream):
         self._go_on(early)
 
     def _go_on(self, early: bytearray | memoryview) -> None:
-        """Move what has come already to its place, and let the rest come."""
+        """Copy the bytes received so far to the place, and let the client send the rest."""
         if self._store is not None and self._store is not early:
             self._store[: self.filled] = early[: self.filled]
         if self.filled == self._length:
@@ -284,10 +287,10 @@ class MessageStream(Http2Stream):
             self.widen(self._length - self.filled)
 
     def charged(self, data: bytes) -> Message:
-        """Return a message of bytes that were made here, with a claim on memory for them.
+        """Return a message of inflated bytes, with a claim on memory for them.
 
         Raises:
-            EdgeServeError: there is no memory for it.
+            EdgeServeError: the memory budget is used up.
         """
         claim = self.memory.growing(self.fail)
         try:
@@ -304,7 +307,7 @@ class MessageStream(Http2Stream):
             claim.release()
 
     def _fill(self, data: bytes, start: int, stop: int) -> int:
-        """Put bytes into their place; how far that went."""
+        """Copy bytes into the message's memory, and return the position after them."""
         store = self._store
         assert store is not None, "the caller has looked"
         if type(store) is bytearray and self.filled == len(store):

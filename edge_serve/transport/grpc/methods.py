@@ -1,4 +1,4 @@
-"""The two kinds of methods that a call may be of, and what answers them."""
+"""The two kinds of methods, unary and streaming, and the interface of a conversation."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from edge_serve.transport.grpc.call_head import CallHead
 
 
-#: is given the head of a call and one of its messages
+#: called with the head of a call and one of its messages
 Prepare = Callable[["CallHead", Message], Awaitable[None]]
 
 
 class Conversation(Protocol):
-    """What answers a call of many messages."""
+    """Answers a streaming call."""
 
     def on_message(self, message: Message) -> None:
-        """The client has sent one; its lease is the conversation's."""
+        """Handle a message of the client; the conversation releases its lease."""
 
     def on_end(self) -> None:
-        """It was the last one."""
+        """Handle the end of the request: no message follows."""
 
     def on_gone(self) -> None:
-        """The call is over."""
+        """Handle the end of the call."""
 
     def on_taken(self, size: int) -> None:
-        """A message of which `GrpcCall.write` has said `size` is on its way."""
+        """Handle that a message of `size` bytes no longer waits, after `GrpcCall.write` has reported them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Unary:
     """A method with one message and one answer.
 
     Attributes:
-        answer: answers by `reply` or `fail`, now or later. May raise EdgeServeError, with which the call then fails.
+        answer: answers by `reply` or `fail`, now or later. The call fails with an EdgeServeError that it raises.
         place: see `MessageStream.find_place`.
-        prepare: does in a thread what is to be done with a large message in ordinary memory before it is handed over.
+        prepare: prepares a large message in ordinary memory in a thread, before `answer` receives it.
     """
 
     group: RouteGroup
@@ -53,7 +53,7 @@ class Unary:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """A method with many messages; `open` gives what answers the call, `place` and `prepare` are as of `Unary`."""
+    """A method with many messages; `open` returns the conversation. `place` and `prepare` are as in `Unary`."""
 
     group: RouteGroup
     open: Callable[[GrpcCall], Conversation]

@@ -1,4 +1,4 @@
-"""The `--grpc-*` settings as what the gRPC door needs."""
+"""Converts the `--grpc-*` settings into the values of a gRPC door."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from edge_serve.transport.grpc.door_state import GrpcLimits
 from edge_serve.transport.grpc.keepalive import KeepaliveSettings
 from edge_serve.transport.sockets.tls import make_context, tls_files
 
-#: messages are as long as their protocol allows, and no longer than what could ever be run
+#: the longest message that gRPC's clients can send
 _MOST = 2**31 - 1
 
 
 def settings_of(config: ServerConfig) -> GrpcSettings:
-    """What `config` says of calls."""
+    """Return the settings that concern calls."""
     pattern = config.grpc_header_forward_pattern
     return GrpcSettings(
         header_forward_pattern=pattern.pattern if pattern is not None else "",
@@ -34,7 +34,7 @@ def settings_of(config: ServerConfig) -> GrpcSettings:
 
 
 def keepalive_of(config: ServerConfig) -> KeepaliveSettings:
-    """What `config` says of connections."""
+    """Return the settings that concern the life of connections."""
     return KeepaliveSettings(
         time=config.grpc_keepalive_time / 1e3,
         timeout=config.grpc_keepalive_timeout / 1e3,
@@ -48,7 +48,7 @@ def keepalive_of(config: ServerConfig) -> KeepaliveSettings:
 
 
 def limits_of(config: ServerConfig) -> GrpcLimits:
-    """What `config` says a door gives at most."""
+    """Return the limits of the door."""
     return GrpcLimits(
         connections=within_files(config.grpc_max_connections, "gRPC"),
         body_rate=config.min_body_bytes_per_sec,
@@ -58,10 +58,10 @@ def limits_of(config: ServerConfig) -> GrpcLimits:
 
 
 def tls_of(config: ServerConfig) -> Reloaded[ssl.SSLContext] | None:
-    """The contexts of new connections, made again when a file changes; None = no TLS.
+    """Return the TLS context of new connections, which is made again when a file changes; None = no TLS.
 
     Raises:
-        InvalidArgument: TLS is asked for, and a file of it is missing or no good.
+        InvalidArgument: TLS is enabled, and one of its files is missing or invalid.
     """
     mutual = config.grpc_use_ssl_mutual
     if not (config.grpc_use_ssl or mutual):

@@ -1,11 +1,11 @@
 """The calls of grpc_service.proto, health, and reflection. Start reading in `server`.
 
-calls       the unary calls of the gRPC door other than inference
+calls       the unary calls other than inference
 door        opens the gRPC door
-health      `grpc.health.v1.Health/Watch`
+health      `grpc.health.v1.Health/Watch`: notifies watchers of readiness
 infer       ModelInfer
 reflection  server reflection
-server      the gRPC server
+server      the gRPC server: its methods, its connections, its certificates
 stream      one ModelStreamInfer call
-traced      inference over gRPC while requests are traced
+traced      records trace timestamps of inference calls
 """

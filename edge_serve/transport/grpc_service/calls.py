@@ -1,4 +1,4 @@
-"""The unary calls of the gRPC door other than inference: bytes in, the service asked, bytes out."""
+"""The unary calls of the gRPC door other than inference: parse the request, call the service, serialize the reply."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from edge_serve.transport.v2.call_service import CallService, Done
 INFERENCE = "/inference.GRPCInferenceService/"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 
-#: statistics of more models are written in pieces
+#: statistics of more models are serialized in pieces, so that the loop is not blocked
 MANY_MODELS = 32
 
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
@@ -34,7 +34,7 @@ Ask = Callable[[Any, "Replier"], Answer]
 
 
 class Replier(Protocol):
-    """What these need of their call (transport.grpc_call.GrpcCall)."""
+    """The part of `GrpcCall` that unary calls use."""
 
     def reply(self, parts: Sequence[Buffer], size: int) -> None: ...
     def fail(self, error: EdgeServeError) -> None: ...
@@ -43,11 +43,11 @@ class Replier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UnaryMethod:
-    """One unary call.
+    """A unary method and its handler.
 
     Attributes:
         request: the class of its message.
-        ask: gives the reply; None when it has answered, or will. Raises EdgeServeError.
+        ask: returns the reply, or None if it answers by the `Replier`, now or later. Raises EdgeServeError.
     """
 
     group: RouteGroup
@@ -55,10 +55,10 @@ class UnaryMethod:
     ask: Ask
 
     def read(self, data: Buffer) -> Message:
-        """The message.
+        """Parse the request message.
 
         Raises:
-            Unreadable: it is none.
+            Unreadable: the bytes are not such a message.
         """
         try:
             return self.request.FromString(bytes(data))
@@ -69,7 +69,7 @@ class UnaryMethod:
         """Answer a request, now or later.
 
         Raises:
-            EdgeServeError: what the client is told instead.
+            EdgeServeError: the error for the client.
         """
         answer = self.ask(message, replier)
         if answer is not None:
@@ -78,14 +78,14 @@ class UnaryMethod:
 
 
 async def _statistics_of_many(models: Sequence[tuple[str, str, ModelStatistics]], replier: Replier) -> None:
-    """In pieces: messages one after the other are one with the repeated fields of all."""
+    """Serialize statistics in pieces: concatenated messages parse as one with the repeated fields of all."""
     each = (grpc_bodies.statistics([model]).SerializeToString() for model in models)
     parts = [b"".join(made) async for made in in_pieces(each)]
     replier.reply(parts, sum(map(len, parts)))
 
 
 class UnaryCalls:
-    """All of them by path (`table`)."""
+    """Table of the unary methods by path (`table`), and their handlers."""
 
     def __init__(self, service: CallService) -> None:
         self._service = service
@@ -119,13 +119,13 @@ class UnaryCalls:
             ),
         }
         self.table = {INFERENCE + name: call for name, call in calls.items()}
-        # the standard message has one string field, as ModelReadyRequest's first
+        # HealthCheckRequest has one string field, as this message
         self.table[HEALTH_CHECK] = UnaryMethod(RouteGroup.HEALTH, pb.SystemSharedMemoryStatusRequest, self._check)
 
     # ---- health and metadata ------------------------------------------------------------------------------------
 
     def _check(self, request: Message, _: Replier) -> bytes:
-        """The standard health service: readiness of the server, whatever service is asked for, as in Triton."""
+        """Return the readiness of the server, for any service name, as Triton does."""
         return SERVING if self._service.ready() else NOT_SERVING
 
     def _server_live(self, request: pb.ServerLiveRequest, _: Replier) -> Answer:
@@ -140,7 +140,7 @@ class UnaryCalls:
         except (NotFound, Unavailable):
             if self._service.exiting():
                 raise
-            ready = False  # Triton 2.51 does not tell an unknown model from one that is not ready
+            ready = False  # Triton 2.51 answers the same for an unknown model
         return pb.ModelReadyResponse(ready=ready)
 
     def _server_metadata(self, request: pb.ServerMetadataRequest, _: Replier) -> Answer:
@@ -216,7 +216,7 @@ class UnaryCalls:
 
     def _cuda_status(self, request: pb.CudaSharedMemoryStatusRequest, _: Replier) -> Answer:
         self._service.cuda_shm_status(request.name)
-        return b""  # none is ever registered
+        return b""  # no CUDA region is ever registered
 
     def _cuda_register(self, request: pb.CudaSharedMemoryRegisterRequest, _: Replier) -> Answer:
         self._service.register_cuda_shm(request.name)
@@ -233,7 +233,7 @@ def _check_repository(name: str) -> None:
 
 
 def _finish(replier: Replier) -> Done:
-    """What the service calls when an empty reply is due."""
+    """Return the callback with which the service reports that it is done; the reply is empty."""
 
     def done(error: EdgeServeError | None) -> None:
         if error is None:

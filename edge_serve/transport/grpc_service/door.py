@@ -1,4 +1,4 @@
-"""Opens the gRPC door. Its message classes are imported here and not before: they cost memory and time."""
+"""Opens the gRPC door. Imports its message classes only then, because they cost memory and time."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ async def open_grpc(
     access: Access | None = None,
     sharing: SharedLimits | None = None,
 ) -> GrpcServer:
-    """The open door.
+    """Open the gRPC door.
 
     Args:
-        access: who may do what; sharing: limits of all doors together.
-        held: the service manager's sockets, from which clients are let in later, by `start`; none = its own, now.
+        access: access control; sharing: limits of all doors together.
+        held: systemd's sockets, on which `start` listens later; none = listen on the door's own socket now.
 
     Raises:
-        InvalidArgument: a file of TLS is missing or no good. OSError: the port is taken.
+        InvalidArgument: a TLS file is missing or invalid. OSError: the port is in use.
     """
     from edge_serve.transport.grpc.options import keepalive_of, limits_of, settings_of, tls_of
     from edge_serve.transport.grpc_service.server import GrpcServer

@@ -1,4 +1,4 @@
-"""`grpc.health.v1.Health/Watch`: the server's readiness, now and whenever it changes. `Check` is in `grpc_calls`."""
+"""`grpc.health.v1.Health/Watch`: sends the server's readiness, now and after each change. `Check` is in `calls`."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ WATCH = "/grpc.health.v1.Health/Watch"
 
 
 class HealthService(Protocol):
-    """What this needs of service.Service."""
+    """The part of `service.Service` that health uses."""
 
     def ready(self) -> bool: ...
 
 
 class Watchers:
-    """Everybody who watches."""
+    """Notifies the watchers of the server's readiness."""
 
     def __init__(self, service: HealthService) -> None:
         self._service = service
         self._open: set[_Watcher] = set()
 
     def open(self, call: GrpcCall) -> _Watcher:
-        """What answers a call."""
+        """Return the conversation that answers a call."""
         return _Watcher(call, self)
 
     def status(self) -> bytes:
-        """A HealthCheckResponse."""
+        """Return a HealthCheckResponse."""
         return SERVING if self._service.ready() else NOT_SERVING
 
     def join(self, watcher: _Watcher) -> None:
-        """It wants to hear of changes."""
+        """Notify a watcher of changes from now on."""
         self._open.add(watcher)
 
     def part(self, watcher: _Watcher) -> None:
-        """It does not any more."""
+        """Stop notifying a watcher."""
         self._open.discard(watcher)
 
     def look(self) -> None:
-        """Tell what has changed since."""
+        """Notify the watchers if the readiness has changed."""
         if self._open:
             status = self.status()
             for watcher in list(self._open):
                 watcher.tell(status)
 
     def close(self) -> None:
-        """The server stops: nobody needs to wait for that to change."""
+        """End all watches with NOT_SERVING, because the server stops."""
         for watcher in list(self._open):
             watcher.tell(NOT_SERVING)
             watcher.finish()
 
 
 class _Watcher:
-    """One call; its request names a service, which does not count."""
+    """One Watch call. The service that its request names does not matter."""
 
     def __init__(self, call: GrpcCall, watchers: Watchers) -> None:
         self._call = call
@@ -64,28 +64,28 @@ class _Watcher:
         self._waiting = 0
 
     def on_message(self, message: Message) -> None:
-        """The request."""
+        """Handle the request."""
         message.release()
         self._watchers.join(self)
         self.tell(self._watchers.status())
 
     def on_end(self) -> None:
-        """There is one request only."""
+        """Do nothing: the call has one request, and its answers continue."""
 
     def on_gone(self) -> None:
-        """Nobody listens."""
+        """Handle the end of the call."""
         self._watchers.part(self)
 
     def on_taken(self, size: int) -> None:
-        """The client has read on."""
+        """Handle that the client has read `size` bytes that waited."""
         self._waiting -= size
 
     def tell(self, status: bytes) -> None:
-        """Say what is, unless that was said or nobody reads it."""
+        """Send a status, unless the client has it or does not read."""
         if status != self._told and not self._waiting:
             self._told = status
             self._waiting += self._call.write((status,), len(status))
 
     def finish(self) -> None:
-        """Say nothing more."""
+        """End the call."""
         self._call.finish()

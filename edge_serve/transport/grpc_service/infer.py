@@ -1,6 +1,6 @@
-"""ModelInfer: decode, call the service, encode (server src/grpc/infer_handler.cc). Streams are in `grpc_stream`.
+"""ModelInfer: decodes, calls the service, encodes (server src/grpc/infer_handler.cc). Streams are in `stream`.
 
-A request costs no task and no future: everything happens in the call, or in the callback of the worker's reply.
+A request costs no task and no future: it runs in the event of its message, and in the callback of the worker's reply.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from edge_serve.transport.grpc_service.stream import GrpcInferService, InferStre
 
 log = logging.getLogger(__name__)
 
-#: where in tensor memory the first raw content of a large message begins, so that it lies aligned
+#: alignment in the arena of a large message's first raw content
 _ALIGNMENT = 64
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 _EXITING = "GRPC server is shutting down and has stopped accepting new requests."
@@ -33,7 +33,7 @@ UNENCODABLE = Internal("the server failed to encode the response, its log says w
 
 
 class UnaryCall(Protocol):
-    """What this needs of `GrpcCall`."""
+    """The part of `GrpcCall` that unary inference uses."""
 
     asked: CallHead
     on_cancelled: Callable[[], None] | None
@@ -43,7 +43,7 @@ class UnaryCall(Protocol):
 
 
 class GrpcInference:
-    """Answers inference calls."""
+    """Answers ModelInfer, and opens ModelStreamInfer."""
 
     def __init__(self, service: GrpcInferService, clock: Clock) -> None:
         self._service = service
@@ -52,10 +52,10 @@ class GrpcInference:
         self._encoder = GrpcInferEncoder()
 
     def place(self, beginning: bytes, length: int) -> MessagePlace | None:
-        """Tensor memory for a large message, with its first raw content on 64 bytes.
+        """Return memory in the model's arena for a large message, with its first raw content aligned to 64 bytes.
 
         Raises:
-            Unavailable: there is none left.
+            Unavailable: the arena is full.
         """
         asked = peek(beginning)
         if asked is None:
@@ -65,14 +65,14 @@ class GrpcInference:
         return None if lease is None else MessagePlace(lease, shift)
 
     async def prepare(self, asked: CallHead, message: Message) -> None:
-        """See `Unary`."""
+        """Decode a large message in a thread. See `Unary.prepare`."""
         await prepare(self._decoder, self._service, message, asked.forwarded)
 
     def infer(self, call: UnaryCall, message: Message) -> None:
         """Answer a ModelInferRequest, now or later.
 
         Raises:
-            EdgeServeError: it was not accepted.
+            EdgeServeError: the request was refused.
         """
         asked = call.asked
         try:
@@ -95,7 +95,7 @@ class GrpcInference:
         call.on_cancelled = ticket.cancel
 
     def stream(self, call: GrpcCall) -> InferStream:
-        """What answers a ModelStreamInfer."""
+        """Return the conversation that answers a ModelStreamInfer."""
         return InferStream(call, self._service, self._decoder, self._encoder)
 
     def _answer(self, call: UnaryCall, request: InferRequest, signature: Signature, response: InferResponse) -> None:
@@ -106,7 +106,7 @@ class GrpcInference:
             else:
                 parts, size = self._encoder.parts(response, request, signature)
                 call.reply(parts, size, None if lease is None else lease.release)
-                return  # `on_sent` gives the lease back
+                return  # `on_sent` releases the lease
         except EdgeServeError as error:
             self._fail(call, request, error)
         except Exception:

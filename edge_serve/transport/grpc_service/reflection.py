@@ -1,4 +1,4 @@
-"""Server reflection: each message of a call is a question, and each has one answer."""
+"""Server reflection: answers each message of a call with one message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edge_serve.protocol.grpc.infer import Unreadable
 from edge_serve.transport.grpc.call import GrpcCall
 from edge_serve.transport.grpc.messages import Message
 
-#: where it is called; what answers (`protocol.grpc_reflection`) is not imported before somebody asks
+#: paths of the method, whose answers (`protocol.grpc.reflection`) are imported with its first call
 REFLECTION = (
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
@@ -19,20 +19,20 @@ REFLECTION = (
 
 
 class Reflection:
-    """Answers calls."""
+    """Opens reflection calls."""
 
     def __init__(self) -> None:
         self._answers: Any = None
 
     def open(self, call: GrpcCall) -> _Questions:
-        """What answers a call."""
+        """Return the conversation that answers a call."""
         if self._answers is None:
             self._answers = importlib.import_module("edge_serve.protocol.grpc.reflection")
         return _Questions(call, self._answers.answer)
 
 
 class _Questions:
-    """One call. Nothing more is read from a client that does not read its answers."""
+    """One reflection call. Does not read on while the client does not read its answers."""
 
     def __init__(self, call: GrpcCall, answer: Any) -> None:
         self._call = call
@@ -40,7 +40,7 @@ class _Questions:
         self._waiting = 0
 
     def on_message(self, message: Message) -> None:
-        """A question."""
+        """Answer a question."""
         data = bytes(message.data)
         message.release()
         try:
@@ -53,14 +53,14 @@ class _Questions:
             self._call.replenish()
 
     def on_end(self) -> None:
-        """No further one comes."""
+        """Finish the call: no question follows."""
         self._call.finish()
 
     def on_gone(self) -> None:
-        """Nobody listens."""
+        """Do nothing: no work is under way."""
 
     def on_taken(self, size: int) -> None:
-        """The client has read on."""
+        """Handle that the client has read `size` bytes that waited."""
         self._waiting -= size
         if not self._waiting:
             self._call.replenish()

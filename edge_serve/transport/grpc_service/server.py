@@ -1,4 +1,4 @@
-"""The gRPC server: a door whose connections are `GrpcConnection`s (ADR 12), and all that can be called there."""
+"""The gRPC server: a door whose connections are `GrpcConnection`s (ADR 12), and the table of its methods."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ log = logging.getLogger(__name__)
 MODEL_INFER = INFERENCE + "ModelInfer"
 MODEL_STREAM_INFER = INFERENCE + "ModelStreamInfer"
 
-#: kinds of clients that are remembered: local ones, others, and those with certificates one by one
+#: entries of the table of interpreters: local clients, others, and each client certificate
 _PEERS = 64
 
 
 class GrpcService(CallService, GrpcInferService, Protocol):
-    """What this door needs of service.Service."""
+    """The part of `service.Service` that the gRPC door uses."""
 
 
 class GrpcServer(Door[GrpcConnection]):
-    """Serves gRPC.
+    """The gRPC door: accepts connections, and gives them methods, limits, and certificates.
 
     Args:
-        tls: what new connections are given, looked at again in every sweep; None = no TLS.
-        access: who may do what; None = everybody everything.
-        sharing: limits that hold for all doors together; None = none.
+        tls: TLS context of new connections, checked for new files in every sweep; None = no TLS.
+        access: access control; None = every client may call every method.
+        sharing: limits of all doors together; None = no limits.
 
     Attributes:
         counters: of connections; requests are not counted here.
@@ -97,7 +97,7 @@ class GrpcServer(Door[GrpcConnection]):
 
     @property
     def address(self) -> str:
-        """Where it listens, for people."""
+        """The addresses of its listeners, for people."""
         return ", ".join(listener.name for listener in self._listeners)
 
     async def start(self, listeners: Iterable[Listener]) -> None:
@@ -113,17 +113,17 @@ class GrpcServer(Door[GrpcConnection]):
         await super().start(listeners)
 
     async def drain(self, timeout: float) -> int:
-        """See `Door.drain`. Who watches health is told that it ends."""
+        """See `Door.drain`. Ends the watches of health first."""
         self._watchers.close()
         return await super().drain(timeout)
 
     def leave(self) -> None:
-        """See `Door.leave`."""
+        """See `Door.leave`. Ends the watches of health first."""
         self._watchers.close()
         super().leave()
 
     def sweep(self) -> None:
-        """Do what is due at every connection, tell watchers of health, and look for new certificates."""
+        """Check the timeouts of every connection, notify watchers of health, and look for new certificates."""
         super().sweep()
         self._watchers.look()
         if self._context is not None and (self._looking is None or self._looking.done()):
@@ -138,7 +138,7 @@ class GrpcServer(Door[GrpcConnection]):
         return goaway(0, Code.ENHANCE_YOUR_CALM, reason)
 
     def _understanding_of(self, peer: Peer) -> HeadInterpreter:
-        """How heads of this client are read; the same for all that are alike."""
+        """Return the interpreter of this client's heads, which clients with equal rights share."""
         known = self._understandings.get(peer)
         if known is None:
             gate = None if self._access is None else self._access.gate(peer)
@@ -149,14 +149,14 @@ class GrpcServer(Door[GrpcConnection]):
         return known
 
     def trace(self, tracing: Tracing | None) -> None:
-        """See to it that traces tell of this door, or (None) that nothing is done for them any more."""
+        """Record this door's trace timestamps from now on; None = record none."""
         service, clock = self._service, self._clock
         of = GrpcInference(service, clock) if tracing is None else TracedGrpcInference(service, clock, tracing)
         self._methods.update(_inference(of))
         self.forget()
 
     def forget(self) -> None:
-        """Who may do what has changed."""
+        """Interpret heads again on all connections, because access control or the methods have changed."""
         for connection in self.connections:
             connection.forget_heads()
 
@@ -169,7 +169,7 @@ def _inference(of: GrpcInference) -> dict[str, Method]:
 
 
 def _methods(service: GrpcService, clock: Clock, watchers: Watchers) -> dict[str, Method]:
-    """All that can be called, by path."""
+    """Return the table of methods by path."""
     reflection = Reflection()
     methods: dict[str, Method] = {
         path: Unary(call.group, _answering(call)) for path, call in UnaryCalls(service).table.items()

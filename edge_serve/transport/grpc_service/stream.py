@@ -1,11 +1,11 @@
 """One ModelStreamInfer call: many requests and their responses (server src/grpc/stream_infer_handler.cc).
 
-Responses of ordinary models leave in the order of their requests; those of decoupled models when they come. Errors are
-messages of the stream. The client may ask for the first error of a model to end the stream (`triton_grpc_error`).
+Responses of ordinary models are sent in the order of their requests, those of decoupled models as they arrive. Errors
+are messages of the stream. With `triton_grpc_error` the first error of a model ends the stream.
 
-Nothing more is read from a client that has much under way, or much unread. The senders of decoupled models are then
-made to wait; where that is not possible, responses are kept up to `backlog.MAX_UNREAD` bytes, beyond which the stream
-is ended.
+The stream is paused while the client has too many open requests, or leaves too many bytes unread. The senders of
+decoupled models are paused, too. Responses of models that cannot pause wait, up to `backlog.MAX_UNREAD` bytes; then the
+stream fails.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from edge_serve.transport.v2.infer import ServedVersion
 
 log = logging.getLogger(__name__)
 
-#: requests under way from which on nothing more is read from the client
+#: open requests at which the stream is paused
 PAUSE_REQUESTS = 256
-#: outputs up to this many bytes are copied, and their slot is free for the next batch at once
+#: responses up to this many bytes are copied, which releases their slot for the next batch at once
 _COPIED = 16 * 1024
 
 OnResponse = Callable[[InferResponse], None]
 
 
 class GrpcInferService(Protocol):
-    """What inference calls need of service.Service."""
+    """The part of `service.Service` that inference calls use."""
 
     @property
     def regions(self) -> Regions: ...
@@ -56,7 +56,7 @@ class GrpcInferService(Protocol):
 
 
 class StreamCall(Protocol):
-    """What this needs of its call (transport.grpc_call.GrpcCall)."""
+    """The part of `GrpcCall` that streaming inference uses."""
 
     asked: CallHead
 
@@ -68,14 +68,14 @@ class StreamCall(Protocol):
 
 
 class StreamOverrun(EdgeServeError):
-    """The client reads too slowly."""
+    """The client leaves too many bytes unread."""
 
     grpc_code = "RESOURCE_EXHAUSTED"
 
 
 @dataclass(slots=True)
 class _Written:
-    """A message that is to be sent."""
+    """A message to send."""
 
     parts: Sequence[Buffer]
     size: int
@@ -84,10 +84,10 @@ class _Written:
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """The place of an ordinary request in the order of the stream.
+    """Place of an ordinary model's request in the order of the stream.
 
     Attributes:
-        answered: it may leave; `message` None = there is nothing to send.
+        answered: the answer is complete; message: the answer, None = it has no message.
     """
 
     answered: bool = False
@@ -96,7 +96,7 @@ class _Turn:
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A request that has not got its last response; `turn` holds the message of one that has to wait for its turn."""
+    """A request without its last response; `turn` is its place in the order, None for a decoupled model."""
 
     request: InferRequest
     signature: Signature
@@ -107,7 +107,7 @@ class _Open:
 
 
 class InferStream:
-    """The requests under way of one call, and what waits to be written."""
+    """Answers one ModelStreamInfer call: its open requests, and the order of its responses."""
 
     def __init__(
         self, call: StreamCall, service: GrpcInferService, decoder: GrpcInferDecoder, encoder: GrpcInferEncoder
@@ -118,29 +118,29 @@ class InferStream:
         self._encoder = encoder
         self._open: set[_Open] = set()
         self._turns: deque[_Turn] = deque()
-        #: messages that have come while nothing more was read; what may come is limited by the stream's window
+        #: messages that arrived while the stream was paused; the stream's window limits them
         self._unread: deque[Message] = deque()
         self._reading_on = False
-        #: the client may not send more: it has not been told that what it sent was read
+        #: the stream's window is not reopened, so that the client stops sending
         self._paused = False
         self._backlog = Backlog()
         self._complete = False
         self._over = False
 
-    # ---- from the call -------------------------------------------------------------------------------------------
+    # ---- events from the call ------------------------------------------------------------------------------------
 
     def on_message(self, message: Message) -> None:
-        """A request."""
+        """Handle a request."""
         self._unread.append(message)
         self._read_on()
 
     def on_end(self) -> None:
-        """No further request comes."""
+        """Handle that no request follows."""
         self._complete = True
         self._end_if_done()
 
     def on_gone(self) -> None:
-        """Nobody listens any more."""
+        """Cancel the open requests, and release the memory of messages that wait."""
         self._over = True
         while self._unread:
             self._unread.popleft().release()
@@ -153,7 +153,7 @@ class InferStream:
                 turn.message.lease.release()
 
     def on_taken(self, size: int) -> None:
-        """A message that had to wait is on its way."""
+        """Handle that a message of `size` bytes no longer waits."""
         self._backlog.take(size)
         if self._backlog.may_go_on():
             self._hold(False)
@@ -165,11 +165,11 @@ class InferStream:
         return not self._backlog.held and len(self._open) < PAUSE_REQUESTS
 
     def _read_on(self) -> None:
-        """Submit what has come, then let the client send more; as far as it may have more under way."""
+        """Submit the messages that arrived, and reopen the window, as far as the limits of the stream allow."""
         unread = self._unread
         if self._over or self._reading_on or not (unread or self._paused):
             return
-        self._reading_on = True  # what is answered at once reads on, too
+        self._reading_on = True  # an answer that comes at once calls this again
         while unread and self._wants_more() and not self._over:
             self._submit(unread.popleft())
         self._reading_on = False
@@ -191,7 +191,7 @@ class InferStream:
             self._refuse_unread(error, data)
             message.release()
             return
-        except Exception as error:  # of ours; the client must not wait for ever
+        except Exception as error:  # a bug here: the client must not wait for ever
             log.exception("a stream failed")
             message.release()
             self._fail(Internal(f"{type(error).__name__}: {error}"))
@@ -231,7 +231,7 @@ class InferStream:
             self._end_if_done()
 
     def _pass_on(self, one: _Open, response: InferResponse) -> Lease | None:
-        """Send what a response says; its lease, unless that is needed until it is sent."""
+        """Send a response, and return its lease, unless the lease is needed until the response is sent."""
         error = response.error
         if error is not None and not one.submitted:
             self._count(one, error)
@@ -276,8 +276,8 @@ class InferStream:
         self._push(_whole(grpc_response.stream_error(error, one.request, final=response.final)), one.turn)
 
     def _refuse(self, error: EdgeServeError, request_id: str, turn: _Turn) -> None:
-        """A request that did not get to its model. As in Triton, it does not end the stream, whatever the client's
-        metadata ask for."""
+        """Answer a request that did not reach its model. As in Triton, this error never ends the stream, even with
+        `triton_grpc_error`."""
         self._push(_whole(grpc_response.stream_refusal(error, request_id)), turn)
 
     def _fail(self, error: EdgeServeError) -> None:
@@ -309,7 +309,7 @@ class InferStream:
                 self._call.cut(StreamOverrun(text))
 
     def _hold(self, held: bool) -> None:
-        """Let the senders of decoupled models wait, or go on."""
+        """Pause or resume the senders of decoupled models."""
         senders = [one.ticket for one in self._open if one.turn is None and one.ticket is not None]
         can_wait = [ticket.hold(held) for ticket in senders]
         self._backlog.held = held and all(can_wait)
