@@ -141,7 +141,7 @@ def test_files_that_change_are_loaded_again(server: Running, keys: Keys) -> None
         until(lambda: _certificate(server, keys) != before)
         assert ask(client, "GET", "/v2", token=keys.tokens["read"]).status == 200
         (keys.folder / "tokens").write_text("nonsense\n" + "".join(lines))
-        server.wait_for_log(r"line 1 is not .* what was loaded before stays in use")
+        server.wait_for_log(r"line 1 is not .* the value loaded before stays in use")
         assert ask(client, "GET", "/v2", token=keys.tokens["read"]).status == 200
         (keys.folder / "tokens").write_text("".join(lines))
 

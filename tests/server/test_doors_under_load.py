@@ -153,7 +153,10 @@ def test_two_hundred_slow_uploads_share_the_memory(tmp_path: Path) -> None:
         with watch.looking(server):
             answers = asyncio.run(flood())
         page = server.get("/metrics", server.metrics)[1].decode()
-    stopped = "408 others wait for memory, and this came slower than 65536 bytes a second"
+    stopped = (
+        "408 upload aborted: slower than 65536 bytes/s while other requests waited for memory; "
+        "send faster, or retry later"
+    )
     last = "408 the request was not complete after 30 seconds without progress"  # nobody waited any more
     print(answers, watch)
     assert set(answers) <= {"200", stopped, last}

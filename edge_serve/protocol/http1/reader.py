@@ -201,8 +201,8 @@ class RequestReader:
             del self._own[: self._pos]
             self._rebase()
 
-    def abandon(self) -> Buffer:
-        """Forget the request that is under way and give its memory back; the part of its body that was in no lease."""
+    def discard(self) -> Buffer:
+        """Discard the request that is being read, and release its lease. Return its body if that had no lease."""
         own = self._chunked.body.take() if self._chunked is not None else self._store
         lease, self._lease, self._store, self._head, self._chunked = self._lease, None, None, None, None
         self._own = None

@@ -1,14 +1,16 @@
-"""Doors: what every listening endpoint does. It accepts, admits, limits, and drains. Start reading in `door`.
+"""Doors: the parts that all listening endpoints share. They accept, admit, limit, and drain. Start reading in `door`.
 
-accepting       accepts connections from listening sockets, and waits while the system has no descriptor for
-access          what the doors ask about their clients
-body_admission  what lets the bodies of one connection in
-body_memory     memory for the bodies of requests that are on their way in, shared by all connections of all
-door            what every door does
-eviction        which idle connections a full door closes, so that one address cannot shut out all others
-exchange        the seam between an HTTP connection and what answers its requests
-handover        how a door says goodbye when another process takes its sockets over
-listeners       sockets that wait for clients
-reloaded        a value made from files, made again when they change
+May import `transport/sockets`, and every room below `transport`.
+
+accepting       accepts connections from listening sockets, and pauses while no descriptor is free
+access          roles and access checks for the clients of all doors
+body_admission  admission of the request bodies of one connection
+body_memory     memory budget for incoming request bodies, shared by all connections of all doors
+door            base class of all doors: accepting, TLS handshakes, connection limits, sweeps, draining
+eviction        choice of the idle connections that a full door closes
+exchange        interfaces between an HTTP connection and the application that answers its requests
+handover        closes connections without failed requests when another process takes over the sockets
+listeners       listening sockets: TCP, UNIX, or passed by systemd
+reloaded        a value that is made from files, and made again when they change
 shared_limits   limits that all doors of a server share
 """

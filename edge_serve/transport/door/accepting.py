@@ -1,4 +1,4 @@
-"""Accepts connections from listening sockets, and waits while the system has no descriptor for another one."""
+"""Accepts connections from listening sockets, and pauses while the system has no descriptor for another one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from edge_serve.transport.door.listeners import Listener
 
 log = logging.getLogger(__name__)
 
-#: connections accepted before others get their turn
+#: connections accepted in one turn of the event loop
 _ACCEPTS_PER_TURN = 64
 
-#: `accept` fails and goes on failing for as long as these last: wait, or the loop would spin
+#: `accept` keeps failing while these conditions last: without a pause the loop would spin
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _ACCEPT_AGAIN_AFTER = 1.0
 
@@ -24,10 +24,10 @@ Accepted = Callable[[socket.socket, Listener, Any], None]
 
 
 class Acceptor:
-    """The listeners of one door.
+    """Accepts connections for one door.
 
     Args:
-        accepted: is given each new socket, not blocking, with where it came from and its address.
+        accepted: called with each new non-blocking socket, its listener, and its address.
     """
 
     def __init__(self, accepted: Accepted) -> None:
@@ -36,12 +36,12 @@ class Acceptor:
         self._timers: dict[Listener, asyncio.TimerHandle] = {}
 
     def add(self, listener: Listener) -> None:
-        """Accept from it, too, on the running loop."""
+        """Accept connections from `listener`, on the running loop."""
         self._listeners.append(listener)
         self._accept_from(listener)
 
     def stop(self) -> None:
-        """Accept those that wait already, and nothing more; close the listeners."""
+        """Accept the connections that are in the backlog already, then close the listeners."""
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
             self._on_acceptable(listener)
@@ -72,7 +72,7 @@ class Acceptor:
 
     def _pause(self, listener: Listener, error: OSError) -> None:
         if error.errno in _EXHAUSTED:
-            log.warning("no descriptor for a further connection (%s), trying again", error.strerror)
+            log.warning("cannot accept a connection, no descriptor is free (%s): trying again", error.strerror)
         else:
             log.warning("cannot accept a connection: %s", error)
         loop = asyncio.get_running_loop()

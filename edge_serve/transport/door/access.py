@@ -1,4 +1,4 @@
-"""What the doors ask about their clients: which role an operation needs, and whether this client has it."""
+"""Access checks of all doors: the role that an operation needs, and whether a client has it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from edge_serve.transport.door.reloaded import Reloaded
 
 log = logging.getLogger(__name__)
 
-#: gives the value of a header field, or of metadata, by its lower-case name
+#: returns the value of a header field, or of gRPC metadata, by its lower-case name
 Field = Callable[[str], str | None]
 
-#: proxies say with these for whom they ask (RFC 7239, RFC 9110 7.6.3, and what came before them)
+#: fields by which proxies identify their clients (RFC 7239, RFC 9110 7.6.3, and their predecessors)
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 
 _ADMIN = frozenset(
@@ -35,7 +35,7 @@ _ADMIN = frozenset(
         Operation.CUDA_SHM_REGISTER, Operation.CUDA_SHM_UNREGISTER,
     )
 )  # fmt: skip
-#: the method is POST, and nothing is changed
+#: operations with the method POST that change nothing
 _READ_BY_POST = frozenset((Operation.REPOSITORY_INDEX,))
 _BY_GROUP = {RouteGroup.HEALTH: Role.HEALTH, RouteGroup.INFERENCE: Role.INFER}
 
@@ -53,17 +53,17 @@ _GRPC_ROLES = {
     "CudaSharedMemoryStatus": Role.READ,
     "ModelInfer": Role.INFER,
     "ModelStreamInfer": Role.INFER,
-    # they change something only when their message says so: see `changes_by_message`
+    # their message decides whether they change anything: see `changes_by_message`
     "TraceSetting": Role.READ,
     "LogSettings": Role.READ,
 }
 
 
 def role_of_operation(operation: Operation, method: str) -> Role:
-    """What a request over HTTP needs. What nobody has thought of needs the highest, unless it is a GET."""
+    """Return the role that an HTTP request needs: for an operation without an entry here, admin unless it is a GET."""
     if operation in _ADMIN:
         return Role.ADMIN
-    if operation.group.value == "page":  # says nothing by itself
+    if operation.group.value == "page":  # its files contain no data of the server
         return Role.NONE
     role = _BY_GROUP.get(operation.group)
     if role is None:
@@ -72,7 +72,7 @@ def role_of_operation(operation: Operation, method: str) -> Role:
 
 
 def role_of_call(path: str) -> Role:
-    """What a call over gRPC needs, by the path of its method. What nobody has thought of needs the highest role."""
+    """Return the role that a gRPC call needs, by the path of its method; unknown methods need the role admin."""
     if path.startswith("/grpc.health."):
         return Role.HEALTH
     if path.startswith("/grpc.reflection."):
@@ -81,16 +81,16 @@ def role_of_call(path: str) -> Role:
 
 
 def changes_by_message(path: str) -> bool:
-    """Whether the message says if this only asks, or changes something, which needs the role admin."""
+    """Return whether the message decides if a call only reads, or changes something and needs the role admin."""
     return path.removeprefix(_GRPC) in ("TraceSetting", "LogSettings")
 
 
 @dataclass(frozen=True, slots=True)
 class AccessSettings:
-    """What is configured; "" = no such file.
+    """Settings of the access checks; "" = no such file.
 
     Attributes:
-        origins: of pages that may administrate, where their user may.
+        origins: origins of web pages that may use the role admin, if their user has it.
     """
 
     token_file: str = ""
@@ -100,27 +100,27 @@ class AccessSettings:
     origins: Sequence[str] = ()
 
 
-class Forgetful(Protocol):
-    """Remembers answers of a gate."""
+class AnswerCache(Protocol):
+    """Caches answers of a gate."""
 
     def forget(self) -> None:
-        """The answers may be others now."""
+        """Remove all answers: the policy has changed."""
 
 
 class Access:
-    """The policy as the files have it now.
+    """The access policy, as its files define it now.
 
     Attributes:
-        denied: requests that were refused by it.
+        denied: number of requests that the policy refused.
 
     Raises:
-        InvalidArgument: a file is no good at the start.
+        InvalidArgument: a file is invalid at the start.
     """
 
     def __init__(self, settings: AccessSettings) -> None:
         self._settings = settings
         self.denied = 0
-        self._remembering: WeakSet[Forgetful] = WeakSet()
+        self._caches: WeakSet[AnswerCache] = WeakSet()
         self._tokens: Reloaded[Tokens] | None = None
         self._certificates: Reloaded[CertificateRoles] | None = None
         path = settings.token_file
@@ -134,24 +134,24 @@ class Access:
         self.policy = self._read()
 
     async def look(self) -> None:
-        """Load the files that have changed; to be called once a second."""
+        """Load the files that have changed. Called once a second."""
         for file in (self._tokens, self._certificates):
             if file is not None:
                 await file.look()
 
     def gate(self, peer: Peer) -> AccessGate | None:
-        """What stands between this client and the operations; None: nothing."""
+        """Return the access checks of one client; None if the client may do everything."""
         return None if peer.administrator else AccessGate(self, peer)
 
-    def tell(self, remembering: Forgetful) -> None:
-        """Let `remembering` know of changes, as long as it lives."""
-        self._remembering.add(remembering)
+    def tell(self, cache: AnswerCache) -> None:
+        """Clear `cache` after each change of the policy, for as long as it exists."""
+        self._caches.add(cache)
 
     def is_foreign(self, origin: str, host: str | None) -> bool:
-        """Whether a page of this origin is neither this server's own nor invited by name.
+        """Return whether a web page of this origin is neither this server's own nor in the settings' `origins`.
 
-        The owner of a name can make it point here (DNS rebinding), and is then the same origin as the Host header. So
-        only an address, localhost, and the name of this machine count as this server's own.
+        The owner of a DNS name can point it at this server (DNS rebinding), so that the origin equals the Host header.
+        Therefore only an address, localhost, and the name of this machine count as this server's own.
         """
         if origin in self._settings.origins:
             return False
@@ -172,12 +172,12 @@ class Access:
 
     def _changed(self) -> None:
         self.policy = self._read()
-        for remembering in list(self._remembering):
-            remembering.forget()
+        for cache in list(self._caches):
+            cache.forget()
 
 
 class AccessGate:
-    """One client, or all that are alike. Answers may be remembered until `Access` tells of a change."""
+    """Access checks of one client, or of all equal clients. Answers may be cached: see `Access.tell`."""
 
     __slots__ = ("_access", "_peer")
 
@@ -186,24 +186,24 @@ class AccessGate:
         self._peer = peer
 
     def count_denied(self) -> None:
-        """A request was refused, whether or not the answer was remembered."""
+        """Count a refused request, whether or not the answer came from a cache."""
         self._access.denied += 1
 
     def refusal(self, needed: Role, field: Field) -> EdgeServeError | None:
-        """What the client is told instead of an answer; None: it may. `field` reads the head or the metadata."""
+        """Return None if the client has the role, else the error to answer. `field` reads the head or the metadata."""
         if needed is Role.NONE:
             return None
         return self._access.policy.refusal(self._peer, needed, self._asked(field))
 
     def may_read_log(self, field: Field) -> bool:
-        """See `Policy.may_read_log`."""
+        """Return whether the client may read the log: see `Policy.may_read_log`."""
         return self._access.policy.may_read_log(self._peer, self._asked(field))
 
     def role_of_page(self, field: Field) -> tuple[Role, str]:
-        """Return the highest role that a page of this server has for this client, and why it may not administrate.
+        """Return the highest role that this server's page has for the client, and why it lacks the role admin.
 
-        Browsers send no origin with a GET of the page's own server, and one with its POST. So the host stands for it:
-        without a scheme, which a proxy may have changed.
+        Browsers send an origin with a POST to the page's own server, but none with a GET. So the host is used instead,
+        without its scheme, which a proxy may have changed.
         """
         policy, asked, host = self._access.policy, self._asked(field), field("host")
         if host and all(self._access.is_foreign(f"{scheme}://{host}", host) for scheme in ("http", "https")):
@@ -221,7 +221,7 @@ class AccessGate:
 
 
 def _is_own_name(host: str) -> bool:
-    """Whether this is the name of the machine, or its name in multicast DNS, which no name server answers for
+    """Return whether this is the machine's name, or its name in multicast DNS, which no name server can define
     (RFC 6762 3)."""
     own = os.uname().nodename.lower()
     return bool(own) and host.lower() in (own, f"{own.partition('.')[0]}.local")

@@ -1,4 +1,6 @@
-"""What lets the bodies of one connection in: first the application is asked, then memory is claimed, then placed."""
+"""Admission of the request bodies of one connection.
+
+A body passes three steps: the application checks it, it claims a part of the memory budget, and it gets its memory."""
 
 from __future__ import annotations
 
@@ -17,40 +19,40 @@ from edge_serve.transport.door.exchange import Application
 
 
 class AdmittedConnection(Protocol):
-    """What this needs of its connection."""
+    """The connection, as its `BodyAdmission` sees it."""
 
     def admit(self) -> None:
-        """The body that had to wait may be read now."""
+        """Read the body that had to wait for memory."""
 
     def evict(self, error: EdgeServeError) -> None:
-        """The body that is being read must go."""
+        """Refuse the body that is being read."""
 
 
 class BodyAdmission:
-    """Owned by one connection.
+    """Admits the bodies of one connection, which owns this object.
 
     Attributes:
-        claim: of the body that is being read, or waits.
-        waits: there is no memory yet for the body of the request that is next.
+        claim: of the body that is being read, or waits for memory.
+        waits: there is no memory yet for the body of the next request.
     """
 
-    __slots__ = ("_application", "_line", "_memory", "_room", "claim", "waits")
+    __slots__ = ("_application", "_connection", "_memory", "_room", "claim", "waits")
 
-    def __init__(self, application: Application, memory: BodyMemory, line: AdmittedConnection) -> None:
+    def __init__(self, application: Application, memory: BodyMemory, connection: AdmittedConnection) -> None:
         self._application = application
         self._memory = memory
-        self._line: AdmittedConnection | None = line
-        #: for the body that is next, while its memory is being prepared
+        self._connection: AdmittedConnection | None = connection
+        #: of the next body, while the memory is being prepared
         self._room: Room | None = None
         self.claim: Claim | None = None
         self.waits = False
 
     def place(self, head: RequestHead, length: int) -> Lease | None:
-        """See RequestReader.
+        """Return memory for a body, or None for ordinary memory. See RequestReader.
 
         Raises:
-            NotYet: the body must wait; the connection is told when it need not.
-            EdgeServeError: the body is not welcome.
+            NeedMemory: the body must wait; `admit` of the connection is called when there is memory.
+            EdgeServeError: the body is refused.
         """
         claim = self.claim
         if claim is None:
@@ -74,13 +76,13 @@ class BodyAdmission:
         return ClaimedLease(room, claim)
 
     def grow(self, total: int) -> int:
-        """Room for a chunked body; see RequestReader."""
+        """Claim memory for a chunked body. See RequestReader."""
         if self.claim is None:
             self.claim = self._memory.growing(self._evicted)
         return self.claim.grow(total)
 
     def hand_over(self, lease: Lease | None) -> Claim | None:
-        """The body is complete. Its claim goes with its lease; one without a lease is returned, the caller's now."""
+        """End the admission of a complete body. Its lease owns its claim; without a lease the claim is returned."""
         claim, self.claim = self.claim, None
         if claim is None:
             return None
@@ -88,17 +90,17 @@ class BodyAdmission:
         return claim if lease is None else None
 
     def move(self, head: RequestHead, body: Buffer, done: Callable[[Lease | None], None]) -> bool:
-        """Move a large chunked body to where it will be read, if that is tensor memory.
+        """Move a large chunked body to the model's tensor memory, if it has any.
 
         Args:
-            done: called with the memory, or None where there is none and the body stays where it is.
+            done: called with the memory, or with None if there is none and the body stays where it is.
 
         Returns:
-            False: it stays, and `done` will not be called.
+            False if the body stays where it is; `done` will not be called.
         """
         try:
             room = self._application.place(head, len(body))
-        except EdgeServeError:  # the model will say so
+        except EdgeServeError:  # the handling of the request raises it again
             return False
         if room is None:
             return False
@@ -117,8 +119,8 @@ class BodyAdmission:
         room.when_ready(ready)
         return True
 
-    def drop(self) -> None:
-        """What was being read is forgotten."""
+    def discard(self) -> None:
+        """Release the claim and the memory of the body that was being read."""
         claim, self.claim, self.waits = self.claim, None, False
         room, self._room = self._room, None
         if room is not None:
@@ -127,15 +129,15 @@ class BodyAdmission:
             claim.release()
 
     def close(self) -> None:
-        """The connection has gone."""
-        self.drop()
-        self._line = None
+        """Release all memory: the connection is closed."""
+        self.discard()
+        self._connection = None
 
     def _admitted(self) -> None:
         self.waits = False
-        if self._line is not None:
-            self._line.admit()
+        if self._connection is not None:
+            self._connection.admit()
 
     def _evicted(self, error: EdgeServeError) -> None:
-        if self._line is not None:
-            self._line.evict(error)
+        if self._connection is not None:
+            self._connection.evict(error)

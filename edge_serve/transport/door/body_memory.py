@@ -1,8 +1,8 @@
-"""Memory for the bodies of requests that are on their way in, shared by all connections of all doors.
+"""Memory budget for incoming request bodies, shared by all connections of all doors.
 
-A body whose length is known is admitted whole, or its connection is not read until it is: oldest first, so nobody
-starves. A chunked body grows by steps; when there is no room for a step, the youngest of those is refused. Nothing here
-knows sockets or time: connections ask, and are told through what they gave.
+A body of known length is admitted whole. Until then its connection is not read; the oldest body is admitted first, so
+that none starves. A chunked body grows in steps; if the budget has no room for a step, the youngest chunked body is
+refused. This module uses no sockets and no clock: connections call it, and it calls their callbacks.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from edge_serve.errors import EdgeServeError, Overloaded
 from edge_serve.messages.infer import Lease
 from edge_serve.protocol.http1.errors import ContentTooLarge, RequestTimeout
 
-#: what a chunked body asks for at once
+#: bytes by which the claim of a chunked body grows
 STEP = 1 << 20
 
-#: bytes that bodies which wait may always have sent already
+#: lower limit of the bytes that waiting bodies may send before they are admitted
 _EARLY = 8 << 20
 
-#: a sender's speed is measured over so many seconds
+#: time over which a sender's speed is measured
 _WINDOW_NS = 5_000_000_000
 
 #: seconds after which a refused client may try again
@@ -31,11 +31,11 @@ _NONE_NOW = "there is no memory for this body now, try again later"
 
 
 class Claim:
-    """The part of one body.
+    """The share of one body in the budget.
 
     Attributes:
-        size: bytes that it holds, or waits for.
-        granted: it holds them.
+        size: bytes that the body has, or waits for.
+        granted: whether the body has them.
     """
 
     __slots__ = ("_age", "_early", "_evict", "_memory", "_wake", "_window", "granted", "size")
@@ -44,7 +44,7 @@ class Claim:
         self, memory: BodyMemory, age: int, size: int, wake: Callable[[], None] | None, evict: Evict | None
     ) -> None:
         self._early = 0
-        #: when this began to be measured, and how much had been received then
+        #: start of the current measurement, and the bytes received until then
         self._window: tuple[int, int] | None = None
         self._memory = memory
         self._age = age
@@ -54,21 +54,22 @@ class Claim:
         self.granted = False
 
     def grow(self, total: int, step: int = STEP) -> int:
-        """Room for a body of `total` bytes in steps; how many bytes it may have before it must ask again.
+        """Claim memory for a body of `total` bytes, in steps. Return the bytes that it may have before the next call.
 
         Raises:
-            Overloaded: there is none, and no younger chunked body. ContentTooLarge: there never will be.
+            Overloaded: there is no memory, and no younger chunked body. ContentTooLarge: there never will be.
         """
         return self._memory._grow(self, -(-total // step) * step, total)
 
     def overdue(self, received: int, now_ns: int, rate: int, wait: float) -> EdgeServeError | None:
-        """What a client is told whose body has waited too long, or has kept others waiting; None: go on.
+        """Return the error for a body that waited too long, or arrives too slowly while others wait; else None.
+
+        Called at intervals while the body is incomplete.
 
         Args:
-            received: bytes that have come, a number that grows with them.
-            now_ns: to be asked now and then while the body is not complete.
-            rate: bytes a second that a sender should reach while others wait; 0 = none.
-            wait: seconds that it may wait.
+            received: bytes received so far, by any count that grows with them.
+            rate: bytes per second that a sender has to reach while others wait; 0 = no limit.
+            wait: seconds for which the body may wait.
         """
         memory = self._memory
         if self.granted and not (rate and memory.is_short):
@@ -79,18 +80,18 @@ class Claim:
         since, before = self._window
         waited = now_ns - since
         if not self.granted:
-            return memory._waited(wait) if waited >= wait * 1e9 else None
+            return memory._refuse_waited(wait) if waited >= wait * 1e9 else None
         if waited < _WINDOW_NS:
             return None
         self._window = (now_ns, received)
-        return memory._slow(rate) if (received - before) * 1e9 < rate * waited else None
+        return memory._refuse_slow(rate) if (received - before) * 1e9 < rate * waited else None
 
     def settle(self) -> None:
-        """The body is complete: it grows no more, and is not refused any more."""
+        """Mark the body as complete: it is no longer refused to make room for others."""
         self._memory._growing.pop(self._age, None)
 
     def release(self) -> None:
-        """The memory is free again, or is not waited for any more. Once more does nothing."""
+        """Release the memory, or stop waiting for it. A second call does nothing."""
         self._memory._release(self)
 
 
@@ -98,13 +99,13 @@ Evict = Callable[[Overloaded], None]
 
 
 class Releasable(Protocol):
-    """A claim, or a lease of one."""
+    """A claim, or any other resource to release together with a lease."""
 
     def release(self) -> None: ...
 
 
 class ClaimedLease:
-    """Tensor memory that releases a claim with itself."""
+    """A lease of tensor memory that releases a claim together with itself."""
 
     __slots__ = ("_claim", "_lease", "arena", "offset", "view")
 
@@ -116,13 +117,13 @@ class ClaimedLease:
         self.arena = lease.arena
 
     def release(self) -> None:
-        """See Lease."""
+        """Release the lease and the claim."""
         self._lease.release()
         self._claim.release()
 
 
 class ClaimOnly:
-    """The lease of a body that lies in ordinary memory: it releases the body's claim, and has no tensor memory."""
+    """The lease of a body in ordinary memory: it releases the body's claim, and has no tensor memory."""
 
     __slots__ = ("_claim",)
 
@@ -134,7 +135,7 @@ class ClaimOnly:
         self._claim = claim
 
     def release(self) -> None:
-        """See Lease."""
+        """Release the lease and the claim."""
         self._claim.release()
 
 
@@ -146,42 +147,42 @@ class BodyMemory:
 
     Attributes:
         used: bytes claimed.
-        refused: bodies that were refused, by reason.
+        refused: number of refused bodies, by reason.
     """
 
     def __init__(self, limit: int = 1 << 62) -> None:
         self.limit = limit
         self.used = 0
         self.refused = {"too_large": 0, "waited": 0, "evicted": 0, "slow": 0}
-        #: bytes that bodies which wait may have sent all the same
+        #: bytes that waiting bodies may send before they are admitted
         self._early = 0
         self._waiting: deque[Claim] = deque()
-        #: chunked bodies that are not complete, by age
+        #: incomplete chunked bodies, by age
         self._growing: dict[int, Claim] = {}
         self._ages = 0
 
     @property
     def is_short(self) -> bool:
-        """Somebody waits: senders must be quick now."""
+        """Whether bodies wait for memory, so that slow senders are refused."""
         return bool(self._waiting)
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of bodies that wait for memory."""
         return len(self._waiting)
 
     def claim(self, size: int, wake: Callable[[], None], early: int = 0) -> Claim:
-        """Memory for a body of known length; not `granted`: `wake` is called when it is.
+        """Claim memory for a body of known length; if it is not `granted` at once, `wake` is called when it is.
 
         Args:
-            early: bytes that may come before it is granted, where their sender cannot be kept from it. All bodies that
-                wait may have a quarter of the limit for these, and 8 MiB at least.
+            early: bytes that may arrive before the claim is granted, where the sender cannot be stopped. All waiting
+                bodies together may have a quarter of the limit for them, and at least 8 MiB.
 
         Raises:
-            ContentTooLarge: there never will be enough. Overloaded: too much comes early.
+            ContentTooLarge: the body exceeds the budget. Overloaded: too many bytes arrive early.
         """
         if size > self.limit:
-            raise self._too_large(size)
+            raise self._refuse_too_large(size)
         claim = self._new(size, wake, None)
         if self._waiting or self.used + size > self.limit:
             if early and self._early + early > max(self.limit // 4, _EARLY):
@@ -195,7 +196,7 @@ class BodyMemory:
         return claim
 
     def growing(self, evict: Evict) -> Claim:
-        """A chunked body, empty yet; `evict` is called with the error when it must make room for an older one."""
+        """Return a claim for a new chunked body; `evict` is called with the error when an older body needs the room."""
         claim = self._new(0, None, evict)
         claim.granted = True
         self._growing[claim._age] = claim
@@ -209,21 +210,24 @@ class BodyMemory:
         self.used += claim.size
         claim.granted = True
         claim._window = None
-        self._forget_early(claim)
+        self._release_early(claim)
 
-    def _forget_early(self, claim: Claim) -> None:
+    def _release_early(self, claim: Claim) -> None:
         self._early -= claim._early
         claim._early = 0
 
-    def _waited(self, seconds: float) -> Overloaded:
+    def _refuse_waited(self, seconds: float) -> Overloaded:
         self.refused["waited"] += 1
         return Overloaded(f"there was no memory for this body for {seconds:g} seconds, try again later", _RETRY_AFTER)
 
-    def _slow(self, rate: int) -> RequestTimeout:
+    def _refuse_slow(self, rate: int) -> RequestTimeout:
         self.refused["slow"] += 1
-        return RequestTimeout(f"others wait for memory, and this came slower than {rate} bytes a second")
+        return RequestTimeout(
+            f"upload aborted: slower than {rate} bytes/s while other requests waited for memory; send faster, or retry "
+            "later"
+        )
 
-    def _too_large(self, size: int) -> ContentTooLarge:
+    def _refuse_too_large(self, size: int) -> ContentTooLarge:
         self.refused["too_large"] += 1
         return ContentTooLarge(
             f"a body of {size} bytes is larger than the {self.limit} bytes that all bodies may have together "
@@ -232,7 +236,7 @@ class BodyMemory:
 
     def _grow(self, claim: Claim, size: int, total: int) -> int:
         if total > self.limit:
-            raise self._too_large(total)
+            raise self._refuse_too_large(total)
         size = min(size, self.limit)
         while self.used + size - claim.size > self.limit:
             youngest = self._growing[next(reversed(self._growing))]
@@ -242,7 +246,7 @@ class BodyMemory:
                 raise error
             del self._growing[youngest._age]
             assert youngest._evict is not None, "growing claims have it"
-            self._give(youngest)
+            self._reclaim(youngest)
             youngest._evict(error)
         self.used += size - claim.size
         claim.size = size
@@ -251,15 +255,15 @@ class BodyMemory:
     def _release(self, claim: Claim) -> None:
         self._growing.pop(claim._age, None)
         if claim.granted:
-            self._give(claim)
+            self._reclaim(claim)
             self._grant()
         elif claim.size:
             claim.size = 0
-            self._forget_early(claim)
+            self._release_early(claim)
             self._waiting.remove(claim)
-            self._grant()  # it may have been the first, and too large for what is free
+            self._grant()  # others behind it may fit
 
-    def _give(self, claim: Claim) -> None:
+    def _reclaim(self, claim: Claim) -> None:
         self.used -= claim.size
         claim.size = 0
 

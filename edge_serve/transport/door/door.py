@@ -1,6 +1,6 @@
-"""What every door does: accepts connections, takes their TLS handshakes, turns away too many, sweeps, drains.
+"""Base class of all doors: accepts connections, does TLS handshakes, limits connections, sweeps, and drains.
 
-What is spoken behind it is the matter of its connections (`http.HttpServer`, `grpc_server.GrpcServer`).
+The connections of a subclass define its protocol: see `http.server.HttpServer` and `grpc_service.server.GrpcServer`.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from edge_serve.transport.sockets.tls import TlsSocket
 
 log = logging.getLogger(__name__)
 
-#: of all connections, those that a full door closes at once when the next one comes: a look at all of them costs time
+#: share of the connections that a full door closes at once, because each search for idle ones costs time
 _EVICTED_AT_ONCE = 1 / 64
 
-#: descriptors that connections leave to workers (five an instance), loads and logs
+#: descriptors reserved for workers (five per instance), loads, and logs
 _RESERVED_FILES = 128
 
 
 class Connection(Handover, Protocol):
-    """One client's, as its door sees it; when it is closed it calls `Door.gone`."""
+    """A client's connection, as its door sees it. A closed connection calls `Door.gone`."""
 
     @property
     def owes(self) -> bool:
-        """Something is unanswered, or its answer not sent."""
+        """Whether a request is unanswered, or its answer is not sent completely."""
 
     @property
     def idle_since_ns(self) -> int | None:
@@ -50,13 +50,13 @@ class Connection(Handover, Protocol):
         """See `eviction.Idle`."""
 
     def drain(self) -> None:
-        """Answer what has begun, then close."""
+        """Answer the requests that have begun, then close."""
 
     def check_time(self, now_ns: int) -> None:
-        """Do what is due; close if it has been waiting for the same thing too long."""
+        """Do what is due at this time; close the connection after a timeout."""
 
     def close(self) -> None:
-        """End it now, whatever is under way."""
+        """Close at once, and cancel the requests under way."""
 
 
 C = TypeVar("C", bound=Connection)
@@ -64,7 +64,7 @@ C = TypeVar("C", bound=Connection)
 
 @dataclass(slots=True)
 class DoorCounters:
-    """What the metrics page shows of a door; `connections` are open now."""
+    """Counters of a door for the metrics page; `connections` is the number open now."""
 
     connections: int = 0
     connections_total: int = 0
@@ -75,12 +75,12 @@ class DoorCounters:
 
 @dataclass(frozen=True, slots=True)
 class DoorLimits:
-    """What a door gives to its clients, at most.
+    """Limits of a door.
 
     Attributes:
-        connections: open at once, handshakes among them; a further one takes the place of an idle one, or is refused.
+        connections: open at once, with TLS handshakes. Beyond it, a new one replaces an idle one, or is refused.
         handshake_timeout: seconds from the start of a connection to the end of its TLS handshake.
-        sweep_interval: seconds between looks at all connections.
+        sweep_interval: seconds between two sweeps.
     """
 
     connections: int
@@ -92,11 +92,11 @@ class Door(ABC, Generic[C]):
     """Serves on any number of listeners, on the running loop.
 
     Args:
-        tls: the newest context; None = no TLS.
-        plain_reply: sent to a client that speaks HTTP without TLS to a door that does.
+        tls: returns the newest TLS context; None = no TLS.
+        plain_reply: sent to a client that speaks plain HTTP to a door with TLS.
 
     Attributes:
-        connections: all that are open.
+        connections: the open connections.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Door(ABC, Generic[C]):
         self._door_counters = counters
         self._tls = tls
         self._plain_reply = plain_reply
-        #: the address of each connection, in the order of their opening
+        #: the address of each connection, in the order in which they were opened
         self._keys: dict[C, str] = {}
         self._acceptor = Acceptor(self._admit)
         self._handshakes: Handshakes | None = None
@@ -124,14 +124,14 @@ class Door(ABC, Generic[C]):
 
     @abstractmethod
     def _connect(self, sock: socket.socket | TlsSocket, peer: Peer) -> C:
-        """The connection of a client that may come in."""
+        """Make the connection of an admitted client."""
 
     @abstractmethod
     def _refusal(self, reason: str) -> bytes:
-        """What a client is told that may not."""
+        """Return the bytes that tell a client why it is not admitted."""
 
     async def start(self, listeners: Iterable[Listener]) -> None:
-        """Accept from now on; `drain` closes the listeners."""
+        """Accept connections from `listeners`, which `drain` closes."""
         if self._sweep_timer is None:
             loop = asyncio.get_running_loop()
             if self._tls is not None:
@@ -142,7 +142,7 @@ class Door(ABC, Generic[C]):
             self._acceptor.add(listener)
 
     async def drain(self, timeout: float) -> int:
-        """Stop accepting, answer what is in flight, close what is idle; after `timeout` seconds close the rest.
+        """Stop accepting, answer requests in flight, close idle connections; after `timeout` seconds close the rest.
 
         Returns:
             The number of connections that were closed before their last answer was sent.
@@ -163,31 +163,31 @@ class Door(ABC, Generic[C]):
         return cut_off
 
     def leave(self) -> None:
-        """Accept nothing more; who is answered from now on hears that it is the last answer."""
+        """Stop accepting, and mark each answer from now on as the last one of its connection."""
         self._acceptor.stop()
         for connection in list(self.connections):
             connection.retire(0.0)
 
     async def retire(self, timeout: float) -> None:
-        """Leave, and let clients go without a failure, at most `timeout` seconds; then `drain`."""
+        """Close the listeners, then the connections without failing a request, in at most `timeout` seconds."""
         self.leave()
-        await retire(lambda: self.connections, self._opening, timeout)
+        await retire(lambda: self.connections, self._count_handshakes, timeout)
 
     def sweep(self) -> None:
-        """Do what is due at every connection: close those that have waited too long."""
+        """Check the timeouts of all connections."""
         now_ns = self._clock.now_ns()
         for connection in list(self.connections):
             connection.check_time(now_ns)
 
     def gone(self, connection: C) -> None:
-        """A connection is closed."""
+        """Remove a connection that was closed."""
         self.connections.discard(connection)
         self._door_counters.connections -= 1
-        self._sharing.addresses.give(self._keys.pop(connection, ""))
+        self._sharing.addresses.release(self._keys.pop(connection, ""))
         if not self.connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
-    def _opening(self) -> int:
+    def _count_handshakes(self) -> int:
         return 0 if self._handshakes is None else len(self._handshakes)
 
     def _sweep_later(self) -> None:
@@ -202,19 +202,19 @@ class Door(ABC, Generic[C]):
         counters, addresses, most = self._door_counters, self._sharing.addresses, self._door_limits.connections
         counters.connections_total += 1
         key = addresses.key(listener.sock, address)
-        if len(self.connections) + self._opening() >= most and not self._make_room(key):
+        if len(self.connections) + self._count_handshakes() >= most and not self._make_room(key):
             counters.connections_refused += 1
             self._turn_away(sock, f"the server has {most} connections open, which is its limit")
-        elif not addresses.take(key):
+        elif not addresses.acquire(key):
             self._turn_away(sock, f"your address has {addresses.limit} connections open, which is the limit")
         elif self._handshakes is None:
             self._open(sock, peer_of(listener, address), key)
         else:
             opened = partial(self._on_opened, listener, address, key)
-            self._handshakes.begin(sock, opened, partial(self._on_failed, key), key)
+            self._handshakes.start(sock, opened, partial(self._on_failed, key), key)
 
     def _make_room(self, key: str) -> bool:
-        """Close idle connections for one of the address `key`; False when none may be closed for it."""
+        """Close idle connections for a new one of the address `key`. Return False if none may be closed for it."""
         handshakes = {} if self._handshakes is None else self._handshakes.addresses
         count = max(1, int(self._door_limits.connections * _EVICTED_AT_ONCE))
         closed = 0
@@ -239,10 +239,10 @@ class Door(ABC, Generic[C]):
     def _open(self, sock: socket.socket | TlsSocket, peer: Peer, key: str) -> None:
         try:
             connection = self._connect(sock, peer)
-        except (OSError, MemoryError) as error:  # the system cannot watch another descriptor
-            log.warning("a connection is closed before it began: %s", error or "out of memory")
+        except (OSError, MemoryError) as error:  # the event loop cannot watch another descriptor
+            log.warning("closing a new connection that cannot be served: %s", error or "out of memory")
             sock.close()
-            self._sharing.addresses.give(key)
+            self._sharing.addresses.release(key)
             return
         self._door_counters.connections += 1
         self.connections.add(connection)
@@ -250,11 +250,11 @@ class Door(ABC, Generic[C]):
 
     def _on_failed(self, key: str) -> None:
         self._door_counters.handshakes_failed += 1
-        self._sharing.addresses.give(key)
+        self._sharing.addresses.release(key)
 
 
 def within_files(wanted: int, door: str) -> int:
-    """So many connections as are wanted, or as this process may have open."""
+    """Return `wanted`, or the number of connections that the process's file limit allows if that is less."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files == resource.RLIM_INFINITY or wanted <= files - _RESERVED_FILES:
         return wanted

@@ -1,4 +1,4 @@
-"""Which idle connections a full door closes, so that one address cannot shut out all others. Pure."""
+"""Choice of the idle connections that a full door closes, so that one address cannot exclude all others. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
-#: connections looked at for one choice, the oldest first: a bound on the time that a full door takes of the loop
+#: connections examined for one choice, the oldest first: bounds the time that a full door takes from the loop
 _MOST_LOOKED_AT = 1024
 
 
@@ -16,10 +16,10 @@ class Idle(Protocol):
 
     @property
     def idle_since_ns(self) -> int | None:
-        """Since when it waits for its client; None while it owes an answer or receives a body."""
+        """Time since which it waits for its client; None while it owes an answer or receives a body."""
 
     def close_if_idle(self) -> bool:
-        """Read the bytes that lie in the socket, then close it if it still waits for its client; whether it did."""
+        """Read the bytes in the socket, then close it if it still waits for its client. Return whether it did."""
 
 
 C = TypeVar("C", bound=Idle)
@@ -28,8 +28,8 @@ C = TypeVar("C", bound=Idle)
 def candidates(addresses: Mapping[C, str], newcomer: str) -> list[C]:
     """Return idle connections that may be closed for one of the address `newcomer`, the longest idle first.
 
-    They belong to the address that has the most connections of those that have idle ones. An address that has as few
-    as the newcomer's loses none, except to itself: who holds many connections cannot take those of others.
+    They belong to the address with the most connections, among the addresses with idle ones. An address with no more
+    connections than the newcomer's loses none, except to itself: a client with many cannot take those of others.
 
     Args:
         addresses: of each open connection, in the order in which they were opened.

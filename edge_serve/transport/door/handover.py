@@ -1,7 +1,7 @@
-"""How a door says goodbye when another process takes its sockets over: nobody who asks in time goes unanswered.
+"""Closes connections without failed requests when another process takes over the listening sockets.
 
-Whoever is being answered is told `Connection: close` with it. A client that keeps an idle connection may be sending its
-next request at this very moment, so such a connection stays open for a while, and what comes on it is still answered.
+Each answer from then on says `Connection: close`. The client of an idle connection may be sending its next request at
+this moment, so an idle connection stays open for a grace period, and requests that arrive meanwhile are answered.
 """
 
 from __future__ import annotations
@@ -10,28 +10,32 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-#: how long an idle connection may still bring a request; and one that has not brought any yet; seconds
+#: seconds for which an idle connection may still bring a request; and one that has not brought any yet
 GRACE, FRESH_GRACE = 1.0, 3.0
-#: between looks at those that are left
-_LOOK_SECONDS = 0.05
+#: seconds between two rounds over the open connections
+_ROUND_SECONDS = 0.05
 
 
 class Handover(Protocol):
-    """A connection."""
+    """A connection, as a handover sees it."""
 
     def retire(self, waited: float) -> None:
-        """Answer what has begun and end with that; when nothing has, end after a grace. `waited` seconds have gone."""
+        """Answer the requests that have begun, then close; without any, close after the grace period.
+
+        Args:
+            waited: seconds since the handover began.
+        """
 
 
 async def retire(connections: Callable[[], Collection[Handover]], opening: Callable[[], int], timeout: float) -> None:
-    """Let all go, at most `timeout` seconds; those that are left then are somebody else's matter.
+    """Retire all connections, in at most `timeout` seconds; the caller closes those that are left.
 
     Args:
-        opening: how many are not there yet (TLS handshakes), and will be.
+        opening: returns the number of TLS handshakes, which become connections.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
     while (waited := loop.time() - began) < timeout and (connections() or opening()):
         for connection in list(connections()):
             connection.retire(waited)
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_ROUND_SECONDS)

@@ -1,4 +1,4 @@
-"""Sockets that wait for clients: TCP, UNIX, or handed over by systemd."""
+"""Listening sockets: TCP, UNIX, or passed by systemd."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Listener:
     """A listening socket.
 
     Attributes:
-        path: the file to remove when it closes; None for TCP, and for a socket that somebody else made.
+        path: the socket file to remove on close; None for TCP, and for a socket that systemd made.
     """
 
     sock: socket.socket
@@ -29,7 +29,7 @@ class Listener:
 
     @property
     def name(self) -> str:
-        """Where it listens, for people."""
+        """The address on which it listens, for messages."""
         address = self.sock.getsockname()
         if self.sock.family == socket.AF_UNIX:
             return str(address)
@@ -44,7 +44,7 @@ class Listener:
 
 
 def peer_of(listener: Listener, address: Any) -> Peer:
-    """Who has connected; `address` is what `accept` said. Behind a proxy that is the proxy."""
+    """Return the connected client; `address` is the result of `accept`. Behind a proxy the client is the proxy."""
     if listener.sock.family == socket.AF_UNIX:
         return LOCAL
     host = host_of(address)
@@ -52,15 +52,15 @@ def peer_of(listener: Listener, address: Any) -> Peer:
 
 
 def host_of(address: Any) -> str:
-    """The client's address in what `accept` said over TCP; a socket that takes IPv4 and IPv6 puts `::ffff:` before
-    the former."""
+    """Return the client's address out of the result of `accept` over TCP, without the `::ffff:` that a socket for IPv4
+    and IPv6 puts before an IPv4 address."""
     host: str = address[0]
     return host.removeprefix("::ffff:") if "." in host else host
 
 
 def listen_tcp(host: str, port: int, *, reuse_port: bool = False, backlog: int = _BACKLOG) -> list[Listener]:
-    """Listen on every address of `host` (a name or an address); with port 0 the kernel chooses one for all of them.
-    `::` takes IPv4 as well, as systemd's `ListenStream=<port>` does.
+    """Listen on every address of `host` (a name or an address). With port 0 the kernel chooses one port for all.
+    `::` accepts IPv4 as well, like systemd's `ListenStream=<port>`.
 
     Raises:
         OSError: unknown host, or the port is in use.
@@ -97,10 +97,10 @@ def advice_on_listening(error: OSError) -> str:
 
 
 def listen_unix(path: str, *, mode: int = 0o660, group: str = "", backlog: int = _BACKLOG) -> Listener:
-    """Listen on a UNIX socket. A socket file that nobody listens on any more is replaced.
+    """Listen on a UNIX socket. A stale socket file, on which no process listens, is replaced.
 
     Args:
-        group: who may connect beside the owner; "" = the process's own group.
+        group: group whose users may connect beside the owner; "" = the process's own group.
 
     Raises:
         OSError: another process listens there, the path holds something else, or there is no such group.
@@ -108,12 +108,12 @@ def listen_unix(path: str, *, mode: int = 0o660, group: str = "", backlog: int =
     _remove_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # on Linux the file is made with the mode of the socket: no moment too open
+        # on Linux the file gets the mode of the socket, so that it is never open to others
         os.fchmod(sock.fileno(), mode & 0o700 if group else mode)
         sock.bind(path)
         if group:
             shutil.chown(path, group=group)
-        os.chmod(path, mode)  # whatever the umask took away
+        os.chmod(path, mode)  # the umask may have removed bits
         _listen(sock, backlog)
     except LookupError as error:
         sock.close()
@@ -126,10 +126,10 @@ def listen_unix(path: str, *, mode: int = 0o660, group: str = "", backlog: int =
 
 
 def adopt(fd: int) -> Listener:
-    """Take over a socket that listens already (systemd socket activation).
+    """Take over a listening socket (systemd socket activation).
 
     Raises:
-        OSError: `fd` is no listening stream socket.
+        OSError: `fd` is not a listening stream socket.
     """
     sock = socket.socket(fileno=fd)
     if sock.type != socket.SOCK_STREAM or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -151,7 +151,7 @@ def _listen(sock: socket.socket, backlog: int) -> None:
 
 
 def _prepare(sock: socket.socket) -> None:
-    """Options that accepted sockets inherit on Linux, so that they cost nothing per connection."""
+    """Set options that accepted sockets inherit on Linux, so that they need no call per connection."""
     sock.setblocking(False)
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""A value made from files, made again when they change. A change that makes no sense leaves the old value in use."""
+"""A value that is made from files, and made again when they change. After an invalid change the old value stays."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ START_SECONDS = 10.0
 
 
 class Reloaded(Generic[T]):
-    """One value. Whoever uses it reads `value` each time; whoever keeps house calls `look` once a second.
+    """Holds one such value. Users read `value` each time they need it; the supervisor calls `look` once a second.
 
     Args:
-        what: for the log, as "certificate of HTTP".
-        load: makes the value; raises EdgeServeError for files that are no good.
+        what: name for the log, such as "certificate of HTTP".
+        load: makes the value; raises EdgeServeError for invalid files.
         changed: called after each change.
 
     Raises:
-        EdgeServeError: the files are no good at the start, or lie on a file system that does not answer.
+        EdgeServeError: the files are invalid at the start, or their file system does not answer.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class Reloaded(Generic[T]):
         self._seen = self._loaded
 
     async def look(self) -> bool:
-        """Load what has changed since and is as it was at the last look: half-written files are left alone.
+        """Load files that changed, once they look the same in two calls: they may be half-written before.
 
-        The files are read in a thread, because a slow disk must not hold the loop.
+        The files are read in a thread, because a slow disk must not block the loop.
 
         Returns:
             Whether there is a new value.
@@ -58,11 +58,11 @@ class Reloaded(Generic[T]):
         self._seen = seen
         if seen == self._loaded or seen != before:
             return False
-        self._loaded = seen  # good or not: a file that stays broken is told once
+        self._loaded = seen  # valid or not: log an invalid file once
         try:
             self.value = await offload(self._load)
         except EdgeServeError as error:
-            log.error("%s: %s; what was loaded before stays in use", self._what, error.message)
+            log.error("%s: %s; the value loaded before stays in use", self._what, error.message)
             return False
         log.info("%s has changed and was loaded again", self._what)
         if self._changed is not None:

@@ -13,11 +13,11 @@ from edge_serve.transport.door.listeners import host_of
 
 
 class InFlight:
-    """Requests that have not been answered. Connections count themselves: this is on the way of every request.
+    """Number of unanswered requests. Connections change `now` directly, because every request does it.
 
     Attributes:
-        limit: beyond it requests that are more than a look (GET) are refused.
-        refused: how many were.
+        limit: beyond it, requests other than GET are refused.
+        refused: number of refused requests.
     """
 
     __slots__ = ("limit", "now", "refused")
@@ -28,16 +28,16 @@ class InFlight:
         self.refused = 0
 
     def refusal(self) -> Overloaded:
-        """What a client is told."""
+        """Count a refused request, and return the error to answer."""
         self.refused += 1
         return Overloaded(f"{self.limit} requests wait for their answers, which is this server's limit; try again")
 
 
 class Addresses:
-    """How many connections each address has.
+    """Counts the connections of each address.
 
     Args:
-        limit: of one address; 0 = none, and nothing is counted.
+        limit: connections of one address; 0 = no limit, and nothing is counted.
     """
 
     def __init__(self, limit: int = 0) -> None:
@@ -46,9 +46,9 @@ class Addresses:
         self._open: Counter[str] = Counter()
 
     def key(self, sock: socket.socket, address: Any) -> str:
-        """Return the name under which a connection is counted; "" for a UNIX socket. `address` is what `accept` said.
+        """Return the key that counts a connection; "" for a UNIX socket. `address` is the result of `accept`.
 
-        An owner of one IPv6 address has all of its /64 (RFC 7421).
+        The owner of one IPv6 address owns all of its /64 network (RFC 7421).
         """
         if sock.family not in (socket.AF_INET, socket.AF_INET6):
             return ""
@@ -57,8 +57,8 @@ class Addresses:
             return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:8].hex()
         return host
 
-    def take(self, key: str) -> bool:
-        """Count one more; False, and nothing counted, when there are too many."""
+    def acquire(self, key: str) -> bool:
+        """Count one more connection. Return False, and count nothing, at the limit."""
         if not (key and self.limit):
             return True
         if self._open[key] >= self.limit:
@@ -67,8 +67,8 @@ class Addresses:
         self._open[key] += 1
         return True
 
-    def give(self, key: str) -> None:
-        """One less."""
+    def release(self, key: str) -> None:
+        """Count one connection less."""
         if key and self.limit:
             self._open[key] -= 1
             if not self._open[key]:
@@ -76,7 +76,7 @@ class Addresses:
 
 
 class SharedLimits:
-    """All of them; without arguments there are no limits."""
+    """The limits that all doors share; without arguments there are none."""
 
     def __init__(
         self, in_flight: InFlight | None = None, addresses: Addresses | None = None, memory: BodyMemory | None = None

@@ -1,13 +1,15 @@
 """HTTP connections, and the applications that are not the v2 protocol. Start reading in `server`.
 
-admin       the door for administration
-connection  one client's connection
-cors        lets web pages of other origins read answers
-door_state  the states of a connection, and what all connections of a server use together
-exchange    one request on a connection, and the way to answer it
-limits      what one HTTP server gives to its clients, at most
-metrics     the metrics door
+May import `transport/door`, `transport/sockets`, and every room below `transport`.
+
+admin       the administration endpoint, a UNIX socket that refuses workers
+connection  a client's HTTP connection
+cors        web pages of other origins as clients (CORS)
+door_state  the phases of a connection, and the objects that all connections of a server share
+exchange    one request on a connection, and the methods to answer it
+limits      limits of one HTTP server
+metrics     the metrics endpoint
 page        the files of the status page
-replies     error replies, made here and nowhere else
+replies     error replies
 server      the HTTP server
 """

@@ -1,8 +1,8 @@
-"""One client's connection: a socket on the event loop, a reader, a send queue, and the requests between them.
+"""A client's HTTP connection: a socket on the event loop, a request reader, a send queue, and unanswered requests.
 
-The sockets are registered with `loop.add_reader` rather than wrapped in asyncio transports: those copy what the kernel
-does not take at once (before Python 3.12), and forbid sending on their socket. There are no tasks and no timers here;
-the server's sweep calls `check_time`.
+The sockets are registered with `loop.add_reader` and not wrapped in asyncio transports, which copy the bytes that the
+kernel does not take at once (before Python 3.12), and forbid sending on their socket. A connection has no task and no
+timer; the server's sweep calls `check_time`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edge_serve.transport.door.body_admission import BodyAdmission
 from edge_serve.transport.door.exchange import Application
 from edge_serve.transport.door.handover import FRESH_GRACE, GRACE
 from edge_serve.transport.http.door_state import HttpDoorState, HttpPhase, HttpWait
-from edge_serve.transport.http.exchange import HttpExchange, Progress, abandon_all
+from edge_serve.transport.http.exchange import HttpExchange, Progress, cancel_all
 from edge_serve.transport.http.replies import refuse, turn_away
 from edge_serve.transport.sockets.loop_socket import LoopSocket, OverTls
 from edge_serve.transport.sockets.send_queue import SendQueue
@@ -34,14 +34,14 @@ from edge_serve.transport.sockets.stream_socket import StreamSocket
 
 _log = logging.getLogger(__name__)
 
-#: Requests of one connection handled before the others get their turn.
+#: Requests of one connection handled in one turn of the event loop.
 _REQUESTS_PER_TURN = 32
 
 _FAILED = "internal error, see the server's log"
 
 
 class HttpConnection(LoopSocket):
-    """Reads requests, hands them to the application, sends the answers in the order of the requests."""
+    """Reads requests, passes them to the application, and sends the answers in the order of the requests."""
 
     __slots__ = (
         "_application", "_busy", "_continued", "_draining", "_eof", "_exchanges", "_in_flight", "_intake", "_out",
@@ -57,21 +57,21 @@ class HttpConnection(LoopSocket):
         self._out = SendQueue(sock)
         self._exchanges: deque[HttpExchange] = deque()
         self._phase = HttpPhase.OPEN
-        #: requests are being handled; answers given meanwhile are sent together afterwards
+        #: requests are being handled; their answers are sent together afterwards
         self._busy = False
         self._draining = False
         self._refused = False
-        #: requests have arrived that must wait until others had their turn, or until answers have been sent
+        #: received requests wait for the next turn of the loop, or until answers have been sent
         self._stalled = False
         self._scheduled = False
         self._eof = False
-        #: number of the request that has been told `100 Continue`
+        #: number of the request that has been answered `100 Continue`
         self._continued = -1
         self._wait: tuple[HttpWait, int] | None = None
         self._since = self.begun_ns = 0
         super().__init__(sock, shared.loop)
 
-    # From the loop
+    # Called by the event loop
 
     def _on_readable(self) -> None:
         reader, shared = self._reader, self._shared.view
@@ -88,7 +88,7 @@ class HttpConnection(LoopSocket):
         elif self._phase is HttpPhase.OPEN:
             reader.advance(received)
             self._process()
-            if into is shared and received == len(shared) and reader.has_place and self._reading:  # the rest goes there
+            if into is shared and received == len(shared) and reader.has_place and self._reading:  # receive the rest
                 self._on_readable()
 
     def _reads(self) -> Callable[[], None]:
@@ -100,30 +100,30 @@ class HttpConnection(LoopSocket):
         if not (reader.in_head or reader.in_body):
             self.begun_ns = now
         self._on_readable()
-        if reader.in_head and reader.count != count:  # the next one came with the end of this one
+        if reader.in_head and reader.count != count:  # the next request arrived with the end of this one
             self.begun_ns = now
 
-    def read_anew(self) -> None:
-        """`HttpDoorState.now_ns` has changed."""
+    def restart_reading(self) -> None:
+        """Watch the socket with the other callback, because `HttpDoorState.now_ns` has changed."""
         if self._reading:
             self._set_reading(False)
             self._set_reading(True)
 
     def _on_eof(self) -> None:
-        """The client sends no more. As in Triton that means it has gone, and what it asked for is cancelled."""
+        """Cancel all requests: as in Triton, a client that sends no more counts as disconnected."""
         self._eof = True
         self._set_reading(False)
         if not self._out.pending:
             self.close()
             return
         self._phase = HttpPhase.LAST
-        self._abandon_reading()
-        self._abandon_exchanges()
+        self._discard_reading()
+        self._cancel_exchanges()
 
     def _on_writable(self) -> None:
         self._resume()
 
-    # From exchanges
+    # Called by exchanges
 
     def is_last(self, exchange: HttpExchange) -> bool:
         return self._phase is not HttpPhase.OPEN and self._exchanges[-1] is exchange
@@ -146,11 +146,11 @@ class HttpConnection(LoopSocket):
         return self._out.pending <= limit
 
     def _finish_front(self) -> None:
-        """The first exchange is answered; send what the following ones have been holding."""
+        """Remove the first exchange, which is answered, and send the answers of those after it."""
         exchanges = self._exchanges
         while True:
             front = exchanges.popleft()
-            front.line = None
+            front.connection = None
             if front.lease is None and len(front.body) > MOST_AT_ONCE:
                 drop(front.body)
                 front.body = self._reader.body = b""
@@ -159,7 +159,7 @@ class HttpConnection(LoopSocket):
                 front.claim.release()
             if front.closes:
                 self._phase = max(self._phase, HttpPhase.LAST)
-                self._abandon_exchanges()
+                self._cancel_exchanges()
             if not exchanges:
                 return
             front = exchanges[0]
@@ -169,23 +169,23 @@ class HttpConnection(LoopSocket):
             if front.progress is not Progress.DONE:
                 return
 
-    # From the server
+    # Called by the server
 
     @property
     def owes(self) -> bool:
-        """A request is unanswered, or its answer not sent."""
+        """Whether a request is unanswered, or its answer is not sent completely."""
         return bool(self._exchanges) or self._out.pending > 0
 
     @property
     def idle_since_ns(self) -> int | None:
-        """See `eviction.Idle`. Sweeps tell the time; what began to wait since the last one is the youngest."""
-        wait = self._waiting()
+        """See `eviction.Idle`. Only sweeps read the clock; a wait that began after the last one is the youngest."""
+        wait = self._find_wait()
         if wait[0] not in (HttpWait.FRESH, HttpWait.IDLE, HttpWait.HEAD, HttpWait.LINGER):
             return None
         return self._since if wait == self._wait else sys.maxsize
 
     def close_if_idle(self) -> bool:
-        """See `eviction.Idle`."""
+        """Close an idle connection; see `eviction.Idle`."""
         if self._reading:
             self._on_readable()
         if self.idle_since_ns is not None:
@@ -193,7 +193,7 @@ class HttpConnection(LoopSocket):
         return self._phase is HttpPhase.CLOSED
 
     def drain(self) -> None:
-        """Answer what has begun, and a request that lies in the socket, then close."""
+        """Answer the requests that have begun, and one in the socket, then close."""
         self._draining = True
         if self._reading and not self._exchanges:
             self._on_readable()
@@ -202,21 +202,20 @@ class HttpConnection(LoopSocket):
             self._resume()
 
     def retire(self, waited: float) -> None:
-        """See `retiring.Leaving`."""
+        """Close after the last answer, or after the grace period; see `handover.Handover`."""
         self._draining = True
-        goes = waited > (GRACE if self._reader.count else FRESH_GRACE)
-        if goes or self._exchanges:
+        if self._exchanges or waited > (GRACE if self._reader.count else FRESH_GRACE):
             self.drain()
 
     def check_time(self, now_ns: int) -> None:
-        """Close the connection if it has been waiting for the same thing too long."""
+        """Close the connection, or refuse the request that is being read, after a timeout."""
         claim, limits = self._intake.claim, self._shared.limits
         if claim is not None and self._phase is HttpPhase.OPEN:
             late = claim.overdue(self._reader.received, now_ns, limits.body_rate, limits.memory_wait)
             if late is not None:
                 self.evict(late)
                 return
-        wait = self._waiting()
+        wait = self._find_wait()
         if wait != self._wait:
             self._wait = wait
             self._since = now_ns
@@ -229,7 +228,7 @@ class HttpConnection(LoopSocket):
         else:
             self.close()
 
-    # From the memory for bodies
+    # Called by the admission of bodies
 
     def admit(self) -> None:
         self.loop.call_soon(self._process_again)
@@ -239,23 +238,23 @@ class HttpConnection(LoopSocket):
         self._resume()
 
     def close(self) -> None:
-        """End it now, whatever is under way."""
+        """Close at once, and cancel the requests under way."""
         if self._phase is HttpPhase.CLOSED:
             return
         self._phase = HttpPhase.CLOSED
         self._set_reading(False)
         self._set_writing(False)
         self._sock.close()
-        self._abandon_reading()
+        self._discard_reading()
         self._intake.close()
-        self._abandon_exchanges()
+        self._cancel_exchanges()
         self._out.drop()
         self._shared.gone(self)
 
-    # Inside
+    # Internal
 
     def _process(self) -> None:
-        """Hand on the requests that have arrived, then send what was answered at once."""
+        """Pass the received requests to the application, then send the answers given meanwhile."""
         reader, exchanges, limits = self._reader, self._exchanges, self._shared.limits
         intake, in_flight = self._intake, self._in_flight
         handle = self._application.handle
@@ -267,7 +266,7 @@ class HttpConnection(LoopSocket):
                 head = reader.next()
                 if head is None:
                     self._stalled = reader.rested
-                    if intake.waits:  # `admit` goes on
+                    if intake.waits:  # `admit` continues
                         self._stalled = self._scheduled = True
                     break
                 exchange = HttpExchange(self, head, reader.body, reader.lease)
@@ -278,7 +277,7 @@ class HttpConnection(LoopSocket):
                 if not head.keep_alive or (self._draining and not reader.unread):
                     self._phase = HttpPhase.LAST
                 if head.chunked and len(reader.body) > MOST_AT_ONCE and self._move(exchange):
-                    self._stalled = self._scheduled = True  # `_on_moved` goes on
+                    self._stalled = self._scheduled = True  # `_on_moved` continues
                     break
                 try:
                     if in_flight.now > in_flight.limit and head.method != "GET":
@@ -301,19 +300,19 @@ class HttpConnection(LoopSocket):
         if self._phase is HttpPhase.OPEN:
             reader.keep()
             if self._reading and not (self._out.pending or self._stalled or self._writing or reader.in_body):
-                return  # the usual case: it went to a model
+                return  # the usual case: a model has the request
         else:
-            self._abandon_reading()
+            self._discard_reading()
         self._resume()
 
     def _move(self, exchange: HttpExchange) -> bool:
         return self._intake.move(exchange.head, exchange.body, partial(self._on_moved, exchange))
 
     def _on_moved(self, exchange: HttpExchange, lease: Lease | None) -> None:
-        """A large chunked body lies where it will be read: handle it, then what came after it."""
-        if lease is not None and exchange.line is None:
+        """Handle a request whose large chunked body was moved to the model's memory, then the requests after it."""
+        if lease is not None and exchange.connection is None:
             lease.release()
-        elif exchange.line is not None:
+        elif exchange.connection is not None:
             if lease is not None:
                 exchange.body, exchange.lease = lease.view[: len(exchange.body)], lease
                 self._reader.body = b""
@@ -331,7 +330,7 @@ class HttpConnection(LoopSocket):
             self._resume()
 
     def _resume(self) -> None:
-        """Something was answered, or the kernel has taken bytes: send, then see what may go on."""
+        """Send answers, then resume reading and handling as far as the limits allow."""
         self._flush()
         if self._phase is HttpPhase.OPEN:
             if self._reading and not (self._exchanges or self._out.pending or self._stalled or self._reader.in_body):
@@ -377,10 +376,10 @@ class HttpConnection(LoopSocket):
             self._flush()
 
     def _refuse(self, error: EdgeServeError) -> None:
-        """Answer what cannot be read, after the answers that are due before it, and read no more."""
+        """Answer a request that cannot be read, after the answers to those before it, and read no more."""
         self._phase = HttpPhase.LAST
         self._refused = True
-        self._abandon_reading()
+        self._discard_reading()
         exchange = HttpExchange(self, NO_HEAD, b"", None)
         self._exchanges.append(exchange)
         self._in_flight.now += 1
@@ -389,7 +388,7 @@ class HttpConnection(LoopSocket):
         self._busy = busy
 
     def _fail(self, exchange: HttpExchange) -> None:
-        """The application broke its promise never to raise."""
+        """Answer a request for which the application raised an exception, which it must not."""
         _log.exception("%s %s failed", exchange.head.method, exchange.head.path)
         if exchange.progress is Progress.WAITING:
             refuse(exchange, Internal(_FAILED), "application/json")
@@ -397,7 +396,7 @@ class HttpConnection(LoopSocket):
             self.close()
 
     def _finish(self) -> None:
-        """All is answered and sent: say so, and close as soon as the client has surely read it."""
+        """Shut down for writing, and close once the client has read all answers."""
         if self._eof:
             self.close()
             return
@@ -415,25 +414,25 @@ class HttpConnection(LoopSocket):
         self._phase = HttpPhase.LINGER
         self._set_reading(True)
 
-    def _abandon_reading(self) -> None:
-        unused = self._reader.abandon()
+    def _discard_reading(self) -> None:
+        unused = self._reader.discard()
         if len(unused) > MOST_AT_ONCE:
             drop(unused)
-        self._intake.drop()
+        self._intake.discard()
 
-    def _abandon_exchanges(self) -> None:
+    def _cancel_exchanges(self) -> None:
         self._in_flight.now -= len(self._exchanges)
-        abandon_all(self._exchanges)
+        cancel_all(self._exchanges)
 
-    def _waiting(self) -> tuple[HttpWait, int]:
-        """What is waited for, and a number that changes with progress."""
+    def _find_wait(self) -> tuple[HttpWait, int]:
+        """Return the reason for which the connection waits, and a number that changes with progress."""
         reader = self._reader
         if self._phase is HttpPhase.LINGER:
             return HttpWait.LINGER, 0
         if self._out.pending:
             return HttpWait.WRITE, self._out.taken
         if self._intake.waits:
-            return HttpWait.ANSWER, 0  # the claim knows how long
+            return HttpWait.ANSWER, 0  # `Claim.overdue` has the time limit
         if reader.in_body and not (self._exchanges and reader.awaits_continue):
             return HttpWait.BODY, reader.received >> 10
         if self._exchanges:
@@ -444,6 +443,6 @@ class HttpConnection(LoopSocket):
 
 
 class TlsHttpConnection(OverTls, HttpConnection):
-    """The same over TLS."""
+    """An HTTP connection over TLS."""
 
     __slots__ = ()

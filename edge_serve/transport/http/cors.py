@@ -1,4 +1,4 @@
-"""Lets web pages of other origins read answers: the CORS protocol (https://fetch.spec.whatwg.org/#http-cors-protocol)."""
+"""Web pages of other origins as clients: the CORS protocol (https://fetch.spec.whatwg.org/#http-cors-protocol)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from edge_serve.messages.infer import Room
 from edge_serve.protocol.http1.head import RequestHead
 from edge_serve.transport.door.exchange import Application, Exchange
 
-#: header fields of answers that pages may read beside the few that they may always
+#: header fields of answers that pages may read beside the CORS-safelisted ones
 _EXPOSED = "Inference-Header-Content-Length, Retry-After, WWW-Authenticate"
 _METHODS = "GET, POST"
 
-#: seconds that a browser need not ask again
+#: seconds for which a browser may cache the answer to a preflight request
 _MAX_AGE = "600"
 
 
 class Cors:
-    """An application, and in front of it what browsers ask. Requests that come from no page pass untouched.
+    """An application that adds CORS to another one. Requests without an `Origin` pass unchanged.
 
     Args:
-        origins: as browsers write them; "*" = any.
+        origins: allowed origins, as browsers write them; "*" = any.
     """
 
     def __init__(self, application: Application, origins: Sequence[str]) -> None:
@@ -36,7 +36,7 @@ class Cors:
         return self._application.place(head, length)
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer a preflight; let the application answer everything else."""
+        """Answer a preflight request; let the application answer all others."""
         head = exchange.head
         origin = head.get("origin")
         if origin is None:

@@ -1,4 +1,4 @@
-"""The states of a connection, and what all connections of a server use together."""
+"""The phases of an HTTP connection, and the objects that all connections of a server share."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 class HttpPhase(enum.IntEnum):
-    """A connection only ever moves down this list."""
+    """Phases of a connection. It only moves down this list."""
 
     OPEN = 0
-    #: no further request is read: the last one said so, or was refused, or the server is draining
+    #: no further request is read: the last one asked for it, or was refused, or the server is draining
     LAST = 1
-    #: everything is said; bytes are thrown away until the client closes or `linger_timeout` is over, because closing
-    #: with unread bytes would reset the connection and take the reply with it (RFC 9112 9.6)
+    #: all answers are sent; received bytes are discarded until the client closes or `linger_timeout` is over, because
+    #: closing with unread bytes would reset the connection and lose the reply (RFC 9112 9.6)
     LINGER = 2
     CLOSED = 3
 
 
 class HttpWait(enum.IntEnum):
-    """What a connection is waiting for, each with its timeout."""
+    """Reasons for which a connection waits, each with its timeout."""
 
     FRESH = 0
     IDLE = 1
@@ -44,19 +44,19 @@ class HttpWait(enum.IntEnum):
 
 @dataclass(slots=True)
 class HttpCounters(DoorCounters):
-    """And requests, by status."""
+    """Counters of an HTTP door: those of every door, and requests by status."""
 
     requests: dict[int, int] = field(default_factory=dict)
 
 
 class HttpDoorState:
-    """What all connections of a server use together.
+    """Objects that all connections of a server share.
 
     Args:
-        gone: told of each connection that is closed.
+        gone: called with each connection that is closed.
 
     Attributes:
-        now_ns: the clock when it is asked for that the begin of each request be noted, for traces; None = it is not.
+        now_ns: the clock, while traces need the start time of each request; else None.
     """
 
     __slots__ = ("buffer", "counters", "gone", "limits", "loop", "now_ns", "parser", "sharing", "timeouts", "view")

@@ -1,4 +1,4 @@
-"""One request on a connection, and the way to answer it."""
+"""One request on an HTTP connection, and the methods to answer it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Progress(enum.IntEnum):
-    """How far the answer is."""
+    """State of the answer."""
 
     WAITING = 0
     STREAMING = 1
@@ -26,31 +26,31 @@ class Progress(enum.IntEnum):
 
 
 class ExchangeConnection(Protocol):
-    """What an exchange needs of its connection."""
+    """The connection, as its exchanges see it."""
 
-    #: when the first bytes of the newest request came; 0 = nobody looked
+    #: time of the first bytes of the newest request; 0 while nothing is traced
     begun_ns: int
 
     def is_last(self, exchange: HttpExchange) -> bool:
-        """Whether no request follows this one, so that the reply may say so."""
+        """Return whether this request is the last one, so that the reply says `Connection: close`."""
 
     def send(self, exchange: HttpExchange, parts: Sequence[Buffer], size: int, sent: Callable[[], None] | None) -> bool:
-        """Send in turn; False when too much is waiting."""
+        """Send in the order of the requests. Return False if too many bytes wait for the client."""
 
     def count(self, status: int) -> None:
-        """An answer with this status has been given."""
+        """Count an answer with this status."""
 
 
 class HttpExchange:
-    """See transport/door/exchange.py for the contract.
+    """Implements `Exchange` (transport/door/exchange.py), which has the contract.
 
     Attributes:
-        line: None once the answer has been handed over completely, or the client has gone.
-        closes: the connection ends with this answer.
-        blocked: `write` said False, `on_drained` is due.
-        claim: on memory for the body.
-        extra: header fields of every answer, beside its own.
-        held: parts given while an earlier request of the connection is still unanswered.
+        connection: None once the answer is complete, or the client has disconnected.
+        closes: the connection closes after this answer.
+        blocked: `write` returned False, and `on_drained` is due.
+        claim: the share of the body in the memory budget.
+        extra: additional header fields of the answer.
+        held: parts of the answer that wait for the answer of an earlier request of the connection.
     """
 
     __slots__ = (
@@ -58,19 +58,19 @@ class HttpExchange:
         "body",
         "claim",
         "closes",
+        "connection",
         "extra",
         "head",
         "held",
         "held_size",
         "lease",
-        "line",
         "on_abandoned",
         "on_drained",
         "progress",
     )
 
-    def __init__(self, line: ExchangeConnection, head: RequestHead, body: Buffer, lease: Lease | None) -> None:
-        self.line: ExchangeConnection | None = line
+    def __init__(self, connection: ExchangeConnection, head: RequestHead, body: Buffer, lease: Lease | None) -> None:
+        self.connection: ExchangeConnection | None = connection
         self.head = head
         self.body = body
         self.lease = lease
@@ -93,8 +93,8 @@ class HttpExchange:
         headers: Sequence[tuple[str, str]] = (),
         on_sent: Callable[[], None] | None = None,
     ) -> None:
-        line = self._begin()
-        if line is None:
+        connection = self._start_answer()
+        if connection is None:
             if on_sent is not None:
                 on_sent()
             return
@@ -103,70 +103,70 @@ class HttpExchange:
             size += buffer.nbytes if type(buffer) is memoryview else len(buffer)
         if self.extra:
             headers = (*headers, *self.extra)
-        head = response_head(status, content_type, size, headers, self._connection(line))
+        head = response_head(status, content_type, size, headers, self._choose_connection_field(connection))
         self.progress = Progress.DONE
-        line.count(status)
+        connection.count(status)
         if self.head.method == "HEAD" or status in BODILESS:
-            line.send(self, (head,), len(head), on_sent)
+            connection.send(self, (head,), len(head), on_sent)
         else:
-            line.send(self, (head, *buffers), len(head) + size, on_sent)
+            connection.send(self, (head, *buffers), len(head) + size, on_sent)
 
     def start(self, status: int, *, content_type: str, headers: Sequence[tuple[str, str]] = ()) -> None:
-        line = self._begin()
-        if line is None:
+        connection = self._start_answer()
+        if connection is None:
             return
         headers = (*headers, *self.extra)
-        if self.head.version == "1.0":  # RFC 9112 6.3: it ends with the connection
+        if self.head.version == "1.0":  # RFC 9112 6.3: the end of the connection ends the body
             self.closes = True
             head = response_head(status, content_type, None, headers, CLOSE)
         else:
             headers = (*headers, ("Transfer-Encoding", "chunked"))
-            head = response_head(status, content_type, None, headers, self._connection(line))
+            head = response_head(status, content_type, None, headers, self._choose_connection_field(connection))
         self.progress = Progress.STREAMING
-        line.count(status)
-        line.send(self, (head,), len(head), None)
+        connection.count(status)
+        connection.send(self, (head,), len(head), None)
 
     def write(self, data: Buffer) -> bool:
-        line = self.line
-        if line is None:
+        connection = self.connection
+        if connection is None:
             return True
         if self.progress is not Progress.STREAMING:
             raise RuntimeError("write before start, or after end")
         if not data or self.head.method == "HEAD":  # an empty chunk would end the body
             return True
-        data = bytes(data)  # the caller may reuse its memory; bytes are not copied
+        data = bytes(data)  # copies memory that the caller may reuse; bytes are not copied
         if self.head.version == "1.0":
-            go_on = line.send(self, (data,), len(data), None)
+            may_continue = connection.send(self, (data,), len(data), None)
         else:
             head = chunk_head(len(data))
-            go_on = line.send(self, (head, data, b"\r\n"), len(head) + len(data) + 2, None)
-        self.blocked = not go_on
-        return go_on
+            may_continue = connection.send(self, (head, data, b"\r\n"), len(head) + len(data) + 2, None)
+        self.blocked = not may_continue
+        return may_continue
 
     def end(self) -> None:
-        line = self.line
-        if line is None:
+        connection = self.connection
+        if connection is None:
             return
         if self.progress is not Progress.STREAMING:
             raise RuntimeError("end before start, or a second time")
         self.progress = Progress.DONE
         if self.head.version == "1.0" or self.head.method == "HEAD":
-            line.send(self, (), 0, None)
+            connection.send(self, (), 0, None)
         else:
-            line.send(self, (LAST_CHUNK,), len(LAST_CHUNK), None)
+            connection.send(self, (LAST_CHUNK,), len(LAST_CHUNK), None)
 
     @property
     def begun_ns(self) -> int:
-        """While it is handled: when its first bytes came; 0 = nobody looked, for nothing is traced."""
-        return 0 if self.line is None else self.line.begun_ns
+        """Time of the first bytes of the request, while it is handled; 0 while nothing is traced."""
+        return 0 if self.connection is None else self.connection.begun_ns
 
     @property
     def behind(self) -> bool:
         return bool(self.held)
 
-    def abandon(self) -> None:
-        """The client has gone: tell the application, unless it has answered, and free the buffers it gave."""
-        self.line = None
+    def cancel(self) -> None:
+        """Cancel the request of a client that disconnected, unless it is answered, and release its buffers."""
+        self.connection = None
         if self.claim is not None:
             self.claim.release()
         held, self.held = self.held, []
@@ -177,23 +177,23 @@ class HttpExchange:
         if on_abandoned is not None and self.progress is not Progress.DONE:
             on_abandoned()
 
-    def _begin(self) -> ExchangeConnection | None:
+    def _start_answer(self) -> ExchangeConnection | None:
         if self.progress is not Progress.WAITING:
             raise RuntimeError("a request can be answered only once")
-        return self.line
+        return self.connection
 
-    def _connection(self, line: ExchangeConnection) -> bytes:
-        if line.is_last(self):
+    def _choose_connection_field(self, connection: ExchangeConnection) -> bytes:
+        if connection.is_last(self):
             self.closes = True
             return CLOSE
         return KEEP if self.head.version == "1.0" else b""
 
 
-def abandon_all(exchanges: deque[HttpExchange]) -> None:
-    """Take them off a connection that is gone, whatever the application makes of it."""
+def cancel_all(exchanges: deque[HttpExchange]) -> None:
+    """Remove and cancel the exchanges of a closed connection, even if the application raises for one of them."""
     while exchanges:
         exchange = exchanges.popleft()
         try:
-            exchange.abandon()
+            exchange.cancel()
         except Exception:
-            _log.exception("abandoning %s %s failed", exchange.head.method, exchange.head.path)
+            _log.exception("cancelling %s %s failed", exchange.head.method, exchange.head.path)

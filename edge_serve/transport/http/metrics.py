@@ -1,4 +1,4 @@
-"""The metrics door: GET /metrics, and Triton's answers to everything else (server src/http_server.cc)."""
+"""The metrics endpoint: GET /metrics, and Triton's answers to other requests (server src/http_server.cc)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edge_serve.transport.http.replies import error_body, refuse
 
 log = logging.getLogger(__name__)
 
-#: no request here has anything to say in a body
+#: no request of this endpoint needs a body
 LIMITS = HttpLimits(body=4096)
 
 
@@ -26,8 +26,8 @@ class MetricsApplication:
     """Answers scrapes.
 
     Args:
-        render: the page in pieces, `metrics.page.Page.render`; read anew for each scrape.
-        access: who may see it; None = everybody. See `for_peer`.
+        render: returns the page in pieces, for each scrape; see `observe.metrics.page`.
+        access: the access policy; None = all clients may read the page. See `for_peer`.
     """
 
     def __init__(
@@ -41,20 +41,20 @@ class MetricsApplication:
         self._gate = gate
 
     def for_peer(self, peer: Peer) -> MetricsApplication:
-        """The same for one client, with what it may do."""
+        """Return the application for one client, with its access checks."""
         if self._access is None:
             return self
         return MetricsApplication(self._render, self._access, self._access.gate(peer))
 
     def check(self, head: RequestHead, length: int) -> None:
-        """Nobody looks at it, and LIMITS say how long it may be."""
+        """Accept every body: `LIMITS` bounds its length, and it is not read."""
 
     def place(self, head: RequestHead, length: int) -> Room | None:
-        """Ordinary memory, as far as LIMITS allow."""
+        """Return None: ordinary memory, within `LIMITS`."""
         return None
 
     def handle(self, exchange: Exchange) -> None:
-        """405 for other methods, the page for its path, and 200 with nothing for any other path, as Triton does."""
+        """Answer 405 to other methods, the page for its path, and an empty 200 for any other path, like Triton."""
         refusal = None if self._gate is None else self._gate.refusal(Role.READ, exchange.head.get)
         if refusal is not None:
             if self._access is not None:
@@ -71,7 +71,7 @@ class MetricsApplication:
         try:
             page = await self._render()
         except Exception:
-            log.exception("the metrics page could not be made")
-            exchange.reply(500, (error_body("the metrics page could not be made, the server's log says why"),))
+            log.exception("writing the metrics page failed")
+            exchange.reply(500, (error_body("the server failed to write the metrics page: see its log"),))
             return
         exchange.reply(200, page, content_type=CONTENT_TYPE)

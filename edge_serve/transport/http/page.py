@@ -1,6 +1,6 @@
-"""The files of the status page: those of the directory `ui/`, each read when a browser first asks for it.
+"""The files of the status page: those of the directory `ui/`, each read at the first request for it.
 
-`index.html` is the page; it loads the others, and nothing from elsewhere. docs/status.md tells users about it.
+`index.html` is the page. It loads the other files, and nothing from other servers. See docs/status.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Headers = tuple[tuple[str, str], ...]
 _DIRECTORY = Path(__file__).with_name("ui")
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 
-#: only the page's own files run, and the page speaks to this server only; text never becomes markup
+#: only the page's own files run, the page connects to this server only, and text never becomes markup
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -25,7 +25,7 @@ _POLICY = (
 
 
 class PageFile:
-    """One file, as it is sent."""
+    """A file of the page, with its header fields."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -33,23 +33,23 @@ class PageFile:
 
     @cached_property
     def body(self) -> bytes:
-        """The file."""
+        """The content of the file."""
         return self._path.read_bytes()
 
     @cached_property
     def compressed(self) -> bytes:
-        """The file for browsers that accept gzip: all of them."""
-        packer = zlib.compressobj(wbits=31)  # 31: with gzip's head and tail
+        """The content for clients that accept gzip, as all browsers do."""
+        packer = zlib.compressobj(wbits=31)  # 31: in the gzip format
         return packer.compress(self.body) + packer.flush()
 
     @cached_property
     def etag(self) -> str:
-        """Changes with every change of the file; weak, because it stands for both encodings (RFC 9110 8.8.1)."""
+        """A tag that changes with the file; weak, because both encodings have the same one (RFC 9110 8.8.1)."""
         return f'W/"{hashlib.sha256(self.body).hexdigest()[:20]}"'
 
     @cached_property
     def headers(self) -> Headers:
-        """The headers of every answer. Browsers ask each time whether the file has changed."""
+        """The header fields of every answer; browsers ask each time whether the file has changed."""
         return (
             ("ETag", self.etag),
             ("Cache-Control", "no-cache"),
@@ -60,7 +60,7 @@ class PageFile:
         )
 
     def reply(self, exchange: Exchange) -> None:
-        """Send the file, compressed if the client takes that; only the head if the client has the file."""
+        """Send the file, compressed if the client accepts that; only the head if the client has the file."""
         if self.etag in (exchange.head.get("if-none-match") or ""):
             exchange.reply(304, content_type=None, headers=self.headers)
         elif "gzip" in (exchange.head.get("accept-encoding") or ""):

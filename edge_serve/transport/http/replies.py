@@ -1,4 +1,4 @@
-"""Error replies, made here and nowhere else."""
+"""Error replies over HTTP: the only place where an error becomes one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _CHALLENGE, _INVALID = 'Bearer realm="edge-serve"', ', error="invalid_token"'
 
 
 def error_body(text: str) -> bytes:
-    """`{"error":"<text>"}`, the body of every reply that is not a success (protocol extension of Triton)."""
+    """Return `{"error":"<text>"}`, the body of every error reply (protocol extension of Triton)."""
     try:
         return orjson.dumps({"error": text})
-    except TypeError:  # lone surrogates: a text that quotes a client's bytes
+    except TypeError:  # lone surrogates, in a text that quotes a client's bytes
         return json.dumps({"error": text}, separators=(",", ":")).encode()
 
 
 def refuse(exchange: Exchange, error: EdgeServeError, content_type: str) -> None:
-    """The one place where an error becomes a reply."""
+    """Answer a request with an error."""
     headers: tuple[tuple[str, str], ...] = ()
     if isinstance(error, UnsupportedEncoding):
         headers = (("Accept-Encoding", "gzip, deflate"),)
@@ -38,7 +38,7 @@ def refuse(exchange: Exchange, error: EdgeServeError, content_type: str) -> None
 
 
 def turn_away(exchange: Exchange, error: EdgeServeError) -> None:
-    """Refuse a request without asking the application whose memory its body is in."""
+    """Refuse a request that the application has not seen, and release the memory of its body."""
     if exchange.lease is not None:
         exchange.lease.release()
     refuse(exchange, error, "application/json")

@@ -1,7 +1,4 @@
-"""The HTTP server: a door whose connections are `HttpConnection`s.
-
-What is answered is the application's matter (transport/door/exchange.py).
-"""
+"""The HTTP server: a door with `HttpConnection`s, whose requests an application answers (`door/exchange.py`)."""
 
 from __future__ import annotations
 
@@ -26,22 +23,22 @@ from edge_serve.transport.sockets.tls import TlsSocket
 
 
 def closing_reply(error: EdgeServeError) -> bytes:
-    """Return an answer after which the connection is closed."""
+    """Return an error reply that closes the connection."""
     body = error_body(error.message)
     return response_head(error.http_status, "application/json", len(body), (), CLOSE) + body
 
 
-_PLAIN_REPLY = closing_reply(InvalidArgument("this port speaks TLS, found a request without it: use https://"))
+_PLAIN_REPLY = closing_reply(InvalidArgument("this port requires TLS, got plain HTTP: use https://"))
 
 
 class HttpServer(Door[HttpConnection]):
-    """Serves applications.
+    """Serves an application over HTTP.
 
     Args:
-        application: answers every client.
-        choose: the application for a client, where it is not the same for all.
-        tls: the newest context, for doors that speak TLS; None = no TLS.
-        sharing: limits that hold for all doors together; None = none.
+        application: answers the requests.
+        choose: returns the application of a client; None = `application` for all.
+        tls: returns the newest TLS context; None = no TLS.
+        sharing: limits that all doors share; None = none.
 
     Attributes:
         counters: read at scrape time.
@@ -62,34 +59,34 @@ class HttpServer(Door[HttpConnection]):
         self._limits = limits = limits or HttpLimits()
         self._shared: HttpDoorState | None = None
         self._ends = False
-        of_door = DoorLimits(limits.connections, limits.handshake_timeout, limits.sweep_interval())
+        door_limits = DoorLimits(limits.connections, limits.handshake_timeout, limits.sweep_interval())
         super().__init__(
-            clock or MonotonicClock(), of_door, sharing or SharedLimits(), self.counters, tls, _PLAIN_REPLY
+            clock or MonotonicClock(), door_limits, sharing or SharedLimits(), self.counters, tls, _PLAIN_REPLY
         )
 
     async def start(self, listeners: Iterable[Listener]) -> None:
-        """See `Door.start`."""
+        """Accept connections; see `Door.start`."""
         if self._shared is None:
             loop = asyncio.get_running_loop()
             self._shared = HttpDoorState(loop, self._limits, self._sharing, self.counters, self.gone)
         await super().start(listeners)
 
     def announce_end(self) -> None:
-        """Put `Connection: close` into each answer from now on; new clients are still accepted, and told the same."""
+        """Put `Connection: close` into each answer from now on; new connections are accepted, and get it too."""
         self._ends = True
         for connection in list(self.connections):
             connection.retire(0.0)
 
     def trace(self, on: bool) -> None:
-        """Note when requests begin, or no longer."""
-        assert self._shared is not None, "it was started"
+        """Record the start time of requests, or stop recording it."""
+        assert self._shared is not None, "the server has started"
         self._shared.now_ns = self._clock.now_ns if on else None
         for connection in self.connections:
             connection.begun_ns = 0
-            connection.read_anew()
+            connection.restart_reading()
 
     def _connect(self, sock: socket.socket | TlsSocket, peer: Peer) -> HttpConnection:
-        assert self._shared is not None, "listeners come after it"
+        assert self._shared is not None, "`start` sets it before any listener"
         kind = TlsHttpConnection if isinstance(sock, TlsSocket) else HttpConnection
         connection = kind(sock, self._shared, self._choose(peer))
         if self._ends:

@@ -1,9 +1,11 @@
-"""Sockets on the event loop: TLS, and the send queue.
+"""Client sockets on the event loop: TLS, send queue, and flow control. Start reading in `loop_socket`.
 
-backlog        how much of a stream may wait for its client
-handshakes     TLS handshakes of accepted sockets, without blocking
-loop_socket    a client's socket on the event loop, and the same over TLS: what both kinds of connections are
-send_queue     what a connection still has to send
-stream_socket  what a connection needs of its socket
-tls            TLS over the bare sockets of our doors (docs/adr/0013)
+May import every room below `transport`.
+
+backlog        flow control of a response stream: when to pause and to resume its sender
+handshakes     non-blocking TLS handshakes of accepted sockets
+loop_socket    a client's socket on the event loop, plain or TLS: the base class of connections
+send_queue     the bytes that a connection has not sent yet
+stream_socket  interface of a client's socket
+tls            TLS over bare sockets (docs/adr/0013)
 """

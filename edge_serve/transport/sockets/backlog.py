@@ -1,22 +1,22 @@
-"""How much of a stream may wait for its client: when its sender has to stand still, and when it may go on."""
+"""Flow control of a response stream: when unread bytes pause its sender, and when the sender resumes."""
 
 from __future__ import annotations
 
-#: bytes that wait for a client before its stream is held; the connection has `HttpLimits.unsent` more
+#: unread bytes above which the stream is paused; the connection has `HttpLimits.unsent` more
 HOLD_ABOVE = 1024 * 1024
-#: bytes that are left when it goes on: what the client reads while the news travels to the model
+#: unread bytes at which the stream resumes: enough for the client until the model's next response
 GO_ON_BELOW = 256 * 1024
-#: bytes that wait where nobody can be held
+#: unread bytes above which a stream ends whose sender cannot be paused
 MAX_UNREAD = 16 * 1024 * 1024
-#: what a waiting event takes besides its bytes
+#: memory that a waiting event takes besides its bytes
 _EVENT_BYTES = 48
 
 
 class Backlog:
-    """Counts the events that wait for one client.
+    """Counts the bytes of the events that wait for one client.
 
     Attributes:
-        held: the sender was told to wait; set by the caller, who knows whether that was possible.
+        held: the sender is paused; set by the caller, which knows whether the sender could be paused.
     """
 
     __slots__ = ("_bytes", "held")
@@ -26,21 +26,24 @@ class Backlog:
         self.held = False
 
     def add(self, size: int) -> None:
-        """An event of `size` bytes waits."""
+        """Add an event of `size` bytes."""
         self._bytes += size + _EVENT_BYTES
 
     def take(self, size: int) -> None:
-        """It was handed to the connection."""
+        """Remove an event of `size` bytes, which the connection has taken."""
         self._bytes -= size + _EVENT_BYTES
 
     def must_hold(self) -> bool:
-        """The sender should wait from now on."""
+        """Return whether to pause the sender now."""
         return not self.held and self._bytes > HOLD_ABOVE
 
     def may_go_on(self) -> bool:
-        """The sender need not wait any more."""
+        """Return whether to resume the sender now."""
         return self.held and self._bytes <= GO_ON_BELOW
 
     def is_too_much(self) -> bool:
-        """The stream has to end, because nothing holds it. What is held may go above: responses were on their way."""
+        """Return whether to end the stream, because its sender could not be paused.
+
+        A paused stream may exceed the limit by the responses that were on their way.
+        """
         return not self.held and self._bytes > MAX_UNREAD

@@ -1,4 +1,4 @@
-"""TLS handshakes of accepted sockets, without blocking: one step in a turn of the loop, for each takes about 1 ms."""
+"""Non-blocking TLS handshakes of accepted sockets. A turn of the loop does one step, which takes about 1 ms."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Failed = Callable[[], None]
 
 
 class Handshake:
-    """One socket on its way.
+    """A TLS handshake under way.
 
     Attributes:
-        idle_since_ns: see `eviction.Idle`; the timeout is short, so an idle connection is closed first.
+        idle_since_ns: see `eviction.Idle`. The timeout is short, so idle connections are closed before handshakes.
     """
 
     __slots__ = ("_owner", "failed", "fd", "opened", "sock", "timer")
@@ -39,21 +39,21 @@ class Handshake:
         self.timer: asyncio.TimerHandle | None = None
 
     def close_if_idle(self) -> bool:
-        """End it now; `failed` is called."""
-        self._owner.fail(self, ConnectionAbortedError("its place was needed for another connection"))
+        """Fail the handshake. Return True: it waits for its client always."""
+        self._owner.fail(self, ConnectionAbortedError("closed to make room for another connection"))
         return True
 
 
 class Handshakes:
-    """All that are under way at one door.
+    """The TLS handshakes under way at one door.
 
     Args:
-        context: the newest one, asked for each connection.
+        context: returns the newest TLS context, for each connection.
         timeout: seconds from the first step to the last.
-        plain_reply: sent to a client that speaks HTTP without TLS.
+        plain_reply: sent to a client that speaks plain HTTP.
 
     Attributes:
-        addresses: of each handshake under way, as `begin` was told, in the order of their start.
+        addresses: the `address` of each handshake under way, in the order in which they started.
     """
 
     def __init__(
@@ -74,25 +74,28 @@ class Handshakes:
     def __len__(self) -> int:
         return len(self.addresses)
 
-    def begin(self, sock: socket.socket, opened: Opened, failed: Failed | None = None, address: str = "") -> None:
-        """Take over an accepted, non-blocking socket; one of `opened` and `failed` is called, unless `close` is."""
+    def start(self, sock: socket.socket, opened: Opened, failed: Failed | None = None, address: str = "") -> None:
+        """Start the handshake of an accepted, non-blocking socket.
+
+        Calls `opened` or `failed` at its end, unless `close` is called before.
+        """
         try:
             handshake = Handshake(self, wrap(sock, self._context()), opened, failed)
         except OSError as error:
-            _tell(failed, error)
+            _report(failed, error)
             return
         self.addresses[handshake] = address
         handshake.timer = self._loop.call_later(self._timeout, self._on_timeout, handshake)
         self._loop.add_reader(handshake.fd, self._on_ready, handshake)
 
     def close(self) -> None:
-        """End all of them."""
+        """Cancel all handshakes, and close their sockets."""
         for handshake in list(self.addresses):
-            self._end(handshake)
+            self._remove(handshake)
             handshake.sock.close()
 
     def _on_timeout(self, handshake: Handshake) -> None:
-        self.fail(handshake, TimeoutError(f"it took longer than {self._timeout:g} seconds"))
+        self.fail(handshake, TimeoutError(f"the handshake took longer than {self._timeout:g} seconds"))
 
     def _on_ready(self, handshake: Handshake) -> None:
         self._stop_watching(handshake)
@@ -103,7 +106,7 @@ class Handshakes:
 
     def _step_one(self) -> None:
         handshake = self._ready.popleft()
-        if self._ready:  # before the step: a fault of ours in one must not end those after it
+        if self._ready:  # before the step: an exception in it must not stop those after it
             self._loop.call_soon(self._step_one)
         else:
             self._stepping = False
@@ -120,18 +123,18 @@ class Handshakes:
         except OSError as error:
             self.fail(handshake, error)
         else:
-            self._end(handshake)
+            self._remove(handshake)
             handshake.opened(TlsSocket(handshake.sock))
 
     def fail(self, handshake: Handshake, error: OSError) -> None:
-        """End one with an error, which `failed` is told of."""
-        self._end(handshake)
+        """Close the socket because of `error`, and call `failed`."""
+        self._remove(handshake)
         if self._plain_reply and getattr(error, "reason", None) == "HTTP_REQUEST":
-            answer_plainly(handshake.sock, self._plain_reply)
+            reply_plain(handshake.sock, self._plain_reply)
         handshake.sock.close()
-        _tell(handshake.failed, error)
+        _report(handshake.failed, error)
 
-    def _end(self, handshake: Handshake) -> None:
+    def _remove(self, handshake: Handshake) -> None:
         self.addresses.pop(handshake, None)
         self._stop_watching(handshake)
         if handshake.timer is not None:
@@ -142,15 +145,18 @@ class Handshakes:
         self._loop.remove_writer(handshake.fd)
 
 
-def _tell(failed: Failed | None, error: OSError) -> None:
+def _report(failed: Failed | None, error: OSError) -> None:
     log.debug("a TLS handshake failed: %s", error)
     if failed is not None:
         failed()
 
 
-def answer_plainly(sock: socket.socket, reply: bytes) -> None:
-    """Below TLS; what was not read is read first, because closing with unread bytes would take the reply back. Who
-    sends more than any request has may lose it."""
+def reply_plain(sock: socket.socket, reply: bytes) -> None:
+    """Send `reply` without TLS, and close for writing.
+
+    Received bytes are read first, because closing with unread bytes resets the connection and discards the reply. A
+    client that sends much more than a request head may lose it.
+    """
     with contextlib.suppress(OSError):
         for _ in range(2):
             socket.socket.recv(sock, 65536)

@@ -1,4 +1,4 @@
-"""A client's socket on the event loop, and the same over TLS: what both kinds of connections are made of."""
+"""A client's socket on the event loop, plain or TLS: the base class of HTTP and gRPC connections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edge_serve.transport.sockets.tls import TlsSocket
 
 
 class LoopSocket:
-    """A socket that is watched while something is wanted of it; begins with reading."""
+    """A socket that the event loop watches while reading or writing is wanted; starts with reading."""
 
     __slots__ = ("_fd", "_reading", "_sock", "_writing", "loop")
 
@@ -29,7 +29,7 @@ class LoopSocket:
         raise NotImplementedError
 
     def _reads(self) -> Callable[[], None]:
-        """What is called when there is something to read; looked at when reading begins."""
+        """Return the callback for a readable socket; called whenever watching for reading starts."""
         return self._on_readable
 
     def _set_reading(self, wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a connection still has to send: buffers in order, taken by the kernel as it likes, large ones never copied."""
+"""The bytes that a connection has not sent yet: buffers in order, of which large ones are never copied."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ JOIN_BELOW = 64 * 1024
 _VECTOR = 64
 
 
-#: Bytes that the kernel is given at most before others have their turn.
+#: Bytes sent in one turn of the event loop.
 AT_ONCE = 1 << 20
 
 
 class SendQueue:
-    """Owned by one connection.
+    """Send queue of one connection.
 
     Attributes:
-        pending: bytes pushed that the kernel has not taken.
-        taken: bytes the kernel has taken so far; timeouts are measured on it.
+        pending: pushed bytes that the kernel has not taken.
+        taken: bytes that the kernel has taken so far; write timeouts are measured on it.
     """
 
     __slots__ = ("_callbacks", "_parts", "_sock", "pending", "taken")
@@ -33,24 +33,25 @@ class SendQueue:
     def __init__(self, sock: StreamSocket) -> None:
         self._sock = sock
         self._parts: deque[Buffer] = deque()
-        #: (value of `taken` at which it is due, callback), in order
+        #: (value of `taken` at which the callback is due, callback), in order
         self._callbacks: deque[tuple[int, Callable[[], None]]] = deque()
         self.pending = 0
         self.taken = 0
 
     def push(self, parts: Sequence[Buffer], size: int, on_sent: Callable[[], None] | None = None) -> None:
-        """Append buffers of `size` bytes together; `on_sent` is called when the kernel has taken the last of them."""
+        """Append buffers with `size` bytes in all; `on_sent` is called when the kernel has taken the last of them."""
         self._parts.extend(parts)
         self.pending += size
         if on_sent is not None:
             self._callbacks.append((self.taken + self.pending, on_sent))
 
     def flush(self) -> None:
-        """Send until all is taken, the kernel takes no more, or `AT_ONCE` bytes are taken: a fast reader must not keep
-        the loop for itself. Callbacks that fall due are called at the end.
+        """Send until the queue is empty, the kernel takes no more, or `AT_ONCE` bytes are sent.
+
+        Callbacks that are due are called at the end. The limit keeps a fast reader from blocking the loop.
 
         Raises:
-            OSError: the connection is gone.
+            OSError: the connection is broken.
         """
         end = self.taken + AT_ONCE
         while self.pending and self.taken < end:
@@ -64,7 +65,7 @@ class SendQueue:
             self._call_due(self.taken)
 
     def drop(self) -> None:
-        """The connection is gone: forget everything. All callbacks are called, the buffers are free again."""
+        """Discard all buffers and call all callbacks: the connection is closed."""
         self._parts.clear()
         self.pending = 0
         self._call_due(None)
@@ -72,7 +73,7 @@ class SendQueue:
     def _send(self) -> int:
         parts = self._parts
         if self.pending > AT_ONCE:
-            sent = self._sock.sendmsg(_beginning(parts))
+            sent = self._sock.sendmsg(_take_first(parts))
         elif len(parts) == 1:
             sent = self._sock.send(parts[0])
         elif self.pending < JOIN_BELOW:
@@ -85,10 +86,10 @@ class SendQueue:
         if sent == self.pending:
             parts.clear()
         else:
-            self._forget(sent)
+            self._remove(sent)
         return sent
 
-    def _forget(self, sent: int) -> None:
+    def _remove(self, sent: int) -> None:
         parts = self._parts
         while True:
             first = memoryview(parts[0])
@@ -105,8 +106,8 @@ class SendQueue:
             callbacks.popleft()[1]()
 
 
-def _beginning(parts: Iterable[Buffer]) -> list[Buffer]:
-    """The first `AT_ONCE` bytes of the parts."""
+def _take_first(parts: Iterable[Buffer]) -> list[Buffer]:
+    """Return views of the first `AT_ONCE` bytes of the parts."""
     found: list[Buffer] = []
     left = AT_ONCE
     for part in islice(parts, _VECTOR):

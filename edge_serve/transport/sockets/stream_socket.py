@@ -1,4 +1,4 @@
-"""What a connection needs of its socket; `socket.socket` has it, and so has `tls.TlsSocket`."""
+"""Interface of a client's socket; `socket.socket` and `tls.TlsSocket` have it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from edge_serve.messages.tensors import Buffer
 
 
 class StreamSocket(Protocol):
-    """A non-blocking stream socket: what cannot go on raises BlockingIOError, what is broken another OSError."""
+    """A non-blocking stream socket.
+
+    A call that would block raises BlockingIOError, and a call on a broken connection another OSError.
+    """
 
     def fileno(self) -> int: ...
     def recv_into(self, buffer: memoryview, /) -> int: ...

@@ -1,8 +1,8 @@
-"""TLS over the bare sockets of our doors (docs/adr/0013): contexts made from files, and a socket that encrypts.
+"""TLS over bare sockets (docs/adr/0013): TLS contexts from files, and a socket that encrypts.
 
-A door that speaks TLS does three things more than one that does not:
+A door with TLS differs from one without in three points:
 
-1. An accepted socket goes through `handshakes.Handshakes`, which gives a `TlsSocket` for it.
+1. An accepted socket goes through `handshakes.Handshakes`, which returns a `TlsSocket` for it.
 2. After `recv_into`, and when it begins to read again, it looks at `pending`: bytes that OpenSSL holds already do not
    make the descriptor readable.
 3. It keeps `make_context` in a `reloaded.Reloaded`: new connections get new certificates, old ones live on.
@@ -24,18 +24,18 @@ from edge_serve.messages.tensors import Buffer
 #: bytes of the longest TLS record (RFC 8446 5.1); OpenSSL reads and writes one in each call
 _RECORD = 16 * 1024
 
-#: bytes moved in one call of ours, so that a fast peer does not keep the loop to itself
+#: bytes moved in one call, so that a fast peer does not block the loop
 _AT_ONCE = 16 * _RECORD
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files.
+    """The PEM files of a door.
 
     Attributes:
-        certificate: the server's, and what leads from it to a root.
-        clients: certificates that sign those of clients; "" = clients are not asked for one.
-        demanded: a client without a certificate is refused; otherwise it may have one.
+        certificate: the server's certificate chain.
+        clients: CA certificates for client certificates; "" = no client certificates are requested.
+        demanded: a client without a certificate is refused; otherwise its certificate is optional.
     """
 
     certificate: str
@@ -45,15 +45,15 @@ class TlsFiles:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """What to look at for changes."""
+        """The files to watch for changes."""
         return tuple(path for path in (self.certificate, self.key, self.clients) if path)
 
 
 def tls_files(prefix: str, certificate: str, key: str, clients: str, *, mutual: bool) -> TlsFiles:
-    """The files of one door; `prefix` is that of its flags.
+    """Return the files of one door; `prefix` is that of its command line options.
 
     Raises:
-        InvalidArgument: one that is needed was not named.
+        InvalidArgument: a needed file is not configured.
     """
     needed = {"server-cert": certificate, "server-key": key} | ({"root-cert": clients} if mutual else {})
     for name, path in needed.items():
@@ -63,10 +63,10 @@ def tls_files(prefix: str, certificate: str, key: str, clients: str, *, mutual: 
 
 
 def make_context(files: TlsFiles, alpn: Sequence[str] = ()) -> ssl.SSLContext:
-    """What new connections are given: TLS 1.2 and 1.3, no renegotiation, no compression.
+    """Return the context for new connections: TLS 1.2 and 1.3, no renegotiation, no compression.
 
     Raises:
-        InvalidArgument: a file cannot be read, or does not hold what it should.
+        InvalidArgument: a file cannot be read, or does not contain what it should.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -104,8 +104,11 @@ def _reason(error: Exception) -> str:
 
 
 class TlsSocket:
-    """A connection after its handshake, as `wire.Wire`. TLS cannot ask for the other direction here: there is no
-    renegotiation, and a client that asks for new keys while it does not read is cut off."""
+    """A socket after its TLS handshake, as a `StreamSocket`.
+
+    A read never waits for a write, nor a write for a read: there is no renegotiation, and a client that requests new
+    keys (RFC 8446 4.6.3) without reading is disconnected.
+    """
 
     __slots__ = ("_ended", "_sock")
 
@@ -114,25 +117,25 @@ class TlsSocket:
         self._ended = False
 
     def fileno(self) -> int:
-        """Of the socket below."""
+        """Return the descriptor of the socket."""
         return self._sock.fileno()
 
     @property
     def certificate(self) -> Certificate | None:
-        """The client's, which was verified."""
+        """The client's verified certificate, if there is one."""
         data = self._sock.getpeercert(binary_form=True)
         fields = self._sock.getpeercert()
         return Certificate.of(data, fields) if data and fields else None
 
     def pending(self) -> int:
-        """Bytes that `recv_into` would give at once, without the descriptor being readable."""
+        """Return the number of decrypted bytes, which `recv_into` returns although the descriptor is not readable."""
         return self._sock.pending()
 
     def recv_into(self, buffer: memoryview, /) -> int:
-        """Decrypt into `buffer`; 0: the client sends no more.
+        """Decrypt into `buffer`, and return the number of bytes; 0: the client sends no more.
 
         Raises:
-            BlockingIOError: nothing is there. OSError: the connection is broken, or what came is no TLS.
+            BlockingIOError: no bytes have arrived. OSError: the connection is broken, or the bytes are not TLS.
         """
         if self._ended:
             return 0
@@ -153,10 +156,10 @@ class TlsSocket:
         except ssl.SSLWantReadError:
             raise BlockingIOError from None
         except ssl.SSLWantWriteError as error:
-            raise ConnectionAbortedError("the client asks for new keys and does not read") from error
+            raise ConnectionAbortedError("the client requests new TLS keys without reading") from error
 
     def send(self, data: Buffer, /) -> int:
-        """Encrypt and send; the bytes taken. What was not taken must come again, with whatever follows it.
+        """Encrypt and send, and return the number of bytes taken. The others must come again in the next call.
 
         Raises:
             BlockingIOError: the kernel takes no more. OSError: the connection is broken.
@@ -172,12 +175,15 @@ class TlsSocket:
                     raise BlockingIOError from None
                 break
             except ssl.SSLWantReadError as error:
-                raise ConnectionAbortedError("TLS cannot go on") from error
+                raise ConnectionAbortedError("TLS cannot send before it receives") from error
         return taken
 
     def sendmsg(self, buffers: Iterable[Buffer], /) -> int:
-        """Several buffers. The first of them, up to a record, are joined: OpenSSL demands that a record it could not
-        send comes again whole, and a large buffer is sent from where it lies."""
+        """Send buffers, and return the number of bytes taken.
+
+        The first ones are joined up to the size of a record, because OpenSSL demands that a record which it could not
+        send comes again whole. A large buffer is not copied.
+        """
         parts: list[memoryview] = []
         size = 0
         for buffer in buffers:
@@ -191,25 +197,25 @@ class TlsSocket:
         return self.send(b"".join(parts))
 
     def shutdown(self, how: int, /) -> None:
-        """Say that nothing follows (`close_notify`), then `shutdown`. What is received afterwards is not decrypted."""
-        self._say_goodbye()
+        """Send `close_notify`, then shut down. Bytes received afterwards are not decrypted."""
+        self._send_close_notify()
         self._sock.shutdown(how)
 
     def close(self) -> None:
-        """Say that nothing follows, if that can be said at once, and close."""
-        self._say_goodbye()
+        """Send `close_notify`, if that is possible at once, and close."""
+        self._send_close_notify()
         self._sock.close()
 
-    def _say_goodbye(self) -> None:
+    def _send_close_notify(self) -> None:
         with contextlib.suppress(OSError, ValueError):  # ValueError: it was said
             self._sock.unwrap()
 
 
 def wrap(sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """`sock`, to begin its handshake. `sock` is of no use afterwards; it is closed if this fails.
+    """Wrap a socket whose TLS handshake is to start. Do not use `sock` afterwards; it is closed if this fails.
 
     Raises:
-        OSError: the client has gone.
+        OSError: the client has disconnected.
     """
     try:
         return context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)

@@ -197,8 +197,8 @@ def test_an_unfinished_body_gives_its_lease_back() -> None:
     receive(reader, post(bytes(PLACED_FROM)))
     assert reader.next() is None
 
-    reader.abandon()
-    reader.abandon()
+    reader.discard()
+    reader.discard()
 
     assert place.slots[0].released == 1
 
@@ -209,7 +209,7 @@ def test_a_finished_body_keeps_its_lease() -> None:
     receive(reader, post(bytes(PLACED_FROM)))
     assert reader.next() is not None
 
-    reader.abandon()
+    reader.discard()
 
     assert place.slots[0].released == 0
 

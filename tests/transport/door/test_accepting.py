@@ -72,6 +72,6 @@ def test_without_descriptors_it_waits_and_tries_again(
 
     asyncio.run(main())
     assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [
-        "no descriptor for a further connection",
+        "cannot accept a connection, no descriptor is free",
         "cannot accept a connection: [Errno 1] EPERM",
     ]

@@ -66,7 +66,7 @@ def test_a_broken_change_keeps_the_old_value_and_is_told_once(number: Number, ca
             asyncio.run(reloaded.look())
     assert reloaded.value == 1
     assert [record.getMessage() for record in caplog.records] == [
-        "number: no number; what was loaded before stays in use"
+        "number: no number; the value loaded before stays in use"
     ]
     number.write("3")
     asyncio.run(reloaded.look())

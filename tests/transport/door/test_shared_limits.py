@@ -28,18 +28,18 @@ def test_keys(family: socket.AddressFamily, one: str, other: str, same: bool) ->
         keys = [addresses.key(sock, (host, 1)) for host in (one, other)]
     assert "" not in keys
     assert (keys[0] == keys[1]) is same
-    assert addresses.take(keys[0])
-    assert addresses.take(keys[1]) is not same
+    assert addresses.acquire(keys[0])
+    assert addresses.acquire(keys[1]) is not same
 
 
 def test_what_is_not_counted() -> None:
     with socket.socket(socket.AF_UNIX) as local:
         assert Addresses(1).key(local, "") == ""
     unlimited = Addresses(0)
-    assert unlimited.take("10.0.0.1")
-    assert unlimited.take("10.0.0.1")
+    assert unlimited.acquire("10.0.0.1")
+    assert unlimited.acquire("10.0.0.1")
     assert not unlimited._open
     addresses = Addresses(1)
-    assert addresses.take("")
-    assert addresses.take("")
-    addresses.give("")
+    assert addresses.acquire("")
+    assert addresses.acquire("")
+    addresses.release("")

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from pathlib import Path
 
-from edge_serve.transport.sockets.handshakes import Handshakes, answer_plainly
+from edge_serve.transport.sockets.handshakes import Handshakes, reply_plain
 from edge_serve.transport.sockets.tls import TlsFiles, TlsSocket, make_context
 from tests.certificates import Authority
 from tests.transport.http_scene import until
@@ -32,7 +32,7 @@ def test_a_fault_of_ours_ends_one_handshake_and_not_those_after_it(tmp_path: Pat
         for number in range(2):
             here, there = socket.socketpair()
             here.setblocking(False)
-            handshakes.begin(here, on_opened)
+            handshakes.start(here, on_opened)
             client = asyncio.open_connection(sock=there, ssl=authority.client(), server_hostname="localhost")
             writers.append((await asyncio.wait_for(client, 2))[1])
             await until(lambda: len(opened) == number + 1)  # noqa: B023
@@ -50,7 +50,7 @@ def test_who_speaks_without_tls_is_answered_and_does_not_hold_the_loop() -> None
     with here, there:
         here.setblocking(False)
         there.sendall(b"GET / HTTP/1.1")
-        answer_plainly(here, b"use TLS")
+        reply_plain(here, b"use TLS")
         assert there.recv(100) == b"use TLS"
     here, there = socket.socketpair()
     with here, there:
@@ -58,6 +58,6 @@ def test_who_speaks_without_tls_is_answered_and_does_not_hold_the_loop() -> None
         there.setblocking(False)
         there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)
         sent = there.send(bytes(1 << 20))  # what the kernel takes
-        answer_plainly(here, b"")
+        reply_plain(here, b"")
         left = len(here.recv(1 << 20))
         assert 0 < left == sent - 2 * 65536
