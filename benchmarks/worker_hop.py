@@ -23,10 +23,10 @@ from edge_serve.backends.base import InstanceSpec, ModelSpec
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.front.pool import BatchReply, OpenedModel, Workers
-from edge_serve.workers.front.selector import AwakeSelector
+from edge_serve.workers.front.busy_poll import AwakeSelector, PollPolicy
+from edge_serve.workers.front.frames.reply import BatchReply
+from edge_serve.workers.front.pool import OpenedModel, Workers
 from edge_serve.workers.memory.arena import Arena, Budget
-from edge_serve.workers.wire.busy_poll import PollPolicy
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 

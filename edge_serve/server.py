@@ -58,15 +58,13 @@ from edge_serve.systemd import notify
 from edge_serve.systemd.activation import inherit
 from edge_serve.transport.door.listeners import advice_on_listening
 from edge_serve.workers.codec.codec import Codec
-from edge_serve.workers.front.free_cores import FreeCores
+from edge_serve.workers.front.busy_poll import AwakeSelector, FreeCores, PollPolicy
 from edge_serve.workers.front.pool import Hooks, Workers
 from edge_serve.workers.front.pool import ProcessLimits as WorkerLimits
-from edge_serve.workers.front.selector import AwakeSelector
 from edge_serve.workers.launch.environments import Environments
 from edge_serve.workers.launch.sandbox import Sandbox, keep_out
 from edge_serve.workers.memory.arena import Budget
 from edge_serve.workers.memory.trimming import trim_idle
-from edge_serve.workers.wire.busy_poll import PollPolicy
 
 log = logging.getLogger(__name__)
 

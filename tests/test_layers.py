@@ -39,13 +39,16 @@ SUB_ROOMS = {
     "scheduling": ("", "sequence", "ensemble", "policy"),
     "backends": ("", "python.api", "python_path", "python", "onnxruntime"),
     "models": ("repository", "run", "versions", "ensemble", "extras", "load", "control"),
+    "workers": ("wire", "child", "memory", "launch", "watch", "front", "codec"),
     "transport": ("sockets", "door", "http", "v2", "grpc", "grpc_service"),
 }
 #: layers whose rooms may import each other
 FREE = {0, 7}
 
-#: where a worker process starts, and the backends it may load
-WORKER_STARTS = ("edge_serve.workers.child.main", "edge_serve.backends.")
+#: the files that run in a worker process, and the backends it may load
+WORKER_STARTS = ("edge_serve.workers.child.", "edge_serve.workers.wire.", "edge_serve.backends.")
+#: the folders of workers/ that run in the front end only
+FRONT_END_SIDE = ("memory", "launch", "watch", "front")
 #: what worker-side code may import beside the standard library and edge_serve
 WORKER_LIBRARIES = {"numpy"}
 #: a backend's own library, imported in its own file only
@@ -207,6 +210,25 @@ def test_worker_side_imports_the_standard_library_and_numpy_only() -> None:
     assert worker_breaches(sources_of(ROOT, PACKAGE)) == []
 
 
+def process_breaches(sources: Sources) -> list[str]:
+    """Return the imports from the front end's folders of workers/ to `child/`: no file has a half in each process."""
+    sides = tuple(f"{PACKAGE}.workers.{folder}." for folder in FRONT_END_SIDE)
+    return [
+        f"{module} runs in the front end and imports {name}"
+        for module, source in sources.items()
+        for name in imports_of(module, source, sources)
+        if module.startswith(sides) and name.startswith(f"{PACKAGE}.workers.child")
+    ]
+
+
+def test_the_front_end_imports_nothing_of_the_worker_process() -> None:
+    assert process_breaches(sources_of(ROOT, PACKAGE)) == []
+    planted = {"edge_serve.workers.front.x": "import edge_serve.workers.child.y"}
+    assert process_breaches(planted) == [
+        "edge_serve.workers.front.x runs in the front end and imports edge_serve.workers.child.y"
+    ]
+
+
 def test_ota_imports_nothing_of_edge_serve() -> None:
     sources = sources_of(ROOT, "ota")
     imported = {name for module, source in sources.items() for name in imports_of(module, source, sources)}
@@ -286,6 +308,8 @@ def test_a_planted_breach_of_the_layers_is_found(module: str, source: str, compl
         ("edge_serve.backends.mine", "import onnxruntime"),
         ("edge_serve.messages.tensors", "import orjson"),
         ("edge_serve.workers.child.main", "import psutil"),
+        ("edge_serve.workers.child.frames.new", "import psutil"),
+        ("edge_serve.workers.wire.new", "import psutil"),
     ],
 )
 def test_a_planted_library_on_the_workers_side_is_found(module: str, source: str) -> None:

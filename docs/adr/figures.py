@@ -36,8 +36,9 @@ from edge_serve.protocol.v2.routes import RouteGroup
 from edge_serve.transport.grpc.call import GrpcCall, Unary
 from edge_serve.transport.grpc.call_head import CallHead, GrpcSettings, HeadInterpreter
 from edge_serve.transport.grpc_service.infer import GrpcInference
+from edge_serve.workers.child.frames.execute import decode_execute
+from edge_serve.workers.front.frames.execute import encode_execute
 from edge_serve.workers.memory.arena import Arena, Budget
-from edge_serve.workers.wire.execute import decode_execute, encode_execute
 from edge_serve.workers.wire.layout import TensorLayout
 
 PICTURE = 1 * 3 * 224 * 224 * 4

@@ -87,7 +87,7 @@ class Reply:
         rescheduled: no answer yet: the model wants the request once more (`iterative_sequence`).
         personal: it may depend on the request's parameters or sequence, which a response cache must know.
         stored: set by the worker: the outputs that were written to a client's shared memory, no more in `outputs`
-            (workers/memory/shared_request.py).
+            (workers/child/memory/shared_request.py).
         dropped: names of outputs that the model returned and that are not in `outputs`, because the request does not
             want them. Some may be misspelt (workers/child/mismatch.py).
     """

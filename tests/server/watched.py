@@ -45,7 +45,7 @@ def longest(path: Path, began: float, ended: float) -> Turn:
 
 def _watch(path: str) -> None:
     from edge_serve import server
-    from edge_serve.workers.front.selector import AwakeSelector
+    from edge_serve.workers.front.busy_poll import AwakeSelector
 
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     heaviest: list[Any] = [0.0, ""]

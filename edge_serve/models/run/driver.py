@@ -26,7 +26,7 @@ from edge_serve.scheduling.direct import DirectScheduler
 from edge_serve.scheduling.ordering import ResponseOrder
 from edge_serve.scheduling.queued import QueuedScheduler
 from edge_serve.scheduling.sequence.sequences import SequenceScheduler
-from edge_serve.workers.front.pool import BatchReply
+from edge_serve.workers.front.frames.reply import BatchReply
 
 
 class Executors(Protocol):

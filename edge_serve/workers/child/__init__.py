@@ -1,14 +1,18 @@
-"""The worker process: `main` starts it. Imports the standard library and NumPy only.
+"""The worker process; `main` starts it. Imports `wire/` and lower layers: the standard library and NumPy only.
 
-calling         the worker's side of calls to other models
+calling         pending calls from a model to other models, and the memory for their inputs
 cancellations   cancelled requests of one instance
-forks           what a worker sees to when its model forks
-instance        one instance in the worker
-main            the worker's side
-mismatch        compares the outputs that a model returns with its configuration, and reports each output that
-own_threads     threads of a worker that run no code of a model's
-paused_streams  streams of a decoupled model that stand still because their clients read too slowly
-process         what every child process of the server does
-remote          what the worker asks of and tells the front end
-states          implicit state
+forks           handlers for a model's forks: signals, and the state that a child must not share
+frames/         the frames that a worker reads and writes
+instance        one instance: receives a batch, calls the backend, sends the replies
+lifetime_guard  ties the process to the front end's lifetime pipe
+main            loads models, starts their instances, and serves the control channel
+memory/         memory of other models and of clients that a worker maps
+mismatch        compares a model's outputs with its configuration, and reports each difference once
+own_threads     threads that run no code of a model
+paused_streams  streams of a decoupled model that wait for a slow client
+process         setup of every child process: control channel, signals, limits, log
+receiver        cuts the data channel into frames, and polls for the next one (ADR 17)
+remote          questions and messages from the worker to the front end
+states          implicit state of sequences
 """

@@ -17,8 +17,8 @@ import numpy as np
 
 from edge_serve.backends.host import Cancel, ModelCall, OnReply
 from edge_serve.messages.tensors import Buffer, InferTensor
+from edge_serve.workers.child.frames.calls import decode_response, encode_call, encode_rest, room_of
 from edge_serve.workers.child.own_threads import OwnThread
-from edge_serve.workers.wire.calls import decode_response, encode_call, encode_rest, room_of
 from edge_serve.workers.wire.frames import Frame, FrameKind, frame
 from edge_serve.workers.wire.layout import INLINE, padded
 

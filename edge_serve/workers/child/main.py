@@ -31,12 +31,12 @@ from edge_serve.errors import EdgeServeError, Internal, NotFound, Unavailable
 from edge_serve.workers.child.calling import CallerArena
 from edge_serve.workers.child.forks import Forks
 from edge_serve.workers.child.instance import Instance
+from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.child.mismatch import Mismatches
 from edge_serve.workers.child.own_threads import OwnThread
 from edge_serve.workers.child.process import Control, ForwardingHandler, beat, prepare_process
 from edge_serve.workers.child.remote import Remote
 from edge_serve.workers.child.states import with_states
-from edge_serve.workers.memory.shared_arenas import ArenaImports
 from edge_serve.workers.wire.frames import CANCELLATION, SLOT, Frame, FrameKind, failed_frame, json_frame
 from edge_serve.workers.wire.layout import TensorLayout
 from edge_serve.workers.wire.place import calls_of, own_place

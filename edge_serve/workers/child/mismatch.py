@@ -17,11 +17,10 @@ from typing import Any
 from edge_serve.backends.base import ModelSpec, Reply
 from edge_serve.files import read_small
 from edge_serve.messages.tensors import BY_CONFIG_NAME, DataType, InferTensor
+from edge_serve.workers.wire.frames import MOST_REPORTED
 
 #: descriptions that are remembered; the shapes of some models change all the time
 _MOST_KNOWN = 512
-#: outputs that are reported; a model may make up a name for each response
-MOST_REPORTED = 16
 _CONFIG = "config.pbtxt"
 
 #: description of the outputs of a reply, rows of the request, number of outputs that it lists (-1 = it lists none)

@@ -16,8 +16,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from edge_serve.workers.child.lifetime_guard import LifetimeGuard
 from edge_serve.workers.child.remote import Remote
-from edge_serve.workers.launch.lifetime_pipe import LifetimeGuard
 from edge_serve.workers.wire.frames import Frame, FrameKind, Splitter, frame, json_frame
 
 #: enough for models; far below what an inherited limit may be, which would make closing descriptors slow

@@ -16,10 +16,8 @@ from edge_serve.backends.host import Cancel, MetricUpdate, ModelCall, OnReply
 from edge_serve.errors import Unsupported
 from edge_serve.workers.child.calling import Calling
 from edge_serve.workers.child.own_threads import model_has_threads
-from edge_serve.workers.wire.frames import Frame, FrameKind, error_of, json_frame
+from edge_serve.workers.wire.frames import LOG_CHARACTERS, Frame, FrameKind, error_of, json_frame
 
-#: longest log text; a worker cannot flood the front end with one line
-LOG_CHARACTERS = 64 * 1024
 #: levels of `backends.host.LEVELS` as numbers of `logging`
 _LEVELS = {"VERBOSE": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
 

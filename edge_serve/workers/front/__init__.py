@@ -1,16 +1,17 @@
 """The front end's side of the workers. Start reading in `pool`.
 
-bls_broker  what the models of one worker ask of other models
-channel     batches to one instance and their replies
-free_cores  how many cores the other programs of the machine leave to this server
-inputs      inputs that lie in ordinary memory
-link        what the channels of one opened model share, and who listens to them
-opened      an opened model as its driver sees it
-output      what models print
-placement   the instances of a model that live in one worker, and what is sent and said of them
-pool        the room's face
-process     one worker process
-selector    the event loop's selector, which polls for a worker's reply before it goes to sleep (ADR 17)
+bls_broker  runs the calls that the models of one worker make to other models
+busy_poll   busy polling (ADR 17): the policy, the count of free cores, the event loop's selector
+channel     sends batches to one instance and receives their replies
+frames/     the frames that the front end writes and reads
+hangs       finds instances whose model hangs
+inputs      copies inputs from ordinary memory into the arena
+link        state that the channels of one opened model share, and its listener
+opened      an opened model, as its driver uses it
+output      reads the standard output and error of a worker
+placement   the instances of a model that live in one worker
+pool        opens models in workers: the entry point of this room
+process     one worker process and its control channel
 sending     the send queue of a worker's control channel
-worker      a worker that lives on
+worker      keeps a worker running: restarts the process and reopens its models
 """

@@ -21,9 +21,10 @@ from edge_serve.errors import Cancelled, EdgeServeError, Internal, Unavailable, 
 from edge_serve.messages.infer import InferResponse, Lease
 from edge_serve.messages.tensors import InferTensor
 from edge_serve.workers.front.channel import Channel
+from edge_serve.workers.front.frames.calls import decode_call, decode_rest, encode_response
 from edge_serve.workers.front.link import ModelListener
 from edge_serve.workers.memory.arena import Arena, Slot
-from edge_serve.workers.wire.calls import OutputSlot, decode_call, decode_rest, encode_response
+from edge_serve.workers.wire.calls import OutputSlot
 from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, failed_frame, json_frame
 from edge_serve.workers.wire.layout import INLINE, padded
 

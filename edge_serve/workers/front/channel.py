@@ -21,11 +21,13 @@ from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError, Internal, Unavailable
 from edge_serve.messages.infer import InferRequest, Lease
+from edge_serve.workers.front.frames.execute import encode_execute
+from edge_serve.workers.front.frames.reply import BatchReply, decode_answers
 from edge_serve.workers.front.inputs import Moves, loose_bytes, moved, prepare, release_all
 from edge_serve.workers.front.link import Link, PartialListener, PendingBatch
 from edge_serve.workers.memory.arena import Slot
-from edge_serve.workers.memory.shared_arenas import ArenaExports
-from edge_serve.workers.wire.execute import encode_execute
+from edge_serve.workers.memory.arena_exports import ArenaExports
+from edge_serve.workers.wire.batch import FINAL, NULL, PARTIAL_HEAD, REPLY_HEAD
 from edge_serve.workers.wire.frames import (
     CANCELLATION,
     HEADER_SIZE,
@@ -37,7 +39,6 @@ from edge_serve.workers.wire.frames import (
     parse_header,
 )
 from edge_serve.workers.wire.layout import INLINE, padded
-from edge_serve.workers.wire.reply import FINAL, NULL, PARTIAL_HEAD, REPLY_HEAD, BatchReply, decode_answers
 
 log = logging.getLogger(__name__)
 

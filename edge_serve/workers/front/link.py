@@ -9,10 +9,10 @@ from edge_serve.aio.pausable_deadline import PausableDeadline
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError
 from edge_serve.messages.infer import Lease
+from edge_serve.workers.front.busy_poll import PollPolicy
+from edge_serve.workers.front.frames.reply import BatchReply
 from edge_serve.workers.memory.arena import Arena, Slot
-from edge_serve.workers.wire.busy_poll import PollPolicy
 from edge_serve.workers.wire.layout import INLINE, TensorLayout
-from edge_serve.workers.wire.reply import BatchReply
 
 
 class ModelListener(Protocol):

@@ -17,6 +17,9 @@ from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.log_fields import model_fields
 from edge_serve.messages.status import WorkerFacts
 from edge_serve.workers.front.bls_broker import Hooks
+from edge_serve.workers.front.busy_poll import PollPolicy
+from edge_serve.workers.front.frames.reply import BatchReply
+from edge_serve.workers.front.hangs import HANG_PARAMETER
 from edge_serve.workers.front.link import Link, ModelListener, PartialListener
 from edge_serve.workers.front.opened import OpenedModel, PlacedInstances
 from edge_serve.workers.front.placement import ModelPlacement
@@ -26,10 +29,7 @@ from edge_serve.workers.launch.cgroups import MEMORY_PARAMETER, ControlGroup, Gr
 from edge_serve.workers.launch.environments import Environment, Environments, own_interpreter
 from edge_serve.workers.launch.sandbox import Sandbox
 from edge_serve.workers.memory.arena import Arena
-from edge_serve.workers.watch.hangs import HANG_PARAMETER
-from edge_serve.workers.wire.busy_poll import PollPolicy
 from edge_serve.workers.wire.layout import TensorLayout
-from edge_serve.workers.wire.reply import BatchReply
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from edge_serve.workers.launch.cgroups import ControlGroup
 from edge_serve.workers.launch.environments import Interpreter, own_interpreter
 from edge_serve.workers.launch.lifetime_pipe import LifetimePipe
 from edge_serve.workers.memory.arena import PAGE
-from edge_serve.workers.memory.shared_arenas import ArenaExports
+from edge_serve.workers.memory.arena_exports import ArenaExports
 from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind, Splitter, error_of, json_frame
 
 log = logging.getLogger(__name__)

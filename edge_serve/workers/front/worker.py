@@ -16,18 +16,16 @@ from edge_serve.clock import Clock
 from edge_serve.errors import EdgeServeError, Internal
 from edge_serve.messages.log_fields import OUTPUT, RECURS, model_fields
 from edge_serve.messages.status import WorkerFacts
-from edge_serve.workers.child.mismatch import MOST_REPORTED
-from edge_serve.workers.child.remote import LOG_CHARACTERS
 from edge_serve.workers.front.bls_broker import BlsBroker, Caller, Hooks
 from edge_serve.workers.front.channel import Channel
+from edge_serve.workers.front.hangs import HANG_PARAMETER, HangWatch
 from edge_serve.workers.front.output import Rate
 from edge_serve.workers.front.placement import ModelPlacement, as_json, lost_text, socket_pairs
 from edge_serve.workers.front.process import Process, ProcessLimits, ProcessLost
 from edge_serve.workers.launch.cgroups import ControlGroup
 from edge_serve.workers.launch.environments import Environment
-from edge_serve.workers.watch.hangs import HANG_PARAMETER, HangWatch
 from edge_serve.workers.watch.restart import RestartPolicy
-from edge_serve.workers.wire.frames import Frame, FrameError, FrameKind
+from edge_serve.workers.wire.frames import LOG_CHARACTERS, MOST_REPORTED, Frame, FrameError, FrameKind
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,5 @@
-"""Watching workers: which ones hang, and when one that died is started again. Pure; time is an argument.
+"""Pure decisions about workers; time is an argument. `front/worker` acts on them.
 
-hangs    finds instances whose model hangs
-restart  when a worker that died is started again
-stalls   how long each watched counter has been unchanged
+restart  decides when a dead worker is restarted
+stalls   measures how long each watched counter has been unchanged
 """

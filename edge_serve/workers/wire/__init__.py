@@ -1,11 +1,12 @@
-"""The frames that the front end and a worker exchange. Imports the standard library and NumPy only.
+"""Formats of the frames that the front end and a worker exchange. Runs in both processes.
 
-busy_poll      short waits are spent awake
-calls          INFER and INFER_RESPONSE frames
-execute        EXECUTE frames
-frames         what travels between the front end and a worker
-layout         how a model's tensors are numbered and laid out in frames
-place          where a model's own code is
-reply          REPLY and PARTIAL frames
-thread_policy  whether a worker's thread, when it is woken, takes the core from whoever runs on it (ADR 18)
+Imports the standard library and NumPy only, and neither `front/` nor `child/`.
+
+    batch         structs of the EXECUTE, REPLY and PARTIAL frames
+    calls         structs and tensors of the INFER and INFER_RESPONSE frames
+    frames        frame kinds, headers, and control frames
+    layout        numbers of a model's tensors, and their descriptions in frames
+    place         the innermost call in a model's own code, for messages
+    polling_wait  decides whether the next wait is polled through (ADR 17)
+    thread_policy  the scheduling policy of a worker's thread (ADR 18)
 """

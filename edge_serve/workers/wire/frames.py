@@ -22,6 +22,11 @@ HEADER_SIZE = HEADER.size
 #: longest payload that is believed: replies above layout.INLINE travel through the arena
 LONGEST = 256 << 20
 
+#: longest log text; a worker cannot flood the front end with one line
+LOG_CHARACTERS = 64 * 1024
+#: mismatched outputs that are reported for one model; a model may make up a name for each response
+MOST_REPORTED = 16
+
 NEED = struct.Struct("<QI")  # NEED_OUTPUT: bytes, token
 SLOT = struct.Struct("<IIQQ")  # OUTPUT_SLOT: channel, token, offset, capacity; the reason follows when that is 0
 CANCELLATION = struct.Struct("<II")  # CANCEL, HOLD, GO_ON: channel, the request's index; the id is the batch's

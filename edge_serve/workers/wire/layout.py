@@ -28,6 +28,9 @@ INLINE = 32 * 1024
 ALIGNMENT = 64
 
 IN_FRAME, IN_ARENA = 0, 1
+#: bits of a place that are an offset; no arena is larger. Above them is the number of a lent arena, 0 = the model's own
+OFFSET_BITS = 44
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
 PAD = bytes(16)
 #: index of a tensor that the configuration does not name
 UNNAMED = 0xFFFF

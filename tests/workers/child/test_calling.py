@@ -11,7 +11,8 @@ from edge_serve.backends.host import ModelCall
 from edge_serve.messages.infer import InferResponse
 from edge_serve.workers.child.calling import Calling
 from edge_serve.workers.child.remote import Remote
-from edge_serve.workers.wire.calls import OutputSlot, decode_rest, encode_response
+from edge_serve.workers.front.frames.calls import decode_rest, encode_response
+from edge_serve.workers.wire.calls import OutputSlot
 from edge_serve.workers.wire.frames import HEADER_SIZE, Frame, FrameKind, parse_header
 
 

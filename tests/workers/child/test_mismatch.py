@@ -10,7 +10,8 @@ import pytest
 
 from edge_serve.backends.base import ModelSpec, Reply
 from edge_serve.messages.tensors import InferTensor, from_array, from_numpy_type
-from edge_serve.workers.child.mismatch import MOST_REPORTED, Mismatches
+from edge_serve.workers.child.mismatch import Mismatches
+from edge_serve.workers.wire.frames import MOST_REPORTED
 
 CONFIG: dict[str, Any] = {
     "max_batch_size": 8,

@@ -15,14 +15,15 @@ from edge_serve.backends.base import Reply
 from edge_serve.errors import Internal, Unavailable
 from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import DataType, InferTensor
-from edge_serve.workers.child.instance import Receiver
+from edge_serve.workers.child.frames.execute import Batch, decode_execute
+from edge_serve.workers.child.frames.reply import OutputRoom, encode_partial, encode_reply
+from edge_serve.workers.child.receiver import Receiver
 from edge_serve.workers.front.channel import Channel
 from edge_serve.workers.front.link import Link
 from edge_serve.workers.memory.arena import Arena, Budget
-from edge_serve.workers.wire.execute import Batch, decode_execute
+from edge_serve.workers.wire.batch import PARTIAL_HEAD
 from edge_serve.workers.wire.frames import HEADER_SIZE, NEED, SLOT, FrameKind, frame
 from edge_serve.workers.wire.layout import TensorLayout
-from edge_serve.workers.wire.reply import PARTIAL_HEAD, OutputRoom, encode_partial, encode_reply
 from tests.workers.harness import Recorder, config, request, run, values
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_serve.workers.front import free_cores as neighbours
-from edge_serve.workers.front.free_cores import FreeCores, Look, cores_left, idle
-from edge_serve.workers.wire.busy_poll import PollPolicy
+from edge_serve.workers.front import busy_poll as neighbours
+from edge_serve.workers.front.busy_poll import FreeCores, Look, PollPolicy, cores_left, idle
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
 
+from edge_serve.workers.front.hangs import Hang, HangWatch
 from edge_serve.workers.front.placement import ModelPlacement
-from edge_serve.workers.watch.hangs import Hang, HangWatch
 
 LIMIT, LOAD = 10.0, 600.0
 

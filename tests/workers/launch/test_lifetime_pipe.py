@@ -13,7 +13,7 @@ from edge_serve.workers.launch.lifetime_pipe import LifetimePipe
 from tests.workers.harness import PATIENCE
 
 ROOT = Path(__file__).parents[3]
-IMPORTS = "import os, sys, time\nfrom edge_serve.workers.launch.lifetime_pipe import LifetimeGuard\n"
+IMPORTS = "import os, sys, time\nfrom edge_serve.workers.child.lifetime_guard import LifetimeGuard\n"
 START = IMPORTS + "tied = LifetimeGuard(int(sys.argv[1]))\n"
 WAIT = START + "print('tied', flush=True)\ntime.sleep(1000)"
 #: the model has closed what it did not know, and has a pipe of its own there

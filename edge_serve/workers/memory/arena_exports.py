@@ -1,36 +1,24 @@
-"""Tensors in other models' arenas, which the steps of an ensemble hand to each other without a copy in the front end.
+"""Lends a worker process the arenas of other models and clients' shared memory regions, without a copy.
 
-A worker is given the descriptor of such an arena once, for reading only: a model can neither disturb another one's
-tensors nor keep its memory. A lent tensor's place in an EXECUTE frame is its offset and, above it, the arena's number.
-
-Clients' shared memory regions travel in the same way and are numbered together with the arenas.
+The worker receives the descriptor of such an arena once, and maps it for reading only: a model can neither disturb
+another model's tensors nor keep its memory. The place of a lent tensor in an EXECUTE frame is its offset and, above it,
+the arena's number. Regions travel in the same way and are numbered together with the arenas.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
-from edge_serve.errors import Internal
 from edge_serve.messages.infer import RequestedOutput
 from edge_serve.messages.shared_memory import Place
 from edge_serve.messages.tensors import Handle, InferTensor, Shared
 from edge_serve.workers.memory.arena import Arena
-from edge_serve.workers.memory.client_region import ClientRegion
 from edge_serve.workers.memory.regions import Region
 from edge_serve.workers.wire.frames import FrameKind, frame, json_frame
-
-#: bits of a place that are an offset; no arena is larger
-OFFSET_BITS = 44
-OFFSET_MASK = (1 << OFFSET_BITS) - 1
-#: how long a worker waits for an arena that a batch names: its descriptor was sent before, on another channel
-_WAIT_SECONDS = 10.0
+from edge_serve.workers.wire.layout import OFFSET_BITS
 
 Send = Callable[[bytes, Sequence[int]], None]
 
@@ -128,73 +116,3 @@ class ArenaExports:
 
 def _discard(data: bytes, fds: Sequence[int]) -> None:
     """For `ArenaExports`, once its worker is dead."""
-
-
-class ArenaImports:
-    """The worker's side. Frames come on the control thread, any other asks for the memory."""
-
-    def __init__(self) -> None:
-        self._views: dict[int, memoryview] = {}
-        self._regions: dict[int, ClientRegion] = {}
-        #: arenas that cannot be had, and why; or that have not come in time
-        self._failed: dict[int, str] = {}
-        self._changed = threading.Condition()
-
-    def add(self, number: int, fd: int) -> None:
-        """ARENA arrived, with its descriptor. One that cannot be mapped costs the requests that lie in it."""
-        view, failed = None, ""
-        try:
-            view = memoryview(mmap.mmap(fd, os.fstat(fd).st_size, access=mmap.ACCESS_READ))
-        except (OSError, ValueError) as error:
-            failed = f"cannot be mapped: {error}"
-        finally:
-            os.close(fd)
-        with self._changed:
-            if view is not None:
-                self._views[number] = view
-                self._failed.pop(number, None)
-            else:
-                self._failed[number] = failed
-            self._changed.notify_all()
-
-    def add_region(self, number: int, value: dict[str, Any], fd: int) -> None:
-        """REGION arrived, with its descriptor."""
-        with self._changed:
-            self._regions[number] = ClientRegion(value["name"], value["offset"], value["byte_size"], fd)
-            self._changed.notify_all()
-
-    def remove(self, number: int) -> None:
-        """ARENA_GONE arrived. The mapping goes when the last view of it does."""
-        with suppress(KeyError):
-            del self._views[number]
-        self._regions.pop(number, None)
-        self._failed.pop(number, None)
-
-    def region(self, place: int) -> ClientRegion | None:
-        """The client's memory that a place is in; None when it is in an arena."""
-        number = place >> OFFSET_BITS
-        found = self._regions.get(number)
-        if found is None and number and number not in self._views:
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: number in self._regions or number in self._views or number in self._failed, _WAIT_SECONDS
-                )
-            found = self._regions.get(number)
-        return found
-
-    def at(self, place: int, size: int) -> memoryview:
-        """The bytes of a lent tensor, for reading.
-
-        Raises:
-            Internal: its arena has not come, or cannot be mapped.
-        """
-        number, offset = place >> OFFSET_BITS, place & OFFSET_MASK
-        view = self._views.get(number)
-        if view is None:
-            with self._changed:
-                self._changed.wait_for(lambda: number in self._views or number in self._failed, _WAIT_SECONDS)
-            view = self._views.get(number)
-            if view is None:  # the next request need not wait as long
-                reason = self._failed.setdefault(number, f"did not arrive within {_WAIT_SECONDS:g} s")
-                raise Internal(f"the memory of an input {reason}")
-        return view[offset : offset + size]

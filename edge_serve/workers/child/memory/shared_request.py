@@ -1,7 +1,7 @@
-"""The tensors of one request that lie in clients' shared memory: read and written by the worker.
+"""Reads and writes the tensors of one request that lie in clients' shared memory.
 
-The front end sees neither kind. What an input holds is checked here, and an output leaves for the region: the reply has
-its name, type, shape and size.
+The front end does not read them. The content of an input is checked here. An output is written to its region, and the
+reply has only its name, type, shape and size.
 """
 
 from __future__ import annotations
@@ -12,32 +12,20 @@ from typing import Any
 
 from edge_serve.backends.base import Reply
 from edge_serve.errors import EdgeServeError, Internal, InvalidArgument
-from edge_serve.messages.infer import InferRequest
 from edge_serve.messages.tensors import (
-    BY_NUMBER,
     Buffer,
     DataType,
     InferTensor,
     Shape,
-    Unseen,
     element_count,
     join_bytes,
 )
 from edge_serve.protocol.inference.validate import check_strings
-from edge_serve.workers.memory.client_region import ClientRegion
-from edge_serve.workers.memory.shared_arenas import OFFSET_MASK, ArenaImports
-from edge_serve.workers.wire.frames import FrameError
+from edge_serve.workers.child.memory.arena_imports import ArenaImports
+from edge_serve.workers.child.memory.client_region import ClientRegion
+from edge_serve.workers.wire.layout import OFFSET_MASK
 
 Send = Callable[["Reply | None", bool], None]
-
-
-def places_of(request: InferRequest) -> list[list[Any]]:
-    """For the EXECUTE frame: the outputs that go to clients' memory: name, place, size, the client's name."""
-    return [
-        [output.name, output.place.offset, output.place.size, output.place.label or output.name]
-        for output in request.outputs
-        if output.place is not None
-    ]
 
 
 class SharedRequest:
@@ -147,18 +135,3 @@ def zeros(datatype: DataType, shape: Shape) -> Buffer:
     """The data of a tensor that cannot be read."""
     count = element_count(shape)
     return bytes(count * datatype.size) if datatype.size else join_bytes([b""] * count)
-
-
-def insert_stored(outputs: list[InferTensor], stored: Any) -> None:
-    """Put the outputs that a worker has written to clients' memory among the others of its reply.
-
-    Raises:
-        FrameError: the worker wrote something else.
-    """
-    for position, name, number, shape, size in stored:
-        datatype = BY_NUMBER[number]
-        dims = tuple(shape)
-        good = type(name) is str and type(size) is int and all(type(dim) is int and dim >= 0 for dim in dims)
-        if not good or not 0 <= size <= OFFSET_MASK or (datatype.size and element_count(dims) * datatype.size != size):
-            raise FrameError(f"output '{name}' was not stored as {datatype.name} {list(dims)}")
-        outputs.insert(position, InferTensor(name, datatype, dims, Unseen.buffer(size)))

@@ -12,10 +12,10 @@ from selectors import EVENT_READ, EVENT_WRITE, EpollSelector
 
 import pytest
 
-from edge_serve.workers.child.instance import Receiver
-from edge_serve.workers.front.selector import AwakeSelector
-from edge_serve.workers.wire.busy_poll import PollingWait, PollPolicy
+from edge_serve.workers.child.receiver import Receiver
+from edge_serve.workers.front.busy_poll import AwakeSelector, PollPolicy
 from edge_serve.workers.wire.frames import FrameKind, frame
+from edge_serve.workers.wire.polling_wait import PollingWait
 from tests.workers.front.test_channel import output, peer
 from tests.workers.harness import request, run
 

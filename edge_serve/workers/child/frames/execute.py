@@ -1,136 +1,23 @@
-"""EXECUTE frames: a batch of requests, as the front end writes and the worker reads it."""
+"""Reads EXECUTE frames: a batch of requests for this instance."""
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from edge_serve.backends.base import BackendRequest, Reply
 from edge_serve.errors import EdgeServeError
-from edge_serve.messages.infer import NULL_SEAT, InferRequest, Parameter
+from edge_serve.messages.infer import NULL_SEAT, Parameter
 from edge_serve.messages.tensors import DataType, InferTensor, Shape
 from edge_serve.workers.child.cancellations import cancel_key
-from edge_serve.workers.memory.shared_arenas import OFFSET_BITS, ArenaImports
-from edge_serve.workers.memory.shared_request import SharedRequest, places_of, zeros
-from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, VERSION, FrameKind, parse_json
-from edge_serve.workers.wire.layout import IN_ARENA, IN_FRAME, NAMES_IN_EXTRA, PAD, TENSOR, TensorLayout
+from edge_serve.workers.child.memory.arena_imports import ArenaImports
+from edge_serve.workers.child.memory.shared_request import SharedRequest, zeros
+from edge_serve.workers.wire.batch import EXECUTE_HEAD, REQUEST
+from edge_serve.workers.wire.frames import HEADER, HEADER_SIZE, FrameKind, parse_json
+from edge_serve.workers.wire.layout import IN_FRAME, NAMES_IN_EXTRA, OFFSET_BITS, TensorLayout
 
-# mask of the listed outputs (0 = all), correlation id, priority, timeout us, deadline ns; flags, id bytes, extra bytes,
-# block bytes, where its data starts, seat of its sequence
-REQUEST = struct.Struct("<QQQQQIIIIIi")
-# output slot: offset, capacity; bytes of the part before the data; us to poll for the next frame before sleeping
-EXECUTE_HEAD = struct.Struct("<QQII")
-
-_EXECUTE = FrameKind.EXECUTE.value
 _EXECUTE_EACH = FrameKind.EXECUTE_EACH.value
-
-
-def encode_execute(
-    layout: TensorLayout,
-    batch_id: int,
-    requests: Sequence[InferRequest],
-    slot_offset: int,
-    slot_capacity: int,
-    each: bool = False,
-    poll_us: int = 0,
-) -> bytes:
-    """An EXECUTE frame, or an EXECUTE_EACH frame.
-
-    Raises:
-        struct.error: a number does not fit its field.
-        KeyError: an input is not in the configuration.
-    """
-    parts: list[Any] = [b""]
-    data: list[Any] = []
-    position = 0
-    index_of = layout.input_index
-    structs = TENSOR
-    null: list[bytes] = []
-    for request in requests:
-        if null and request.seat == NULL_SEAT:  # all that fill rows of a batch are the same
-            parts += null
-            continue
-        mask, extra, block, base = 0, b"", b"", position
-        if request.outputs:
-            mask = _mask(layout, request)
-        correlation = request.correlation_id
-        if mask == NAMES_IN_EXTRA or request.parameters or request.shared or type(correlation) is not int:
-            extra = _extra(request, mask == NAMES_IN_EXTRA)
-        request_id = request.id.encode() if request.id else b""
-        for tensor in request.inputs:
-            shape = tensor.shape
-            rank = len(shape)
-            size = len(tensor.data)
-            if tensor.offset >= 0:
-                place, where = IN_ARENA, tensor.offset
-            else:
-                place, where = IN_FRAME, position - base
-                data.append(tensor.data)
-                position += size
-                if size & 15:
-                    data.append(PAD[size & 15 :])
-                    position += 16 - (size & 15)
-            block += structs[rank].pack(
-                rank, tensor.datatype._value_, index_of[tensor.name], place, where, size, *shape
-            )
-        parts.append(
-            REQUEST.pack(
-                mask,
-                correlation if type(correlation) is int else 0,
-                request.priority,
-                request.timeout_us,
-                request.deadline_ns,
-                request.flags,
-                len(request_id),
-                len(extra),
-                len(block),
-                base,
-                request.seat,
-            )
-        )
-        if request_id or extra:
-            parts.append(request_id)
-            parts.append(extra)
-        parts.append(block)
-        if request.seat == NULL_SEAT:
-            null = parts[-2:]
-    meta = sum(map(len, parts))
-    pad = -(HEADER_SIZE + EXECUTE_HEAD.size + meta) & 15
-    length = EXECUTE_HEAD.size + meta + pad + position
-    parts[0] = HEADER.pack(
-        length, VERSION, _EXECUTE_EACH if each else _EXECUTE, len(requests), batch_id
-    ) + EXECUTE_HEAD.pack(slot_offset, slot_capacity, meta + pad, poll_us)
-    if pad:
-        parts.append(PAD[:pad])
-    parts += data
-    return b"".join(parts)
-
-
-def _mask(layout: TensorLayout, request: InferRequest) -> int:
-    mask = 0
-    for wanted in request.outputs:
-        bit = layout.output_bit.get(wanted.name)
-        if bit is None:
-            return NAMES_IN_EXTRA
-        mask |= bit
-    return mask
-
-
-def _extra(request: InferRequest, list_outputs: bool) -> bytes:
-    extra: dict[str, Any] = {}
-    if request.parameters:
-        extra["parameters"] = request.parameters
-    if not isinstance(request.correlation_id, int):
-        extra["correlation_id"] = request.correlation_id
-    if list_outputs:
-        extra["outputs"] = [wanted.name for wanted in request.outputs]
-    if request.shared:
-        extra["shared"] = {"model": request.model_name, "outputs": places_of(request)}
-    return json.dumps(extra).encode()
 
 
 @dataclass(slots=True)

@@ -13,12 +13,14 @@ import pytest
 from edge_serve.errors import Internal
 from edge_serve.messages.infer import InferRequest, RequestedOutput
 from edge_serve.messages.tensors import DataType, Handle, InferTensor, Shared, Unseen
+from edge_serve.workers.child.memory import arena_imports as lending_module
+from edge_serve.workers.child.memory.arena_imports import ArenaImports
 from edge_serve.workers.front.pool import OpenedModel
-from edge_serve.workers.memory import shared_arenas as lending_module
 from edge_serve.workers.memory.arena import Arena, Budget, Slot
+from edge_serve.workers.memory.arena_exports import ArenaExports
 from edge_serve.workers.memory.regions import SharedMemoryRegions
-from edge_serve.workers.memory.shared_arenas import OFFSET_BITS, ArenaExports, ArenaImports
 from edge_serve.workers.wire.frames import FrameKind, parse_header
+from edge_serve.workers.wire.layout import OFFSET_BITS
 from tests.workers.harness import config, request, run, serving, values
 
 COUNT = 100_000
