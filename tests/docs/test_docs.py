@@ -12,6 +12,8 @@ from .generated import PAGES, WITH_FIGURES, generate
 
 ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+_ANCHOR = re.compile(r"\[[^\]]*\]\(([^)#\s:]*)#([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def pages() -> list[Path]:
@@ -26,6 +28,18 @@ def broken_links(page: Path, text: str) -> Iterator[str]:
             yield target
 
 
+def anchors(text: str) -> set[str]:
+    """Return the anchors that GitHub makes of the headings of a page."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(text)}
+
+
+def broken_anchors(page: Path, text: str) -> Iterator[str]:
+    for target, anchor in _ANCHOR.findall(text):
+        path = page.parent / target if target else page
+        if path.suffix == ".md" and path.exists() and anchor not in anchors(path.read_text()):
+            yield f"{target}#{anchor}"
+
+
 @pytest.mark.parametrize("page", [*PAGES, *WITH_FIGURES])
 def test_generated_page_is_up_to_date(page: str) -> None:
     assert (ROOT / page).read_text() == generate(page), "run `make docs`"
@@ -34,6 +48,16 @@ def test_generated_page_is_up_to_date(page: str) -> None:
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     assert list(broken_links(page, page.read_text())) == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_anchors_exist(page: Path) -> None:
+    assert list(broken_anchors(page, page.read_text())) == []
+
+
+def test_an_anchor_to_nowhere_is_found() -> None:
+    text = "[a](docs/words.md#verbs) [b](docs/words.md#no-such) [c](https://x.y/z#part)"
+    assert list(broken_anchors(ROOT / "README.md", text)) == ["docs/words.md#no-such"]
 
 
 def test_a_link_to_nowhere_is_found() -> None:
