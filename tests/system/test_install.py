@@ -55,7 +55,7 @@ def test_the_end_of_the_installation_says_what_is_open(installed: Service) -> No
 
 
 def test_the_documentation_tells_how_to_close_the_ports(fresh: Service) -> None:
-    page = (CHECKOUT / "docs/security.md").read_text().partition("### Close it")[2]
+    page = (CHECKOUT / "docs/security.md").read_text().partition("### Close the ports")[2]
     commands = page.partition("```bash\n")[2].partition("```")[0]
     fresh.add_shipped_models("simple")
     fresh.start()
