@@ -1,9 +1,9 @@
-"""Ensembles: a request passes from member to member instead of to a worker.
+"""Ensembles: a request passes through several models instead of going to a worker. Start reading in `ensemble`.
 
-ensemble       an ensemble at work
-flight         one request on its way through an ensemble
-member         a member of an ensemble
+ensemble       the runner of an ensemble
+flight         one request of an ensemble
+member         makes the requests of a step, and reads sequence IDs from its responses
 shared_memory  shared memory of clients in ensembles
 stream         one request of an ensemble with decoupled members
-traced         what a traced request leads to is traced too
+traced         traces the steps of a traced request
 """

@@ -1,7 +1,7 @@
-"""An ensemble at work: requests go from member to member instead of to a worker.
+"""The runner of an ensemble: sends the requests of its steps to other models instead of to workers.
 
-What may run when is decided in scheduling/ensemble/plan.py; each request is a `Flight` (flight.py). Members are
-looked up for every step, so that one that was swapped meanwhile is picked up.
+scheduling/ensemble/plan.py decides which step may run when; each request is a `Flight` (flight.py). The version of a
+member is looked up for every step, so that a swap in the meantime takes effect.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from edge_serve.scheduling.ensemble.plan import EnsemblePlan
 
 
 class EnsembleRunner:
-    """Implements `served.Runner` over other models.
+    """Executes requests by calling other models. Implements `served.Runner`.
 
     Args:
-        lookup: the version that a step means; raises an EdgeServeError when it does not serve.
+        lookup: finds the version that a step calls; raises an EdgeServeError when it does not serve.
         most_calls: `max_inflight_requests`, of a decoupled ensemble; 0 = any number.
     """
 
@@ -48,8 +48,8 @@ class EnsembleRunner:
         self._on_idle: Callable[[], None] | None = None
 
     def submit(self, request: InferRequest, rows: int, shape_key: Hashable, on_response: OnResponse) -> Ticket:
-        """Run a request. `on_response` is called exactly once, possibly before this returns; for a decoupled ensemble
-        any number of times, the last with `final`."""
+        """Run a request. `on_response` is called exactly once, possibly before this returns. For a decoupled ensemble
+        it is called any number of times, the last with `final`."""
         ensemble = self._ensemble
         if request.compute is not None:
             ensemble = traced_ensemble(ensemble, request.compute)
@@ -69,17 +69,17 @@ class EnsembleRunner:
         return flight
 
     def stop(self, on_idle: Callable[[], None]) -> None:
-        """Accept nothing more; `on_idle` is called once everything accepted is answered."""
+        """Accept no new requests. `on_idle` is called once all accepted ones are answered."""
         self._stopping = True
         self._on_idle = on_idle
         self._check_idle()
 
     def in_flight(self) -> int:
-        """Requests accepted and not answered."""
+        """Return the number of requests accepted and not answered."""
         return self._in_flight
 
     def oldest_batch_seconds(self) -> float | None:
-        """None: batches run in the members."""
+        """Return None: batches run in the members."""
         return None
 
     def _landed(self) -> None:
@@ -98,7 +98,7 @@ def _decoupled_steps(plan: EnsemblePlan, lookup: Lookup) -> frozenset[int]:
 
 
 def member_labels(plan: EnsemblePlan, lookup: Lookup) -> dict[str, tuple[str, ...]]:
-    """Class labels by ensemble tensor, as the models that write them have them.
+    """Return the class labels of each ensemble tensor, as the model that writes it has them.
 
     Raises:
         EdgeServeError: a member does not serve.

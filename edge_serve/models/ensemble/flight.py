@@ -1,4 +1,4 @@
-"""One request on its way through an ensemble: its tensors so far, and who owns their memory.
+"""One request of an ensemble: the tensors so far, and the leases of their memory.
 
 Rules and texts: triton-inference-server/core src/ensemble_scheduler/ensemble_scheduler.cc.
 """
@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 
 
 class Lookup(Protocol):
-    """Finds the version that is meant by a name, a version ("" = any) and, of sequences, an id and flags."""
+    """Finds a version by the name of the model, a version ("" = any) and, for sequences, a correlation ID and flags."""
 
     def __call__(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Served: ...
 
 
 class Callee(Protocol):
-    """What a step needs of the version that it calls: a `Served`, or who stands before it (`traced`)."""
+    """The part of a version that a step calls: a `Served`, or a `TracedServed` before one."""
 
     @property
     def name(self) -> str: ...
@@ -52,7 +52,7 @@ class Callee(Protocol):
 
 
 class CalleeLookup(Protocol):
-    """As `Lookup`, for steps."""
+    """The `Lookup` for steps."""
 
     def __call__(self, name: str, version: str, correlation_id: int | str = 0, flags: int = 0) -> Callee: ...
 
@@ -62,13 +62,13 @@ DEADLOCK = "unexpected deadlock, at least one output is not set while no more en
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """What all requests of one ensemble share.
+    """The data that all requests of one ensemble share.
 
     Attributes:
-        lookup: the version that a step means; raises an EdgeServeError when it does not serve.
-        wanted: what each step asks its model for.
+        lookup: finds the version that a step calls; raises an EdgeServeError when it does not serve.
+        wanted: the outputs that each step requests.
         landed: called after each answer.
-        members: of each step, once it was asked for the first time.
+        members: the member of each step, from its first call on.
         outputs: (name, shape as the members have it, the step that writes it; None = the client), in Triton's order.
     """
 
@@ -92,7 +92,7 @@ class Ensemble:
         clock: Clock,
         landed: Callable[[], None],
     ) -> Ensemble:
-        """What follows from the plan is worked out."""
+        """Create it, with the fields that follow from the plan."""
         wanted = [[RequestedOutput(name, binary=True) for name in step.outputs] for step in plan.steps]
         outputs = [
             (name, spec.dims if spec.reshape is None else spec.reshape, plan.writers.get(name))
@@ -102,7 +102,7 @@ class Ensemble:
         return cls(plan, signature, statistics, lookup, clock, wanted, landed, members, outputs)
 
     def member(self, index: int, served: Callee) -> Member:
-        """Step `index` when it means this version.
+        """Return the member of step `index`, for this version.
 
         Raises:
             Unavailable: the version was reloaded since and has become decoupled.
@@ -147,9 +147,9 @@ class Flight:
         self._run = ensemble.plan.run(self._tensors.keys(), [output.name for output in request.outputs])
         #: step -> the memory of its outputs
         self._leases: dict[int, Lease] = {}
-        #: step that runs -> its request; None while it is being handed over
+        #: running step -> its request; None while it is being submitted
         self._tickets: dict[int, Ticket | None] = {}
-        #: step (None: the client) -> rows of its request, 0 when its model has no batch dimension
+        #: step (None: the client) -> rows of its request, 0 if its model has no batch dimension
         self._rows: dict[int | None, int] = {None: request.rows if ensemble.signature.max_batch_size else 0}
         #: likewise -> correlation id and flags that its outputs carry on
         self._marks: dict[int | None, tuple[int | str, int]] = {None: (request.correlation_id, request.flags)}
@@ -159,16 +159,16 @@ class Flight:
         self._proceed(self._run.start())
 
     def cancel(self) -> None:
-        """The client has gone: drop what is queued, tell what runs, and run nothing more."""
+        """Cancel the steps that are queued or run, and start no further ones: the client has disconnected."""
         if not self._answered:
             self._stop(self._run.stop(Cancelled("")))
 
     def hold(self, held: bool) -> bool:
-        """See `ticket.Ticket`: one answer needs no waiting."""
+        """Return False: a single response cannot be paused."""
         return False
 
     def running(self) -> list[Ticket]:
-        """The requests of members that it waits for."""
+        """Return the requests of members that this request waits for."""
         return [ticket for ticket in self._tickets.values() if ticket is not None]
 
     # ---- acting on decisions ------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class Flight:
                 self.refuse(InvalidArgument(label(self._request) + DEADLOCK))
 
     def _stop(self, decision: Next) -> None:
-        """An error is on record: the answer waits for the steps that run, because they still read the tensors."""
+        """Cancel the running steps after an error. The answer waits for them, because they still read the tensors."""
         for ticket in list(self._tickets.values()):
             if ticket is not None:
                 ticket.cancel()
@@ -263,7 +263,7 @@ class Flight:
         self._deliver(self._response(outputs, self._parameters(outputs), None, lease))
 
     def refuse(self, error: EdgeServeError) -> None:
-        """Answer with an error, which gets the name of the ensemble in front."""
+        """Answer with an error that names the ensemble."""
         self._kept([])
         named = record_refusal(self._ensemble, error, self._start_ns)
         self._deliver(self._response([], {}, named, None))
@@ -286,7 +286,7 @@ class Flight:
         self._ensemble.landed()
 
     def _outputs(self) -> list[InferTensor]:
-        """The tensors of the answer; one that its model left out is left out."""
+        """Return the tensors of the answer, without those that a model left out."""
         batching = self._ensemble.signature.max_batch_size > 0
         wanted, outputs = self._run.route.outputs, []
         for name, dims, writer in self._ensemble.outputs:
@@ -296,7 +296,7 @@ class Flight:
         return outputs
 
     def _parameters(self, outputs: Sequence[InferTensor]) -> dict[str, Parameter]:
-        """What Triton adds to an answer unless all of its outputs are empty."""
+        """Return the parameters that Triton adds to an answer, unless all outputs are empty."""
         writers = self._ensemble.plan.writers
         for tensor in outputs:
             if tensor.name in writers and len(tensor.data):
@@ -311,7 +311,7 @@ class Flight:
             lease.release()
 
     def _kept(self, names: Sequence[str]) -> Lease | None:
-        """The memory of these tensors as one lease; all other memory is given back."""
+        """Return the memory of these tensors as one lease, and release all other memory."""
         if not self._leases and self._request.lease is None:
             return None
         writers = self._ensemble.plan.writers
@@ -340,7 +340,7 @@ def known(error: Exception, ensemble: str) -> EdgeServeError:
 
 
 class Leases:
-    """Several pieces of memory, in different arenas, that are given back together."""
+    """Several leases, in different arenas, that are released together."""
 
     __slots__ = ("_leases",)
 
@@ -353,14 +353,14 @@ class Leases:
         self._leases = leases
 
     def release(self) -> None:
-        """Give all of them back."""
+        """Release all of them."""
         leases, self._leases = self._leases, ()
         for lease in leases:
             lease.release()
 
 
 def record_answer(ensemble: Ensemble, request: InferRequest, start: int, compute: ComputeTimes) -> None:
-    """Count a request that began at `start` and whose members took `compute` together."""
+    """Count a request that arrived at `start` and whose members computed for `compute` together."""
     input_end = start + compute.input_ns
     output_start = input_end + compute.infer_ns
     marks = (start, input_end, output_start, output_start + compute.output_ns)
@@ -372,7 +372,7 @@ def record_answer(ensemble: Ensemble, request: InferRequest, start: int, compute
 
 
 def record_refusal(ensemble: Ensemble, error: EdgeServeError, start: int) -> EdgeServeError:
-    """Count a request that failed; the error with the name of the ensemble in front."""
+    """Count a failed request. Return the error with the name of the ensemble in front."""
     reason = record.CANCELED if isinstance(error, Cancelled) else record.OTHER
     ns = ensemble.clock.now_ns() - start
     # Triton counts a failed ensemble request twice: when it responds and when it releases it

@@ -1,8 +1,7 @@
-"""A member of an ensemble: how its requests are made of ensemble tensors, and what its responses say of sequences.
+"""A member of an ensemble: makes its requests from ensemble tensors, and reads sequence IDs from its responses.
 
-What is worked out for one request of a step (shapes, the batch size, whether all of it fits the model) is remembered,
-and holds for the next one that looks alike: members are asked by the server itself, again and again, with the same
-shapes.
+The shapes and the batch size of a step's request, and the result of its validation, are kept for later requests with
+equal shapes, because the server calls members again and again with the same shapes.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from edge_serve.messages.tensors import Handle, InferTensor, Shape
 from edge_serve.protocol.inference.validate import validate
 from edge_serve.scheduling.ensemble.plan import EnsembleStep
 
-#: of each step; beyond that shapes change all the time, and memory is not free
+#: entries for each step; a client that sends more shapes changes them all the time
 _REMEMBERED = 64
 
 
 class Member:
-    """The version that a step means now, as the step's requests need it.
+    """The version that a step calls, with the data that the step's requests need.
 
     Args:
         writers: ensemble tensor -> the step that writes it.
 
     Attributes:
         inputs: (name, ensemble tensor, its writer; None = the client), in the order of the configuration.
-        marked_by: the step whose outputs say which sequence the request is of; None = the client.
+        marked_by: the step whose outputs name the sequence of the request; None = the client.
     """
 
     __slots__ = ("_known", "_lookalikes", "batching", "inputs", "marked_by", "signature")
@@ -38,15 +37,15 @@ class Member:
         self.batching = signature.max_batch_size > 0
         self.inputs = [(name, outer, writers.get(outer)) for name, outer in step.inputs.items()]
         self.marked_by = next((writer for _, _, writer in self.inputs if writer is not None), None)
-        #: how inputs look -> their shapes for this model, and the batch size of the request
+        #: shapes, types and sizes of the inputs -> their shapes for this model, and the batch size of the request
         self._known: dict[tuple[object, ...], tuple[list[Shape], int]] = {}
-        #: only numbers can be judged by their looks, and only where a sequence's id need not be looked at
+        #: validation depends on shapes alone: the inputs are numbers, and there is no correlation ID to check
         self._lookalikes = signature.correlation_id_type is None and all(
             spec.datatype.size for spec in signature.inputs.values()
         )
 
     def fill(self, request: InferRequest, tensors: Mapping[str, InferTensor], rows: Mapping[int | None, int]) -> None:
-        """Give a request its inputs, and check it as the model's clients are checked.
+        """Set the inputs of a request, and validate it like a request of a client.
 
         Args:
             tensors: those that are there.
@@ -96,7 +95,7 @@ class Member:
 
 
 def member_input(name: str, tensor: InferTensor, signature: Signature, rows: int) -> InferTensor:
-    """An ensemble tensor as the input `name` of a member; `rows` as in `fitted`."""
+    """Return an ensemble tensor as the input `name` of a member; `rows` as in `fitted`."""
     shape, spec = tensor.shape, signature.inputs.get(name)
     if spec is not None:
         shape = fitted(shape, spec.dims, signature.max_batch_size > 0, rows)
@@ -104,7 +103,7 @@ def member_input(name: str, tensor: InferTensor, signature: Signature, rows: int
 
 
 def fitted(shape: Shape, dims: Shape, batching: bool, rows: int) -> Shape:
-    """`shape` for a model whose configuration says `dims`, when only one side of the wire has a batch dimension.
+    """Convert `shape` for a model configured with `dims`, if only one of writer and reader has a batch dimension.
 
     Args:
         batching: the reader has one.
@@ -124,7 +123,7 @@ def _follows(shape: Shape, dims: Shape) -> bool:
 
 
 def mark_parameters(correlation_id: int | str, flags: int) -> dict[str, Parameter]:
-    """What Triton tells of the sequence that an answer belongs to."""
+    """Return the parameters with which Triton says which sequence an answer belongs to."""
     return {
         "sequence_id": correlation_id,
         "sequence_start": bool(flags & SEQUENCE_START),
@@ -133,7 +132,7 @@ def mark_parameters(correlation_id: int | str, flags: int) -> dict[str, Paramete
 
 
 def override(correlation_id: int | str, parameters: dict[str, Parameter]) -> tuple[int | str, int] | None:
-    """The correlation id and flags that a member set in its response parameters; None when it set none of them.
+    """Return the correlation ID and flags that a member set in its response parameters; None when it set none of them.
 
     Raises:
         InvalidArgument: one of them has the wrong type.

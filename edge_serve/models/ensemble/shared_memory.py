@@ -14,7 +14,7 @@ from edge_serve.scheduling.ensemble.plan import EnsemblePlan, EnsembleStep
 
 
 def refusal(request: InferRequest, plan: EnsemblePlan, signature: Signature) -> InvalidArgument | None:
-    """Why a request with tensors in shared memory cannot be run, if it cannot."""
+    """Return the reason why a request with tensors in shared memory cannot be run; None = it can."""
     places = {output.name: output.place for output in request.outputs}
     given = {tensor.name: tensor for tensor in request.inputs}
     read = {tensor for step in plan.steps for tensor in step.inputs.values()} if signature.decoupled else set()
@@ -24,7 +24,7 @@ def refusal(request: InferRequest, plan: EnsemblePlan, signature: Signature) -> 
                 f"ensemble '{signature.model_name}' hands its input '{name}' on as an output, which shared memory "
                 "cannot be used for; send it as data, and take the output from the reply"
             )
-        if places.get(name) is not None and name in read:  # the next response would be written over it
+        if places.get(name) is not None and name in read:  # the next response would overwrite it
             return InvalidArgument(
                 f"steps of the decoupled ensemble '{signature.model_name}' read its output '{name}', which cannot be "
                 "in shared memory; take it from the reply"
@@ -33,7 +33,7 @@ def refusal(request: InferRequest, plan: EnsemblePlan, signature: Signature) -> 
 
 
 def share(request: InferRequest, top: InferRequest, step: EnsembleStep) -> None:
-    """Let a member write what the client of the ensemble wants in its memory, and read what was written there."""
+    """Let a member write the outputs that the client wants in its memory, and read inputs that were written there."""
     places = {output.name: output.place for output in top.outputs if output.place is not None}
     request.outputs = [replace(one, place=places.get(step.outputs[one.name])) for one in request.outputs]
     request.inputs = [_there(tensor, step, places) for tensor in request.inputs]

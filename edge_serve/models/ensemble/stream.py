@@ -1,6 +1,6 @@
 """One request of an ensemble with decoupled members: any number of answers, one for each chain of steps.
 
-What runs when is decided in scheduling/ensemble/stream.py. Texts: triton-inference-server/core
+scheduling/ensemble/stream.py decides which step may run when. Texts: triton-inference-server/core
 src/ensemble_scheduler/ensemble_scheduler.cc.
 """
 
@@ -28,11 +28,11 @@ from edge_serve.scheduling.ensemble.stream import Cell, StreamRun
 
 @dataclass(slots=True)
 class _Outputs:
-    """What one response of a step brought.
+    """The outputs of one response of a step.
 
     Attributes:
         rows, mark: of the request that it answers.
-        users: steps that have yet to read it, and the answer that it will be in.
+        users: how many steps have yet to read it, and one for the answer that will contain it.
         leases: one for each of the users; empty when no output lies in a slot.
     """
 
@@ -45,7 +45,7 @@ class _Outputs:
 
 @dataclass(slots=True)
 class _Call:
-    """A request to a member; `ticket` is None while it is being handed over."""
+    """A request to a member; `ticket` is None while it is being submitted."""
 
     rows: int
     mark: tuple[int | str, int]
@@ -56,7 +56,7 @@ class StreamFlight:
     """One request. `on_response` is called any number of times, the last with `final`.
 
     Args:
-        decoupled: the steps whose models are.
+        decoupled: the steps whose models are decoupled.
         most_calls: `max_inflight_requests`: calls of one step at a time; 0 = any number.
     """
 
@@ -96,13 +96,13 @@ class StreamFlight:
         self._settle()
 
     def cancel(self) -> None:
-        """The client has gone: drop what is queued, tell what runs, and run nothing more."""
+        """Cancel the steps that are queued or run, and start no further ones: the client has disconnected."""
         if not self._answered:
             self._stop(Cancelled(""))
             self._settle()
 
     def hold(self, held: bool) -> bool:
-        """See `ticket.Ticket`: its steps go on, whoever reads."""
+        """Return False: the steps of an ensemble continue, however slowly the client reads."""
         return False
 
     # ---- members --------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class StreamFlight:
             call.ticket.cancel()
 
     def _member_request(self, cell: Cell, served: Callee) -> tuple[InferRequest, tuple[int | str, int]]:
-        """The request, and the correlation id and flags that its outputs carry on."""
+        """Return the request, and the correlation ID and flags that its outputs carry on."""
         top, (index, iteration) = self._request, cell
         step, writers = self._ensemble.plan.steps[index], self._ensemble.plan.writers
         mark: tuple[int | str, int] = (top.correlation_id, top.flags)
@@ -172,7 +172,7 @@ class StreamFlight:
         self._settle()
 
     def _take(self, cell: Cell, response: InferResponse) -> None:
-        """Outputs of a member: remember them, and run what was waiting for them."""
+        """Store the outputs of a member, and run the steps that waited for them."""
         names = self._ensemble.plan.steps[cell[0]].outputs
         call, lease = self._calls[cell], response.lease
         mark = call.mark
@@ -190,7 +190,7 @@ class StreamFlight:
             self._call(following)
 
     def _ended(self, cell: Cell) -> None:
-        """A call is over: what it read may be let go of, and another of its step may run."""
+        """End a call: release the outputs that it read, and start the next waiting call of its step."""
         step, iteration = cell
         self._run.ended()
         self._running[step] -= 1
@@ -203,7 +203,7 @@ class StreamFlight:
             self._call(held.popleft())
 
     def _stop(self, error: EdgeServeError) -> None:
-        """Run nothing more; the first error is the answer, once nothing runs that reads the tensors."""
+        """Start no further calls. The first error is the answer, once no call reads the tensors any more."""
         if self._error is not None:
             return
         self._error = error
@@ -216,7 +216,7 @@ class StreamFlight:
                 call.ticket.cancel()
 
     def _use(self, cell: Cell) -> Lease | None:
-        """One of the users of these outputs is done with them; the share of the memory that it must give back."""
+        """Count one user of these outputs less. Return its share of their memory, which the caller releases."""
         outputs = self._outputs[cell]
         outputs.users -= 1
         if not outputs.users:
@@ -226,7 +226,7 @@ class StreamFlight:
     # ---- answering ------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Send what is complete; the answer that may be the last waits until that is known."""
+        """Send the complete answers, except one that may be the last: it waits until that is known."""
         if self._answered:
             return
         if self._error is None:
@@ -255,7 +255,7 @@ class StreamFlight:
         self._deliver(last)
 
     def refuse(self, error: EdgeServeError) -> None:
-        """End with an error, which gets the name of the ensemble in front."""
+        """End with an error that names the ensemble."""
         ending = self._empty()
         ending.error = record_refusal(self._ensemble, error, self._start_ns)
         self._deliver(ending)
@@ -299,6 +299,6 @@ class StreamFlight:
         return response
 
     def _copied(self, name: str) -> InferTensor | None:
-        """An input that is an output too: the client's memory goes back before the last answer."""
+        """Copy an input that is an output too: the client's memory is released before the last answer."""
         tensor = self._given.get(name)
         return None if tensor is None else InferTensor(name, tensor.datatype, tensor.shape, bytes(tensor.data))

@@ -1,4 +1,4 @@
-"""What a traced request leads to is traced too: steps of an ensemble, and calls of a model, as in Triton's files."""
+"""Traces the steps of an ensemble and the calls of a model that belong to a traced request, as in Triton's files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edge_serve.models.run.ticket import OnResponse, Ticket
 
 
 def check_traceable(lookup: Callable[[str, str], object], model: str) -> None:
-    """That settings may be asked of `model`, or of all when "".
+    """Check that a client may ask for the settings of `model`, or of all models when "".
 
     Raises:
         InvalidArgument: it is not ready, in Triton's words (server src/http_server.cc, HandleTrace).
@@ -29,7 +29,7 @@ def check_traceable(lookup: Callable[[str, str], object], model: str) -> None:
 
 
 class TracedServed:
-    """A version whose requests belong to a trace. It is a `Callee`."""
+    """Adds the requests of a version to a trace. Implements `Callee`."""
 
     __slots__ = ("_served", "_trace", "name", "signature", "version")
 
@@ -41,7 +41,7 @@ class TracedServed:
         self.version = served.version
 
     def submit(self, request: InferRequest, on_response: OnResponse) -> Ticket:
-        """See `Served.submit`."""
+        """Submit a request, and trace it; see `Served.submit`."""
         part = self._trace.part(self.name, self.version, request)
 
         def tell(response: InferResponse) -> None:
@@ -54,7 +54,7 @@ class TracedServed:
 
 
 def traced_ensemble(ensemble: Ensemble, compute: ComputeTimes) -> Ensemble:
-    """The same for a request with these times: where they are a trace, its steps belong to it."""
+    """Return the ensemble for a request with these times. If they are a trace, the steps are traced too."""
     if not isinstance(compute, Trace):
         return ensemble
     compute.composed = True

@@ -1,11 +1,11 @@
-"""A version with `response_cache { enable: true }`: asks the cache before its runner, and keeps what that answers.
+"""The runner of a version with `response_cache { enable: true }`: looks a request up before its runner executes it.
 
 Rules: triton-inference-server/core src/dynamic_batch_scheduler.cc (CacheLookUp, DelegateResponse) and
-src/infer_stats.cc. It stands in front of a driver or an ensemble, so models without a cache do not pass through here.
+src/infer_stats.cc. It stands before a driver or an ensemble, so requests of models without a cache do not pass it.
 
 Where Triton's cache answers wrongly, this one does not: shapes and types count as well as bytes, a client gets the
-outputs that it asked for, the parameters of a request count when the model looked at them, a version that is loaded
-again starts with nothing, and errors are not kept (Triton 2.51 answers an error's repetition with 200 and no outputs).
+outputs that it requested, the parameters of a request count if the model read them, a version that is loaded again
+starts with an empty cache, and errors are not stored (Triton 2.51 answers a repeated error with 200 and no outputs).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from edge_serve.scheduling.ordering import ResponseOrder
 
 log = logging.getLogger(__name__)
 
-#: requests with more bytes of inputs are executed without a look: reading these takes the event loop 2 to 5 ms
+#: requests with more bytes of inputs are not looked up: reading these takes the event loop 2 to 5 ms
 MOST_INPUT_BYTES = 4 * 1024 * 1024
-#: answers that take more are not kept: copying these takes the event loop 2 to 5 ms
+#: larger responses are not stored: copying these takes the event loop 2 to 5 ms
 MOST_ANSWER_BYTES = 16 * 1024 * 1024
 
-#: backends that mark the answers for which a model looked at more than its inputs, or that never hand out more
+#: backends that mark the responses of models that read more than their inputs, or that never pass more to a model
 TELLS_WHAT_IT_READ = frozenset({"onnxruntime", "onnxruntime_onnx", "python"})
 
 _SIZES = Struct("<QQQQ")
@@ -44,14 +44,14 @@ _owners = count(1)
 
 
 class CachedRunner:
-    """Implements `served.Runner` in front of another one.
+    """A response cache before another runner. Implements `served.Runner`.
 
     Args:
-        personal: every answer may depend on the request's parameters and its sequence, because nobody says when they
-            were looked at: other backends than these, and members of ensembles.
-        keep_parameters: what the model adds to its answers is kept with them. That of an ensemble is about the sequence
-            of the one request (Triton leaves it out on a hit).
-        ordered: answers leave in the order of their requests (`preserve_ordering`).
+        personal: every response may depend on the request's parameters and its sequence, because other backends than
+            these, and members of ensembles, do not report whether the model read them.
+        keep_parameters: store the parameters of responses. Those of an ensemble are about the sequence of the one
+            request (Triton leaves them out on a hit).
+        ordered: deliver responses in the order of their requests (`preserve_ordering`).
     """
 
     def __init__(
@@ -103,20 +103,20 @@ class CachedRunner:
         return _ANSWERED
 
     def stop(self, on_idle: Callable[[], None]) -> None:
-        """Accept nothing more; `on_idle` is called once everything accepted is answered."""
+        """Accept no new requests. `on_idle` is called once all accepted ones are answered."""
         self._stopping = True
         self.runner.stop(on_idle)
 
     def in_flight(self) -> int:
-        """Requests accepted and not answered."""
+        """Return the number of requests accepted and not answered."""
         return self.runner.in_flight()
 
     def oldest_batch_seconds(self) -> float | None:
-        """The age of the oldest batch that runs; None = no batch runs."""
+        """Return the age of the oldest running batch; None = no batch runs."""
         return self.runner.oldest_batch_seconds()
 
     def close(self) -> None:
-        """The version is gone: give the memory of its answers back."""
+        """Remove the version's responses from the cache."""
         self._cache.forget(self._owner)
 
     def _find(self, look: _Look) -> CachedResponse | None:
@@ -127,7 +127,7 @@ class CachedRunner:
         return None
 
     def _response(self, request: InferRequest, look: _Look, answer: CachedResponse) -> InferResponse:
-        """The answer as a response of its own: whoever gets it may change it."""
+        """Return a response of its own for each request, because the receiver may change it."""
         outputs = [
             InferTensor(one.name, one.datatype, one.shape, one.data)
             for one in answer.outputs
@@ -139,7 +139,7 @@ class CachedRunner:
         )
 
     def keep(self, look: _Look, lookup_ns: int, response: InferResponse) -> None:
-        """A request that was not found has been executed."""
+        """Store the response of a request that was not found, and count the miss."""
         start = self._clock.now_ns()
         personal = self._always_personal or response.personal
         self._seen_personal |= personal
@@ -168,7 +168,7 @@ class CachedRunner:
             )  # fmt: skip
 
     def _in_turn(self, on_response: OnResponse) -> OnResponse:
-        """Hand a response on after those of earlier requests."""
+        """Return a callback that delivers after the responses of earlier requests."""
         order = self._order
         assert order is not None
         place = order.enter()
@@ -181,7 +181,7 @@ class CachedRunner:
 
 
 class _Look:
-    """What of a request decides whether an answer fits."""
+    """The parts of a request that decide whether a cached response fits."""
 
     __slots__ = ("_digest", "_request", "outputs")
 
@@ -197,7 +197,7 @@ class _Look:
             self._digest.update(tensor.data)
 
     def digest(self, personal: bool) -> bytes:
-        """Of the inputs; a personal one also of parameters and sequence."""
+        """Return the digest of the inputs; a personal one also covers parameters and sequence."""
         if not personal:
             return self._digest.digest()
         digest, request = self._digest.copy(), self._request
@@ -206,7 +206,7 @@ class _Look:
         return digest.digest()
 
     def keys(self, owner: int, always_personal: bool, seen_personal: bool) -> Iterator[Key]:
-        """Under which an answer may be found; one with all outputs answers a request for some of them too."""
+        """Yield the keys of cached responses that fit. One with all outputs also answers a request for some of them."""
         kinds = ([] if always_personal else [False]) + ([True] if seen_personal else [])
         for personal in kinds:
             digest = self.digest(personal)
@@ -216,7 +216,7 @@ class _Look:
 
 
 class _Miss:
-    """A request that was not found and runs; its ticket."""
+    """The handle of a request that was not found, and runs."""
 
     __slots__ = ("_cancelled", "_look", "_lookup_ns", "_on_response", "_runner", "ticket")
 
@@ -229,34 +229,35 @@ class _Miss:
         self.ticket: Ticket = _ANSWERED
 
     def cancel(self) -> None:
-        """See `ticket.Ticket`. What a model answers to a client that has gone may be cut short: it is not kept."""
+        """Cancel the request. Its response is not stored, because a model may cut it short for a client that
+        disconnected."""
         self._cancelled = True
         self.ticket.cancel()
 
     def hold(self, held: bool) -> bool:
-        """See `ticket.Ticket`."""
+        """Pause or resume the stream; see `Ticket`."""
         return self.ticket.hold(held)
 
     def on_response(self, response: InferResponse) -> None:
-        """The runner's answer: kept, then handed on."""
+        """Store the runner's response, then deliver it."""
         if not self._cancelled:
             self._runner.keep(self._look, self._lookup_ns, response)
         self._on_response(response)
 
 
 def running(ticket: Ticket) -> Ticket:
-    """The ticket that the runner itself gave for a request, whether or not a cache stands before it."""
+    """Return the handle that the runner itself gave for a request, without that of a cache before it."""
     return ticket.ticket if isinstance(ticket, _Miss) else ticket
 
 
 class _Answered:
-    """The ticket of a request that was answered at once."""
+    """The handle of a request that was answered at once."""
 
     def cancel(self) -> None:
-        """Nothing is left to cancel."""
+        """Do nothing: the response was sent."""
 
     def hold(self, held: bool) -> bool:
-        """Nothing more comes."""
+        """Return True: no further response comes."""
         return True
 
 

@@ -1,10 +1,10 @@
-"""Models that call models (business logic scripting): a call from a worker runs like a client's request.
+"""Runs calls from models to models (business logic scripting): a call from a worker runs like a client's request.
 
-Rules and texts: triton-inference-server/python_backend src/request_executor.cc and src/model_loader.cc. What is refused
-before the called model has accepted it is an INTERNAL error with the words of `request_executor.cc` before it; what it
-answers itself comes unchanged. A call takes its place in the called model's queue, behind what is there: a model that
-calls itself, or calls in a circle, waits for another instance; a call for which all that could answer it would wait is
-refused (`waits`).
+Rules and texts: triton-inference-server/python_backend src/request_executor.cc and src/model_loader.cc. A refusal
+before the called model has accepted the call is an INTERNAL error with the words of `request_executor.cc` in front; an
+error of the called model itself is passed on unchanged. A call takes its place at the end of the called model's queue,
+so a model that calls itself, or calls in a cycle, waits for another instance. A call is refused if every instance that
+could answer it would wait (`wait_for_graph`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from edge_serve.workers.front.bls_broker import Answer, InboundCall
 from edge_serve.workers.memory.arena import Slot
 from edge_serve.workers.wire.layout import INLINE, padded
 
-#: how often a call of an ensemble is looked at: its next member may be in a circle
+#: how often to check a call of an ensemble: its next member may close a cycle
 LOOK_SECONDS = 0.1
 
 _CIRCLE = (
@@ -47,7 +47,7 @@ Done = Callable[["EdgeServeError | None"], None]
 
 
 class RepositoryControl(Protocol):
-    """The operations on models that models may ask for (`service.Service`)."""
+    """The operations on models that models may request (`service.Service`)."""
 
     def load_model(self, name: str, parameters: Mapping[str, Any], done: Done) -> object: ...
 
@@ -57,26 +57,28 @@ class RepositoryControl(Protocol):
 
 
 class ModelCalls:
-    """Runs what models ask for. `infer`, `control` and `rests` are `workers.desk.Hooks`.
+    """Runs the requests of models. `infer`, `control` and `rests` are the hooks of `workers.front.bls_broker`.
 
     Args:
-        lookup: the version that a call means; raises an EdgeServeError when it does not serve.
+        lookup: finds the version to call; raises an EdgeServeError when it does not serve.
     """
 
     def __init__(self, lookup: Lookup, repository: RepositoryControl) -> None:
         self._lookup = lookup
         self._repository = repository
         self._waits = WaitForGraph()
-        #: calls that their models have taken
+        #: calls that were submitted and are not answered
         self._accepted: dict[InboundCall, _Call] = {}
-        #: instances that wait, and for what
+        #: waiting instance -> the calls that it waits for
         self._resting: dict[Place, list[InboundCall]] = {}
         self._loop = asyncio.get_running_loop()
 
     def infer(self, asked: InboundCall) -> None:
         """Run a call; never raises."""
         place = _place_of(asked)
-        if place in self._resting and not self._resting[place][0].call.blocking:  # it has gone on; no answer woke it
+        if (
+            place in self._resting and not self._resting[place][0].call.blocking
+        ):  # the instance continued without an answer
             self._wake(place)
         caller = _driver_of(asked)
         if isinstance(caller, Driver):
@@ -127,14 +129,14 @@ class ModelCalls:
         return served
 
     def _moved(self, asked: InboundCall, served: Served, request: InferRequest) -> list[tuple[memoryview, Any]]:
-        """What is to be copied into the called model's arena, where `request` looks for it; it is not there yet.
+        """Return the copies to make into the called model's arena. `request` refers to their targets already.
 
         Raises:
             Unavailable: there is no memory.
         """
         arena = served.arena
         request.lease = asked.lease
-        if arena is None or arena is asked.arena:  # an ensemble, whose members take copies; or the model itself
+        if arena is None or arena is asked.arena:  # an ensemble, whose members copy; or the model itself
             if arena is None:
                 request.inputs = [replace(tensor, offset=-1) for tensor in request.inputs]
             return []
@@ -153,7 +155,7 @@ class ModelCalls:
         return moves
 
     def _submit(self, asked: InboundCall, served: Served, request: InferRequest) -> None:
-        """Queue a request whose inputs are where the called model reads them."""
+        """Queue a request whose inputs are in memory that the called model reads."""
         call = self._accepted[asked] = _Call(asked, served, self._on_answer)
         call.start(request)
         if call.final:
@@ -165,22 +167,25 @@ class ModelCalls:
                 return
             self._resting[place] = [asked]
             self._look_later(place)
-        elif asked in self._resting.get(place, ()):  # it was being prepared when its instance came to rest
+        elif asked in self._resting.get(place, ()):  # its instance came to rest while it was prepared
             self._rest(place)
 
     def _on_answer(self, asked: InboundCall, final: bool) -> None:
-        """A response wakes the instance that waits for it."""
+        """Resume the instance that waits for this response."""
         place = _place_of(asked)
         if asked in self._resting.get(place, ()):
             self._wake(place)
         if final:
             self._accepted.pop(asked, None)
 
-    # ---- circles ------------------------------------------------------------------------------------------------
+    # ---- deadlocks ----------------------------------------------------------------------------------------------
 
     def rests(self, calls: Sequence[InboundCall]) -> None:
-        """An instance does nothing but wait for an answer to one of these calls. Should that close a circle, the call
-        that came into it last is refused; its caller goes on, and may come to rest again."""
+        """Note that an instance only waits for an answer to one of these calls, and resolve a deadlock that this
+        closes.
+
+        The call of the cycle that was made last is refused. Its caller continues, and may come to rest again.
+        """
         place = _place_of(calls[0])
         if calls[0].instance >= 0 and all(_place_of(asked) == place for asked in calls):
             self._resting[place] = list(calls)
@@ -195,7 +200,7 @@ class ModelCalls:
         self._look_later(place)
 
     def _look_later(self, place: Place) -> None:
-        """Of an ensemble nobody tells when its request goes from member to member."""
+        """Check again later if an ensemble was called: it does not notify when its request moves to the next member."""
         calls = self._resting.get(place, ())
         if any((call := self._accepted.get(asked)) is not None and call.is_of_ensemble for asked in calls):
             self._loop.call_later(LOOK_SECONDS, self._look_again, place, calls)
@@ -221,8 +226,8 @@ class ModelCalls:
     # ---- the repository -----------------------------------------------------------------------------------------
 
     def control(self, question: Mapping[str, Any], answer: Answer) -> None:
-        """Load or unload a model, or tell whether it is ready. An unload is answered once it has begun: the model that
-        asks may be what it waits for."""
+        """Load or unload a model, or answer whether it is ready. An unload is answered once it has begun, because it
+        may wait for the model that requests it."""
         try:
             self._control(question, answer)
         except EdgeServeError as error:
@@ -255,14 +260,14 @@ class ModelCalls:
 
 
 class _Call:
-    """A call that the called model has been asked for.
+    """A call that was submitted to the called model.
 
     Args:
-        on_answer: told of each response, and whether it is the last.
+        on_answer: called with each response, and whether it is the last.
 
     Attributes:
-        number: later calls have higher ones.
-        final: it has got its last response.
+        number: later calls have higher numbers.
+        final: whether its last response has arrived.
     """
 
     _numbers = itertools.count(1)
@@ -279,7 +284,7 @@ class _Call:
         self._ticket: Ticket | None = None
 
     def start(self, request: InferRequest) -> None:
-        """Queue it."""
+        """Queue the call."""
         served = self._served
         trace = None if self._asked.call.trace < 0 else _trace_of(self._asked)
         target = served if trace is None else TracedServed(served, trace)
@@ -300,7 +305,7 @@ class _Call:
         self._asked.answer(response)
 
     def waits_for(self) -> list[Place] | None:
-        """The instances that may answer it; None when others may, or nobody waits for that."""
+        """Return the instances that may answer the call; None if others may, or its caller does not wait."""
         jobs = _jobs(self._ticket)
         if self._asked.deaf or not jobs:
             return None
@@ -308,24 +313,24 @@ class _Call:
 
     @property
     def is_queued(self) -> bool:
-        """No instance is at work for it."""
+        """Whether no instance executes it."""
         jobs = _jobs(self._ticket)
         return bool(jobs) and not any(job.batch_id for job in jobs)
 
     @property
     def is_of_ensemble(self) -> bool:
-        """It goes from member to member."""
+        """Whether it calls an ensemble, and so moves from member to member."""
         return isinstance(running(self._ticket), Flight) if self._ticket is not None else False
 
     def refuse_circle(self) -> None:
-        """Answer it, which is queued, with the error that says why it would never be answered."""
+        """Answer the call, which is queued, with the error that explains the deadlock."""
         assert self._ticket is not None, "it was started"
         self._circle = True
         self._ticket.cancel()
 
 
 def _jobs(ticket: Ticket | None) -> list[Job]:
-    """The requests that answer it once they are answered, or one of them is; none when that cannot be told."""
+    """Return the requests of which one or all must be answered to answer this one; none when that is not known."""
     ticket = running(ticket) if ticket is not None else None
     if isinstance(ticket, Job):
         return [ticket]
@@ -347,7 +352,7 @@ def _place_of(asked: InboundCall) -> Place:
 
 
 def _trace_of(asked: InboundCall) -> Trace | None:
-    """The trace that the caller has said, if that request is traced and its batch runs."""
+    """Return the trace that the caller named, if that request is traced and its batch runs."""
     batch_id, position = asked.call.trace >> 16, asked.call.trace & 0xFFFF
     driver = _driver_of(asked)
     request = driver.running(batch_id, position) if isinstance(driver, Driver) else None
@@ -355,7 +360,7 @@ def _trace_of(asked: InboundCall) -> Trace | None:
 
 
 def _driver_of(asked: InboundCall) -> object:
-    """Who drives the calling model; the rate limiter may stand between it and its workers."""
+    """Return the driver of the calling model; the rate limiter may stand between it and its workers."""
     return asked.caller.driver if isinstance(asked.caller, LimitedModel) else asked.caller
 
 
@@ -371,10 +376,10 @@ def _request(asked: InboundCall, served: Served) -> InferRequest:
 def _preparation(
     request: InferRequest, served: Served, moves: list[tuple[memoryview, Any]]
 ) -> tuple[Callable[[], object], int]:
-    """What is to be done before the request can be queued, and how many bytes that touches."""
+    """Return the work to do before the request can be queued, and how many bytes it touches."""
 
     def prepare() -> None:
-        copy(moves)  # first: what was checked must not change any more
+        copy(moves)  # first, because validated data must not change any more
         validate(request, served.signature)
 
     strings = sum(len(tensor.data) * 16 for tensor in request.inputs if not tensor.datatype.size)
@@ -389,7 +394,7 @@ def _refuse(asked: InboundCall, request: InferRequest, error: Exception) -> None
 
 
 def _in_call(asked: InboundCall, error: EdgeServeError) -> EdgeServeError:
-    """Why a call was not accepted, in Triton's words."""
+    """Return the error for a call that was not accepted, in Triton's words."""
     return Internal(f"Model {asked.call.model_name} - Error when running inference: {error.message}")
 
 

@@ -1,7 +1,7 @@
-"""What stands between drivers and workers with `--rate-limit=execution_count`: a batch waits for its resources here.
+"""Delays batches until the rate limiter has resources for them (`--rate-limit=execution_count`).
 
-`scheduling/rate_limiter.py` decides. A driver that is limited has a `LimitedModel` in place of its opened model; one
-that is not, which is every driver while the setting is off, does not know of this file.
+`scheduling/rate_limiter.py` decides. A limited driver has a `LimitedModel` in place of its opened model. Other drivers,
+which is all of them while the setting is off, do not use this file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edge_serve.workers.front.pool import OpenedModel, PartialListener
 
 @dataclass(slots=True)
 class _Held:
-    """A batch that waits. `cancelled` are the positions of requests whose client has gone meanwhile."""
+    """A batch that waits. `cancelled` holds the positions of requests whose clients have disconnected meanwhile."""
 
     batch_id: int
     requests: Sequence[InferRequest]
@@ -32,24 +32,24 @@ class _Held:
 
 
 class RateLimitGate:
-    """One for the server: starts what may start."""
+    """Starts the batches of all models whose resources are available."""
 
     def __init__(self, limiter: RateLimiter) -> None:
         self.limiter = limiter
         self._models: dict[Claimant, tuple[LimitedModel, int]] = {}
 
     def admit(self, instances: Iterable[Placed]) -> LimitedModel:
-        """Place the instances of a completed configuration; `close` gives their place back.
+        """Add the instances of a completed configuration; `close` of the result removes them.
 
         Raises:
-            InvalidArgument: one of them could never run.
+            InvalidArgument: an instance could never run.
         """
         model = LimitedModel(self)
         model.add(dict(enumerate(instances)))
         return model
 
     def join(self, model: LimitedModel, claimants: Mapping[int, Claimant]) -> None:
-        """Place instances of a model, all or none of them.
+        """Add instances of a model, all or none of them.
 
         Raises:
             InvalidArgument: as `admit`.
@@ -58,21 +58,21 @@ class RateLimitGate:
         self._models.update({claimant: (model, instance) for instance, claimant in claimants.items()})
 
     def leave(self, claimants: Collection[Claimant]) -> None:
-        """Instances are gone."""
+        """Remove instances."""
         self.limiter.remove(claimants)
         for claimant in claimants:
             self._models.pop(claimant, None)
         self.open()
 
     def open(self) -> None:
-        """Start whatever may run now."""
+        """Start every batch that may run now."""
         while (claimant := self.limiter.next()) is not None:
             model, instance = self._models[claimant]
             model.start(instance)
 
 
 class LimitedModel:
-    """An opened model as its driver sees it, and its driver as the workers see it."""
+    """Stands between a driver and its opened model: is the model to the driver, and the driver to the workers."""
 
     def __init__(self, gate: RateLimitGate) -> None:
         self._gate = gate
@@ -83,30 +83,30 @@ class LimitedModel:
         self._model: OpenedModel
 
     def add(self, instances: Mapping[int, Placed]) -> None:
-        """Place more instances, by number.
+        """Add instances, by number.
 
         Raises:
-            InvalidArgument: one of them could never run; none was placed.
+            InvalidArgument: an instance could never run; none was added.
         """
         claimants = {number: _claimant(one) for number, one in instances.items()}
         self._gate.join(self, claimants)
         self._claimants.update(claimants)
 
     def remove(self, instance: int) -> None:
-        """Give the place of an instance back."""
+        """Remove an instance."""
         claimant = self._claimants.pop(instance, None)
         if claimant is not None:
             self._gate.leave([claimant])
 
     def join(self, driver: Driver, model: OpenedModel) -> None:
-        """Stand between the two from now on."""
+        """Connect the driver and the model through this object."""
         self._driver, self._model = driver, model
         driver.model = self
         model.listener = self
 
     @property
     def driver(self) -> Driver:
-        """Who is limited."""
+        """The driver that is limited."""
         return self._driver
 
     @property
@@ -120,18 +120,18 @@ class LimitedModel:
         return self._model.timeout
 
     def standing(self, instance: int) -> tuple[bool, int]:
-        """Which idle instance is to be taken: that of the lowest standing."""
+        """Return the rank of an idle instance: the driver takes the one with the lowest."""
         return self._gate.limiter.standing(self._claimants[instance])
 
     def close(self) -> None:
-        """The model is gone."""
+        """Remove all instances: the model is closed."""
         self._gate.leave(self._claimants.values())
         self._claimants.clear()
 
     # ---- for the driver -----------------------------------------------------------------------------------------
 
     def execute(self, instance: int, batch_id: int, requests: Sequence[InferRequest], each: bool = False) -> None:
-        """Run a batch on an idle instance once its resources are there."""
+        """Run a batch on an idle instance once its resources are available."""
         self._held[instance] = _Held(batch_id, requests, each)
         self._driver.statistics.pending += len(requests)
         self._driver.held += len(requests)
@@ -139,11 +139,11 @@ class LimitedModel:
         self._gate.open()
 
     def running_since_ns(self) -> int | None:
-        """See `OpenedModel`. A batch that waits for its resources does not run."""
+        """See `OpenedModel`. A batch that waits for resources does not run."""
         return self._model.running_since_ns()
 
     def cancel(self, instance: int, batch_id: int, index: int) -> None:
-        """The client of a request has gone: its worker is told, when it has it."""
+        """Tell the worker that a client has disconnected, now or once the worker has the batch."""
         held = self._held.get(instance)
         if held is not None and held.batch_id == batch_id:
             held.cancelled.add(index)
@@ -155,7 +155,7 @@ class LimitedModel:
         self._model.hold(instance, batch_id, index, held)
 
     def start(self, instance: int) -> None:
-        """The resources of what waits for this instance are there."""
+        """Send the waiting batch of an instance, because its resources are available."""
         held = self._take(instance)
         if held is not None:
             self._model.execute(instance, held.batch_id, held.requests, held.each)
@@ -172,7 +172,8 @@ class LimitedModel:
     # ---- for the workers ----------------------------------------------------------------------------------------
 
     def on_reply(self, instance: int, reply: BatchReply) -> None:
-        """See `ModelListener`. The driver asks for the instance's next batch before others get what it held."""
+        """See `ModelListener`. The driver asks for the instance's next batch before other models get the released
+        resources."""
         self._gate.limiter.release(self._claimants[instance])
         self._driver.on_reply(instance, reply)
         self._gate.open()
@@ -200,7 +201,7 @@ class LimitedModel:
 
 
 def _claimant(instance: Placed) -> Claimant:
-    """A passive instance never runs and needs nothing."""
+    """Return the claimant of an instance. A passive one never runs and needs no resources."""
     group, device = instance.group, instance.spec.device_id
     resources = [] if group.passive else group.rate_limiter.resources
     needs = {Resource(one.name, _stock(one, device)): one.count for one in resources}

@@ -1,8 +1,8 @@
-"""The response cache as a policy: what is kept, within how many bytes, and what has to go first.
+"""The response cache as a policy: keys, sizes, and which responses are evicted first.
 
 `--cache-config=local,size=<bytes>`; one for the whole server, as in Triton (core src/cache_manager.cc and the local
-cache of triton-inference-server/local_cache). The least recently used answer goes first. It holds bytes of its own,
-never views of memory that somebody else writes. `caching.py` decides what is asked and what is put in.
+cache of triton-inference-server/local_cache). The least recently used response is evicted first. The cache owns its
+bytes, and never refers to memory that another part writes. `cached_runner.py` decides what to look up and to store.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import NamedTuple
 from edge_serve.messages.infer import Parameter
 from edge_serve.messages.tensors import InferTensor
 
-#: what an answer costs beside its tensors: key, digest, place in the table, the answer itself
+#: bytes of a response beside its tensors: key, digest, table entry, object
 ANSWER_BYTES = 900
-#: what a tensor costs beside its data: the object, its shape, the header of its bytes
+#: bytes of a tensor beside its data: object, shape, header of its bytes
 TENSOR_BYTES = 350
 
 
 class Key(NamedTuple):
-    """What must be equal for an answer to fit.
+    """The key of a cached response; a response fits requests with an equal key.
 
     Attributes:
-        owner: the loaded version; a version that is loaded again is another one, so it never sees old answers.
-        digest: of everything in the request that the answer may depend on.
-        outputs: those asked for; None = all of the model.
+        owner: the load of a version; each load has a number of its own, so it never finds old responses.
+        digest: the digest of all parts of the request that the response may depend on.
+        outputs: the requested outputs; None = all of the model.
     """
 
     owner: int
@@ -37,11 +37,11 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CachedResponse:
-    """What a model answered.
+    """A response of a model, copied.
 
     Attributes:
-        personal: it may depend on more than the inputs (`Reply.personal`).
-        size: bytes that it takes, with what belongs to it.
+        personal: whether it may depend on more than the inputs (`Reply.personal`).
+        size: bytes that it takes, with its key and table entry.
     """
 
     outputs: tuple[InferTensor, ...]
@@ -53,7 +53,7 @@ class CachedResponse:
     def copied(
         cls, outputs: Iterable[InferTensor], parameters: Mapping[str, Parameter], personal: bool, most_bytes: int
     ) -> CachedResponse | None:
-        """An answer whose tensors share no memory with `outputs`; None when it would take more than `most_bytes`."""
+        """Return a response whose tensors share no memory with `outputs`; None if it takes more than `most_bytes`."""
         tensors = tuple(outputs)
         size = ANSWER_BYTES + sum(TENSOR_BYTES + len(tensor.data) for tensor in tensors)
         size += sum(200 + len(name) + len(str(value)) * 4 for name, value in parameters.items())
@@ -64,7 +64,7 @@ class CachedResponse:
 
 
 class ResponseCache:
-    """Answers by key, the one that was not used for longest first.
+    """Responses by key, the least recently used first.
 
     Args:
         size: bytes that all answers may take together.
@@ -83,18 +83,18 @@ class ResponseCache:
 
     @property
     def used(self) -> int:
-        """Bytes taken; never more than `size`."""
+        """The bytes taken; never more than `size`."""
         return self._used
 
     def get(self, key: Key) -> CachedResponse | None:
-        """The answer, which is now the one used last."""
+        """Return a response, and mark it as used last."""
         answer = self._answers.get(key)
         if answer is not None:
             self._answers.move_to_end(key)
         return answer
 
     def put(self, key: Key, answer: CachedResponse) -> bool:
-        """Keep an answer; others go to make room. False when it is larger than the whole cache."""
+        """Store a response; evict others to make room. Return False if it is larger than the whole cache."""
         if answer.size > self.size:
             return False
         self._drop(key)
@@ -105,7 +105,7 @@ class ResponseCache:
         return True
 
     def forget(self, owner: int) -> None:
-        """A version is gone: so are its answers."""
+        """Remove the responses of a version."""
         for key in [key for key in self._answers if key.owner == owner]:
             self._drop(key)
 

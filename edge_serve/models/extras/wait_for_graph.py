@@ -1,16 +1,16 @@
-"""Which instances wait for which, while models call models: so that nobody waits for ever in a circle.
+"""The wait-for graph of instances whose models call models: detects calls that would wait for ever.
 
-An instance whose only thread waits for an answer goes on once any of the instances that can give it does. A call is
-refused when following these leads to no instance that is free or at work: then none of them would ever go on.
+An instance whose only thread waits for an answer continues once any of the instances that can give it does. A call is
+refused if the graph leads from it to no instance that is free or at work, because none of them would ever continue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-#: whose instance, and its number
+#: a driver, and the number of one of its instances
 Place = tuple[object, int]
-#: the instances of which one must go on; None once nobody waits any more
+#: returns the instances of which one must continue; None once the wait has ended
 WaitsFor = Callable[[], "Iterable[Place] | None"]
 
 
@@ -21,7 +21,7 @@ class WaitForGraph:
         self._waiting: dict[Place, WaitsFor] = {}
 
     def begin(self, place: Place, waits_for: WaitsFor) -> bool:
-        """An instance waits from now on; False, and nothing is noted, when it would wait for ever."""
+        """Add an instance that waits. Return False, and add nothing, if it would wait for ever."""
         before = self._waiting.get(place)
         if not self.note(place, waits_for):
             return True
@@ -32,7 +32,8 @@ class WaitForGraph:
         return False
 
     def note(self, place: Place, waits_for: WaitsFor) -> set[Place]:
-        """An instance waits from now on; those that wait for each other for ever, it among them. None: it goes on."""
+        """Add an instance that waits. Return the instances that now wait for each other for ever, with it; empty = it
+        will continue."""
         self._waiting[place] = waits_for
         seen, left = {place}, [place]
         while left:
@@ -46,5 +47,5 @@ class WaitForGraph:
         return seen
 
     def forget(self, place: Place) -> None:
-        """It has an answer."""
+        """Remove an instance: it has an answer."""
         self._waiting.pop(place, None)

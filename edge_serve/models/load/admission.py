@@ -1,4 +1,4 @@
-"""Whether a model may be loaded: does it fit into the memory that is left? Pure; figures are arguments."""
+"""Decides whether a model fits into the memory that is left. Pure; figures are arguments."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ _MIB = 1 << 20
 
 
 class Way(Enum):
-    """How a model is brought in."""
+    """How to load a model."""
 
     BESIDE = auto()
-    """Beside what serves, which then drains."""
+    """Beside the versions that serve, which then drain."""
     INSTEAD = auto()
-    """After what serves has gone, because both do not fit."""
+    """After unloading the versions that serve, because both do not fit."""
     LATER = auto()
     """After other loads: the memory promised to them is all that is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
-    """Bytes.
+    """The figures for a decision, in bytes.
 
     Attributes:
-        needed: by what is to be loaded.
-        measured: `needed` was measured when the model was loaded before; else it is estimated from its files.
+        needed: by the version to load.
+        measured: whether `needed` was measured when the model was loaded before; else it is estimated from its files.
         available: on the machine, or in the container.
         promised: to loads that are under way.
-        reserve: what must stay available.
-        replaced: what comes back when the versions that serve go first.
+        reserve: must stay available.
+        replaced: is free once the versions that serve are unloaded.
     """
 
     needed: int
@@ -43,10 +43,10 @@ class MemoryFigures:
 
 
 def decide(name: str, figures: MemoryFigures) -> Way:
-    """How to load the model.
+    """Decide how to load the model.
 
     Raises:
-        Unavailable: it does not fit, with the figures.
+        Unavailable: the model does not fit; the text has the figures.
     """
     way = _way(figures)
     if figures.promised and way is not _way(replace(figures, promised=0)):

@@ -1,8 +1,8 @@
-"""One load of several models: side by side, but each after those that it needs.
+"""One load of several models: concurrently, but each after the models that it needs.
 
-A Python model may call others, and nothing says which. Where it has a golden test, which sends it requests before it
-serves, it is loaded after the models that have none. If it fails then, and another such model has been loaded, it is
-tried again: it may call that one.
+A Python model may call others, and its configuration does not say which. If it has a golden test, which sends it
+requests before it serves, it is loaded after the models that have none. If it fails then, and another such model has
+been loaded, it is tried again: it may call that one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edge_serve.models.load.loading import LoadPlan
 
 log = logging.getLogger(__name__)
 
-#: model -> why it was not loaded; None when it was, or when nothing was to be done
+#: model -> why it was not loaded; None if it was, or did not need to be
 Results = dict[str, "EdgeServeError | None"]
 
 
@@ -30,8 +30,8 @@ class LoadBatch:
         results: the errors of those that could not.
 
     Attributes:
-        results: grows while `run` goes on; a model's members are in it before the model is loaded.
-        changed: models of which something new serves.
+        results: the results so far; a model's members are in it before the model is loaded.
+        changed: models of which a new version or configuration serves.
     """
 
     def __init__(self, plans: Mapping[str, LoadPlan], results: Results) -> None:
@@ -41,7 +41,7 @@ class LoadBatch:
         self.changed: set[str] = set()
 
     def members_changed(self, plan: LoadPlan) -> bool:
-        """A member was loaded in this batch."""
+        """Return whether a member was loaded in this batch."""
         return not self.changed.isdisjoint(members_of(plan.config))
 
     async def run(self, load: Callable[[LoadPlan], Awaitable[None]]) -> Results:
@@ -82,7 +82,7 @@ class LoadBatch:
             await load(plan)
         except EdgeServeError as error:
             self.results[plan.name] = error
-        except Exception as error:  # a fault of ours costs this model, not those that are loaded with it
+        except Exception as error:  # a bug fails this model, not those that are loaded with it
             log.exception("failed to load '%s'", plan.name, extra=model_fields(plan.name))
             self.results[plan.name] = Internal(f"load failed for model '{plan.name}': {type(error).__name__}: {error}")
         else:

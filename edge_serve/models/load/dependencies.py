@@ -1,4 +1,4 @@
-"""Which models need which: ensembles and their members, circles, and who goes with whom.
+"""Which models need which: ensembles and their members, cycles, and the models to unload together.
 
 Pure functions on names and configurations. Texts and rules: triton-inference-server/core
 src/model_repository_manager/model_repository_manager.cc (DependencyGraph, CheckNode).
@@ -14,7 +14,7 @@ from edge_serve.config.checks.ensemble import check_ensemble_members, member_key
 from edge_serve.config.model import model_config_pb2 as pb
 from edge_serve.errors import EdgeServeError, InvalidArgument
 
-#: what stands before the name of a similar model, in the failure of one that is in no repository
+#: the text before the name of a similar model, in the failure of a model that is in no repository
 _DID_YOU_MEAN = ", did you mean "
 #: model -> the models that it needs itself
 Needs = Mapping[str, Collection[str]]
@@ -36,12 +36,12 @@ class LoadFailure(InvalidArgument):
 
 @dataclass(frozen=True, slots=True)
 class MemberFacts:
-    """What is known of a model that an ensemble needs.
+    """The state of a model that an ensemble needs.
 
     Attributes:
-        config: completed, of its highest version; None when nothing of it serves.
-        versions: those that serve.
-        failure: of its last load; known: its configuration could be read, now or before.
+        config: the completed configuration of its highest version; None if no version serves.
+        versions: the versions that serve.
+        failure: the error of its last load; known: whether its configuration could be read, now or before.
     """
 
     config: pb.ModelConfig | None = None
@@ -51,7 +51,7 @@ class MemberFacts:
 
 
 def members_of(config: pb.ModelConfig) -> dict[str, set[int]]:
-    """Model -> versions that the steps of an ensemble name (-1: any); empty for other models."""
+    """Return the members of an ensemble, and the versions that its steps name (-1: any); empty for other models."""
     members: dict[str, set[int]] = {}
     for step in config.ensemble_scheduling.step:
         members.setdefault(member_key(step), set()).add(step.model_version)
@@ -65,10 +65,10 @@ def _meant(failure: EdgeServeError | None) -> str:
 
 
 def check_members(config: pb.ModelConfig, member: Callable[[str], MemberFacts]) -> bool:
-    """Whether an ensemble can work with its members as they are now; True when it is decoupled.
+    """Check an ensemble against its members as they are now. Return whether it is decoupled.
 
     Raises:
-        LoadFailure: it cannot.
+        LoadFailure: the ensemble cannot work with them.
     """
     name, needed = config.name, members_of(config)
     members = {model: member(model) for model in needed}
@@ -111,7 +111,7 @@ def _check_member(name: str, model: str, member: MemberFacts, versions: Collecti
 
 
 def circles(needs: Needs) -> dict[str, LoadFailure]:
-    """The models that need themselves, directly or through others."""
+    """Return a failure for each model that needs itself, directly or through others."""
     found = {}
     for start in needs:
         last = _last_before(start, needs)
@@ -123,7 +123,7 @@ def circles(needs: Needs) -> dict[str, LoadFailure]:
 
 
 def _last_before(start: str, needs: Needs) -> str | None:
-    """A model that `start` needs, or `start`, which needs `start` itself."""
+    """Return a model that `start` needs, or `start`, which needs `start` itself."""
     seen: set[str] = set()
     left = [start]
     while left:
@@ -137,7 +137,7 @@ def _last_before(start: str, needs: Needs) -> str | None:
 
 
 def dependents(names: Collection[str], needs: Needs) -> set[str]:
-    """Every model that needs one of `names`, directly or through others; `names` themselves are left out."""
+    """Return every model that needs one of `names`, directly or through others, without `names` themselves."""
     found = set(names)
     while more := {model for model, others in needs.items() if model not in found and not found.isdisjoint(others)}:
         found |= more
@@ -145,7 +145,7 @@ def dependents(names: Collection[str], needs: Needs) -> set[str]:
 
 
 def needed_by(name: str, needs: Needs) -> set[str]:
-    """`name`, and every model that it needs, directly or through others."""
+    """Return `name`, and every model that it needs, directly or through others."""
     found, left = {name}, [name]
     while left:
         more = [other for other in needs.get(left.pop(), ()) if other not in found]
@@ -155,7 +155,7 @@ def needed_by(name: str, needs: Needs) -> set[str]:
 
 
 def released(name: str, needs: Needs, explicit: Callable[[str], bool]) -> set[str]:
-    """What goes when `name` is unloaded with what it needs: members that nobody asked for and no other model needs.
+    """Return the models to unload with `name`: it, and members that were not asked for and that no other model needs.
 
     Args:
         explicit: whether a model was asked for by its own name.
@@ -171,7 +171,7 @@ def released(name: str, needs: Needs, explicit: Callable[[str], bool]) -> set[st
 
 
 def outermost_first(names: Collection[str], needs: Needs) -> list[list[str]]:
-    """`names` in waves: a model comes after all the others that need it. Models in a circle come last."""
+    """Return `names` in waves: a model comes after all the others that need it. Models in a cycle come last."""
     waves = []
     left = set(names)
     while left:

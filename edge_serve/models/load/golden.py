@@ -1,8 +1,8 @@
 """The golden test as a stage of a load: sends the recorded inputs to a model that serves no client yet.
 
-The inputs go through a driver of their own, so that sequences, batching, and decoupled responses work as they will, and
-no statistics count them. Values are compared here. Latency and memory are judged by `edge-serve check` alone: beside a
-version that is busy they say nothing about the new one, and loads would fail by chance.
+The inputs go through a driver of their own, so that sequences, batching, and decoupled responses work as usual, and no
+statistics count them. Values are compared here. Latency and memory are judged by `edge-serve check` alone: beside a
+busy version the figures say little about the new one, and loads would fail by chance.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SampleFigures:
     Attributes:
         seconds: from the request to its last response.
         outputs: in the order of golden.json, response by response.
-        error: why there are no outputs, or not as many responses as expected; "" = there are.
+        error: why there are no outputs, or not as many responses as expected; "" = no error.
     """
 
     sample: str
@@ -54,7 +54,7 @@ class SampleFigures:
 
     @property
     def problems(self) -> list[str]:
-        """Return what is not as recorded."""
+        """The differences from the recorded responses."""
         outputs = [f"output '{one.output}': {one.problem}" for one in self.outputs if one.problem]
         return [f"sample '{self.sample}': {text}" for text in ([self.error] if self.error else []) + outputs]
 
@@ -177,7 +177,8 @@ async def read_limited(function: Callable[..., T], *arguments: object) -> T:
 
 
 class _Conversation:
-    """One sample's request and its responses, which are compared as they come: their memory is needed again."""
+    """The request of one sample and its responses, which are compared as they arrive because their memory is needed
+    again."""
 
     def __init__(self, served: Served, sample: GoldenSample) -> None:
         self._served = served
@@ -246,7 +247,7 @@ def _compared(outputs: Sequence[InferTensor], expected: Sequence[GoldenTensor]) 
     found = {tensor.name: tensor for tensor in outputs}
     try:
         recorded = [one.read() for one in expected]
-    except InvalidArgument as error:  # it was there when the test was read: this is no fault of the model
+    except InvalidArgument as error:  # the file existed when the test was read, so the model is not to blame
         raise Unavailable(error.message) from error
     pairs = zip(expected, recorded, strict=True)
     figures = [compare(found.get(one.name), want, one.rtol, one.atol) for one, want in pairs]

@@ -1,8 +1,8 @@
-"""A change of `instance_group` alone: instances of a version that serves come and go, the others stay as they are.
+"""A change of `instance_group` alone: adds and removes instances of a version that serves; the others stay as they are.
 
 As in Triton (core src/backend_model.cc, UpdateInstanceGroup): new instances are opened and warmed up beside those that
-serve; then they get work, and those that nothing asks for any more get none. A removed instance finishes its batch,
-and the sequences that it has go on in it to their end.
+serve. Then they get work, and those that no group asks for any more get none. A removed instance finishes its batch,
+and its open sequences continue in it to their end.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class InstanceUpdate:
         return listener if isinstance(listener, LimitedModel) else None
 
     async def prepare(self) -> None:
-        """Open the new instances and warm them up. The others serve meanwhile.
+        """Open the new instances and warm them up, while the others serve.
 
         Raises:
-            EdgeServeError: why they cannot serve; nothing has changed.
+            EdgeServeError: a new instance cannot serve; nothing has changed.
         """
         if not self.added:
             return
@@ -68,14 +68,15 @@ class InstanceUpdate:
             raise
 
     async def abandon(self) -> None:
-        """Close what `prepare` has opened."""
+        """Close the instances that `prepare` has opened."""
         if self._fresh is not None:
             await self._fresh.close()
         for number in self.added:
             self._release(number)
 
     def commit(self, on_free: Callable[[int], None]) -> None:
-        """Give work to the new instances, and none to those that leave; `on_free` is called once one has none left."""
+        """Give work to the new instances, and none to removed ones. `on_free` is called once one of those has finished
+        its work."""
         if self._fresh is not None:
             self._opened.join(self._fresh)
         for number, one in self.added.items():
@@ -86,12 +87,12 @@ class InstanceUpdate:
         self.served.config = self._config
 
     async def remove(self, number: int) -> None:
-        """Close an instance that is free, or that took too long."""
+        """Close an instance that has finished its work, or that took too long."""
         await self._opened.remove(number)
         self._release(number)
 
     def cut_off(self, number: int, error: EdgeServeError) -> None:
-        """Answer what an instance that is closed has not finished."""
+        """Fail the unfinished requests of an instance that is closed."""
         self._opened.listener.on_lost(number, error)
 
     def _release(self, number: int) -> None:
@@ -100,7 +101,7 @@ class InstanceUpdate:
 
 
 def driver_of(served: Served) -> Driver:
-    """The driver of a version that is no ensemble, which a response cache may stand before."""
+    """Return the driver of a version that is no ensemble, also behind a response cache."""
     runner = getattr(served.runner, "runner", served.runner)
     assert isinstance(runner, Driver)
     return runner

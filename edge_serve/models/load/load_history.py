@@ -1,4 +1,4 @@
-"""What loading tells those who watch over the service, and what they tell it: which models are to be left out."""
+"""The state of loads that supervision reads and sets: which models are loading, failed, or left out."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from edge_serve.errors import Internal
 
 
 class LoadHistory:
-    """One for the registry.
+    """The loads of one registry.
 
     Attributes:
-        left_out: model -> why it is not loaded, until somebody asks for it by name or its directory changes.
+        left_out: model -> why it is not loaded, until a client asks for it by name or its directory changes.
         skipped: those of `left_out` that would have been loaded otherwise.
-        returning: those that were skipped and are being loaded now.
-        failed: models that failed to load when all were loaded last.
+        returning: models that were skipped and are being loaded now.
+        failed: models that failed the last time all models were loaded.
         unreadable: why the repositories could not be read when the server started; "" = they could, or can by now.
-        reasons: model that lies in the repository -> why its last load failed.
-        on_change: called when a load begins or ends, before anything of the model is touched.
+        reasons: model in the repository -> why its last load failed.
+        on_change: called when a load begins, before it touches the model, and when it ends.
     """
 
     def __init__(self) -> None:
@@ -33,12 +33,12 @@ class LoadHistory:
         self._loading: Counter[str] = Counter()
 
     def loading(self) -> list[str]:
-        """Models of which a version is being opened in a worker now."""
+        """Return the models of which a version is being opened in a worker now."""
         return sorted(self._loading)
 
     @contextmanager
     def load(self, name: str) -> Iterator[None]:
-        """A version of `name` is being opened."""
+        """Count a load of `name` while the context lasts."""
         self._loading[name] += 1
         self.on_change()
         try:
@@ -48,13 +48,13 @@ class LoadHistory:
             self.on_change()
 
     def wanted(self, names: Iterable[str]) -> list[str]:
-        """Without those that are left out."""
+        """Return the names without those that are left out."""
         wanted = list(names)
         self.skipped.update(self.left_out.keys() & set(wanted))
         return [name for name in wanted if name not in self.left_out]
 
     def readmit(self, names: Iterable[str]) -> None:
-        """Somebody wants these, or they are not what they were."""
+        """Stop leaving these models out, because a client or operator asked for them or their files have changed."""
         for name in names:
             self.left_out.pop(name, None)
             if name in self.skipped:
@@ -62,10 +62,10 @@ class LoadHistory:
                 self.returning.add(name)
 
     def check(self, name: str) -> None:
-        """May it be loaded, as the member of an ensemble, say?
+        """Check that a model, such as a member of an ensemble, may be loaded.
 
         Raises:
-            Internal: it is left out.
+            Internal: the model is left out.
         """
         if name in self.left_out:
             raise Internal(f"model '{name}' is left out: {self.left_out[name]}")

@@ -1,4 +1,4 @@
-"""From a model directory to a version that serves: plan, describe, check, open, warm up, run its golden test."""
+"""Loads a version: plans, describes, checks, opens, and warms it up, and runs its golden test."""
 
 from __future__ import annotations
 
@@ -76,15 +76,15 @@ KILL_SECONDS = 5.0
 
 @dataclass(slots=True)
 class LoadPlan:
-    """What a load is about to do.
+    """The plan of a load.
 
     Attributes:
-        name: what the registry calls the model.
-        config: as far as it can be told without loading the model.
-        directory: where the model's files are; an override's files lie in `kept`.
+        name: the model's key in the registry.
+        config: the configuration, as complete as possible without loading the model.
+        directory: the directory of the model's files; an override's files are in `kept`.
         print: the state of the model directory when it was read.
-        advice: why there is no version, and what to do; "" = there is one.
-        golden: the answers that each version must give before it serves; None = any.
+        advice: why there is no version, and how to add one; "" = there is one.
+        golden: the golden test that each version must pass before it serves; None = none.
     """
 
     name: str
@@ -98,26 +98,27 @@ class LoadPlan:
     golden: GoldenTest | None = None
 
     def same_as(self, other: LoadPlan) -> bool:
-        """Loading this would serve the same files under the same configuration as `other` does."""
+        """Return whether loading this would serve the same files under the same configuration as `other` does."""
         members = members_of(self.config) == members_of(other.config)  # by namespaces these may be others now
         return members and (self.override, self.directory) == (other.override, other.directory) and self._reads(other)
 
     def _reads(self, other: LoadPlan) -> bool:
-        """The files are the same, or a configuration was written anew that says the same."""
+        """Return whether the files are the same, or only a configuration was rewritten that says the same."""
         files = without_configuration(self.print) == without_configuration(other.print)
         return self.print == other.print or (files and self.config == other.config)
 
     def leaves_override(self, before: LoadPlan) -> bool:
-        """Whether the configuration of the last load request, which `before` has, stays. It does until a file changes.
+        """Return whether the configuration of the last load request, which `before` has, stays. It does until a file
+        changes.
 
-        Files of a load request do not stay: as in Triton, a load without them goes back to the disk.
+        Files of a load request do not stay: as in Triton, a load without them uses the files on disk again.
         """
         if self.override is not None or before.override is None or before.override.files:
             return False
         return (self.directory, self.print) == (before.directory, before.print)
 
     def keeps(self, version: int, before: LoadPlan | None) -> bool:
-        """Whether a version that was loaded by `before` is what loading it again would serve."""
+        """Return whether another load would serve the same as a version that was loaded by `before`."""
         return (
             before is not None
             and (self.override, self.directory) == (before.override, before.directory)
@@ -126,11 +127,11 @@ class LoadPlan:
         )
 
     def regroups(self, version: int, before: LoadPlan | None, served: Served | None) -> bool:
-        """Whether nothing but the instances of a version that serves changes, as in Triton's
-        ConfigChangeRequiresReload (core src/model_config_utils.cc).
+        """Return whether only the instances of a version that serves change, as in Triton's ConfigChangeRequiresReload
+        (core src/model_config_utils.cc).
 
         Args:
-            before: what it was loaded by; its configuration is completed in `served`.
+            before: the plan that it was loaded by; its completed configuration is in `served`.
         """
         if before is None or served is None or served.opened is None or self.directory != before.directory:
             return False
@@ -144,8 +145,8 @@ class LoaderOptions:
     """The settings that concern loading.
 
     Attributes:
-        backend_settings: what `--backend-config` says for a backend.
-        proves: whether a load runs the golden test of a model, by name.
+        backend_settings: returns the `--backend-config` settings of a backend.
+        proves: returns whether a load runs the golden test of a model, by name.
     """
 
     auto_complete: bool = True
@@ -157,11 +158,11 @@ class LoaderOptions:
 
 
 class Loader:
-    """Makes served versions, and takes them apart.
+    """Opens and closes versions.
 
     Args:
-        cache: of the whole server, or None.
-        gate: of the whole server, or None when nothing is limited.
+        cache: the server's response cache, or None.
+        gate: the server's rate limiter, or None.
     """
 
     def __init__(
@@ -185,10 +186,10 @@ class Loader:
 
         Raises:
             EdgeServeError: the configuration cannot be read, or cannot be served.
-            UnreadableEntry: nor can the directory.
+            UnreadableEntry: the directory cannot be read.
         """
         own = plain_name(found.name)
-        print = fingerprint(found.directory, own)  # first: it has limits, and what changes from here on is a change
+        print = fingerprint(found.directory, own)  # first: it has limits, and a later change must differ from it
         kept = override.directory(own) if override is not None else None
         directory = Path(kept.name, own) if kept is not None else found.directory
         config = load_model_config(
@@ -207,7 +208,7 @@ class Loader:
         return LoadPlan(found.name, directory, config, chosen, print, override, kept, advice, golden)
 
     def joins(self, plan: LoadPlan, *, own_worker: bool) -> bool:
-        """Return whether `open` would load the model into a worker that runs already."""
+        """Return whether `open` would load the model into a worker that already runs."""
         alone = _own_worker(plan.config, own_worker) or MEMORY_PARAMETER in plan.config.parameters
         return not alone and self._workers.runs(plan.config.backend)
 
@@ -215,7 +216,7 @@ class Loader:
         """Load one version in a worker, warm it up, and run its golden test.
 
         Raises:
-            EdgeServeError: why it cannot be served.
+            EdgeServeError: the version cannot be served.
         """
         started = time.monotonic()
         arena = Arena(f"{plan.name}-{version}", self._budget)
@@ -229,7 +230,7 @@ class Loader:
         return served
 
     def regroup(self, served: Served, plan: LoadPlan) -> InstanceUpdate:
-        """Plan the change of instances that the plan's `instance_group` asks for; all else stays.
+        """Plan the change of instances that the plan's `instance_group` asks for; everything else stays.
 
         Raises:
             InvalidArgument: a group asks for what the machine does not have.
@@ -242,10 +243,10 @@ class Loader:
         return InstanceUpdate(served, config, self._spec(plan, config, int(served.version)), plan.directory)
 
     async def open_ensemble(self, plan: LoadPlan, version: int, lookup: Lookup) -> Served:
-        """One version of an ensemble whose members serve; it has no worker and no memory of its own.
+        """Load one version of an ensemble whose members serve. It has no worker and no memory of its own.
 
         Raises:
-            EdgeServeError: its labels cannot be read, or it fails its golden test.
+            EdgeServeError: the labels cannot be read, or it fails its golden test.
         """
         started = time.monotonic()
         config = plan.config
@@ -291,7 +292,7 @@ class Loader:
         if limited is not None:
             served.on_close += (limited.close,)
         self._put_cache_before(served)
-        await served.check_health()  # what the model itself says counts from its first moment, as in Triton
+        await served.check_health()  # the model's own `is_ready` counts from the start, as in Triton
         return served
 
     async def _start(
@@ -330,11 +331,12 @@ class Loader:
 
     @property
     def _proof_seconds(self) -> float:
-        """How long a golden sample may take. A worker that hangs is killed just before, and its end says more."""
+        """The timeout of a golden sample. A worker that hangs is killed just before, which gives the better error
+        message."""
         return self._workers.load_seconds + KILL_SECONDS
 
     def _put_cache_before(self, served: Served) -> None:
-        """Answers are kept when the model's configuration and the server's settings both say so."""
+        """Put a response cache before the runner if the model's configuration and the server's settings both say so."""
         config, cache = served.config, self._cache
         if cache is None or not config.response_cache.enable or served.signature.decoupled:
             return
@@ -390,7 +392,7 @@ class Loader:
         return kind(name, version, scheduler, statistics, self._clock, loop, order)
 
     async def close(self, served: Served) -> None:
-        """Close the model in its worker and give its memory back. Never raises."""
+        """Close the model in its worker and release its memory. Never raises."""
         try:
             if served.opened is not None:
                 await served.opened.close()
@@ -412,7 +414,7 @@ def _advice_on_versions(directory: Path, config: pb.ModelConfig) -> str:
 
 
 def _of_one_version(config: pb.ModelConfig) -> pb.ModelConfig:
-    """What the configuration says about each version: all but which of them are served."""
+    """Return the part of the configuration that each version depends on: all but the version policy."""
     one = pb.ModelConfig()
     one.CopyFrom(config)
     one.ClearField("version_policy")

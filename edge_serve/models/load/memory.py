@@ -1,4 +1,4 @@
-"""What memory there is, and what each model took of it when it was loaded."""
+"""The machine's memory, and the memory that each model took when it was loaded."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NO_LIMIT = 1 << 60
 
 
 class Memory:
-    """Keeps the books of memory, and admits loads.
+    """Accounts for memory, and decides whether loads fit.
 
     Args:
-        reserve: bytes that must stay available; 0 = a twentieth of all.
-        root: stands in for / in tests.
+        reserve: bytes that must stay available; 0 = a twentieth of the total.
+        root: the root of the file system; another one in tests.
     """
 
     def __init__(self, reserve: int, root: Path = Path("/")) -> None:
@@ -34,13 +34,14 @@ class Memory:
         self._root = root
         self._measured: dict[str, int] = {}
         self.promised = 0
-        self._promise_ended = asyncio.Event()  #: one for each promise that ends
+        self._promise_ended = asyncio.Event()  #: set when a promise ends, then replaced
 
     @asynccontextmanager
     async def admit(self, name: str, files: int, replaced: int, *, joins: bool) -> AsyncIterator[Way]:
         """Promise memory to one load while the context lasts.
 
-        Waits while only promises to other loads are in the way: what they really take is known when they end.
+        Waits while only promises to other loads are in the way: the memory that they really take is known when they
+        end.
 
         Args:
             files, replaced, joins: as in `figures`.
@@ -67,12 +68,12 @@ class Memory:
         return (decide(name, figures), figures.needed) if figures is not None else (Way.BESIDE, 0)
 
     def figures(self, name: str, files: int, replaced: int, *, joins: bool = False) -> MemoryFigures | None:
-        """The figures of a load; None when the machine does not say how much memory it has.
+        """Return the figures of a load; None when the machine does not say how much memory it has.
 
         Args:
             files: bytes of the model's files.
-            replaced: bytes that come back when the versions that serve go first.
-            joins: the model goes into a worker that runs already.
+            replaced: bytes that are free once the versions that serve are unloaded.
+            joins: the model is loaded into a worker that already runs.
         """
         total, available = self.read()
         if not total:
@@ -89,11 +90,11 @@ class Memory:
         )
 
     def measured(self, name: str, nbytes: int) -> None:
-        """What a model takes now that it is loaded."""
+        """Record the memory that a model takes now that it is loaded."""
         self._measured[name] = nbytes
 
     def read(self) -> tuple[int, int]:
-        """(total, available) bytes, of the machine or of the tightest control group; (0, 0) when unknown."""
+        """Return (total, available) bytes, of the machine or of the tightest control group; (0, 0) when unknown."""
         found = {}
         try:
             for line in (self._root / "proc/meminfo").read_text().splitlines():
@@ -108,7 +109,8 @@ class Memory:
         return total, available
 
     def _groups(self) -> list[tuple[int, int]]:
-        """(limit, used) of our control groups, the outer ones too; page cache that can go is not counted as used."""
+        """Return (limit, used) of this process's control groups and their parents. Reclaimable page cache is not
+        counted as used."""
         groups = []
         mounts = self._root / "sys/fs/cgroup"
         for line in _text(self._root / "proc/self/cgroup").splitlines():

@@ -1,4 +1,4 @@
-"""From names to plans: the models that are asked for and all that they need, as they lie on disk.
+"""Reads the configurations of models and of all that they need: from names to plans.
 
 Texts follow triton-inference-server/core src/model_repository_manager/model_repository_manager.cc.
 """
@@ -34,18 +34,18 @@ class Planner:
     """Reads the configurations of models.
 
     Args:
-        incidents: says which models the server does not load any more.
+        incidents: knows which models are left out.
     """
 
     def __init__(self, repository: Repository, loader: Loader, incidents: LoadHistory) -> None:
         self._repository = repository
         self._loader = loader
         self._incidents = incidents
-        #: one at a time, in the order in which they were asked for: who reads last loads last
+        #: one at a time, in the order of the load requests, so that the last one to read is the last one to load
         self._turn = asyncio.Lock()
 
     async def plans(self, wanted: Iterable[str], override: Override | None) -> tuple[dict[str, LoadPlan], Results]:
-        """The plans of models and of all that they need, and the errors of those that cannot be read."""
+        """Return the plans of models and of all that they need, and the errors of those that cannot be read."""
         async with self._turn:
             return await self._plans(wanted, override)
 
@@ -73,7 +73,7 @@ class Planner:
             if found is None and override is not None and override.files:
                 found = FoundModel(
                     name, self._repository.roots[0] / plain_name(name)
-                )  # all of it came with the request
+                )  # all files came with the request
             if found is None:
                 raise NotFound(await self._nowhere(name))
             if found.ambiguous:
@@ -85,7 +85,7 @@ class Planner:
         except (EdgeServeError, OSError) as error:
             log.error("failed to load '%s': %s", name, error, extra=model_fields(name))
             raise _unreadable(name, str(error)) from error
-        except Exception as error:  # a fault of ours costs this model, not those that are loaded with it
+        except Exception as error:  # a bug fails this model, not those that are loaded with it
             log.exception("failed to load '%s'", name, extra=model_fields(name))
             raise _unreadable(name, f"{type(error).__name__}, see the server's log") from error
 
@@ -112,5 +112,5 @@ class Planner:
 
 
 def _unreadable(name: str, reason: str) -> Internal:
-    """Triton's text, which does not have the reason, and the reason."""
+    """Return Triton's text, which does not have the reason, followed by the reason."""
     return Internal(f"failed to load '{name}', failed to poll from model repository: {reason}")

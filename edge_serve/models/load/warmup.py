@@ -38,40 +38,41 @@ log = logging.getLogger(__name__)
 
 
 class WarmupListener:
-    """Waits for one batch of one instance; listens in the driver's place until the model is ready."""
+    """Waits for one batch of one instance. It is the listener of a model, instead of the driver, until the model is
+    ready."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, asyncio.Future[BatchReply]] = {}
 
     def expect(self, instance: int) -> asyncio.Future[BatchReply]:
-        """The reply to the batch that this instance is given next."""
+        """Return a future of the reply to the next batch of this instance."""
         future: asyncio.Future[BatchReply] = asyncio.get_running_loop().create_future()
         self._waiting[instance] = future
         return future
 
     def on_reply(self, instance: int, reply: BatchReply) -> None:
-        """The batch is done."""
+        """Resolve the future: the batch is done."""
         self._waiting.pop(instance).set_result(reply)
 
     def on_placed(self, instance: int, batch_id: int, index: int, lease: Lease) -> bool:
-        """A large input of a decoupled model, which is warm once its batch is done."""
+        """Return False: a large input of a decoupled model is not needed once its batch is done."""
         return False
 
     def on_partial(
         self, instance: int, batch_id: int, index: int, reply: Reply | None, final: bool, lease: Lease | None
     ) -> None:
-        """A response of a decoupled model; the batch's reply says whether it worked."""
+        """Discard a response of a decoupled model; the batch's reply says whether it worked."""
         if lease is not None:
             lease.release()
 
     def on_lost(self, instance: int, error: EdgeServeError) -> None:
-        """The worker died over it."""
+        """Fail the future: the worker died during the batch."""
         future = self._waiting.pop(instance, None)
         if future is not None:
             future.set_exception(error)
 
     def on_back(self, instance: int) -> None:
-        """A restarted worker; the load has failed already."""
+        """Do nothing: the load has failed already."""
 
 
 async def warm_up(
@@ -125,7 +126,8 @@ def zeros(config: ModelConfig) -> ModelWarmup:
 def make_requests(
     config: ModelConfig, sample: ModelWarmup, model_directory: Path, random: np.random.Generator
 ) -> list[InferRequest]:
-    """The `batch_size` requests of a sample, each with one row; a model without batches gets as many without rows.
+    """Return the `batch_size` requests of a sample, each with one row; a model without batches gets as many without
+    rows.
 
     Raises:
         InvalidArgument, Internal: see `warm_up`.
@@ -144,7 +146,7 @@ def make_requests(
 
 
 def reshape(config: ModelConfig, request: InferRequest) -> None:
-    """Give each input the shape that the model wants, as requests of clients get it on their way."""
+    """Give each input the shape that the model expects, as requests of clients get it from `Served.submit`."""
     specs = {spec.name: spec for spec in config.input if spec.HasField("reshape")}
     for tensor in request.inputs:
         if spec := specs.get(tensor.name):
@@ -201,7 +203,7 @@ def _random(datatype: DataType, shape: tuple[int, ...], random: np.random.Genera
 
 
 def _path(directory: Path, name: str) -> Path:
-    path = directory / name  # a link may lead anywhere: who made it had the directory to write to
+    path = directory / name  # a link may lead anywhere: its author could write to the directory
     if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(directory)):
         raise InvalidArgument(f"warmup data file '{name}' is outside the directory '{directory.name}' of the model")
     return path

@@ -1,11 +1,11 @@
-"""The model repositories on disk: what lies there, and whether it changed. Start reading in `repository`.
+"""The model repositories on disk: their models, and whether they changed. Start reading in `repository`.
 
 agents          repository agents
-faults          bookkeeping of the repository entries that cannot be read
+faults          records the repository entries that cannot be read
 names           names and versions as they come in URLs
-override        a load with its own configuration or files (`parameters` of a load request
+override        a load request with its own configuration or files (`parameters`)
 reading         time limits for reading repositories
-repository      what lies on disk
+repository      scans the repositories, finds models, and fingerprints them
 version_policy  which versions are served (ModelVersionPolicy of model_config.proto)
-walk            the walk through a model directory, links followed, within limits
+walk            walks through a model directory, links followed, within limits
 """

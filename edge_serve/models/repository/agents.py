@@ -1,6 +1,6 @@
-"""Repository agents: what `model_repository_agents` asks for before a model is loaded.
+"""Repository agents: the checks in `model_repository_agents` before a model is loaded.
 
-`checksum` compares files with what the configuration says of them. Parameters and texts are those of Triton's agent
+`checksum` compares files with the digests in the configuration. Parameters and texts are those of Triton's agent
 (triton-inference-server/checksum_repository_agent src/checksum.cc): `MD5:<path in the model directory>` -> hexadecimal.
 """
 
@@ -16,10 +16,10 @@ _PIECE = 1 << 20
 
 
 def run_agents(config: ModelConfig, directory: Path) -> None:
-    """Have the agents look at the model in `directory`. Reads whole files.
+    """Run the agents of the model in `directory`. Reads whole files.
 
     Raises:
-        InvalidArgument, Unsupported: an agent refuses the model, or is none that is known.
+        InvalidArgument, Unsupported: an agent refuses the model, or is unknown.
     """
     for agent in config.model_repository_agents.agents:
         if agent.name != "checksum":

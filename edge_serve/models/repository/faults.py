@@ -1,4 +1,4 @@
-"""Bookkeeping of the repository entries that cannot be read: one line of the log each, and a reason for the index."""
+"""Records the repository entries that cannot be read: logs each once, and keeps the reason for the index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class ReadStage(Enum):
-    """What could not be done with an entry; the first stage tells most."""
+    """The stage at which reading an entry failed. The reason of the first stage is shown."""
 
     FIND = auto()
     """Find out whether it is a directory, or leads to one."""
@@ -25,19 +25,19 @@ class ReadStage(Enum):
 
 
 class Faults:
-    """The entries that cannot be read, by the names of their models. May be used by several threads."""
+    """The entries that cannot be read, by the names of their models. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._reasons: dict[ReadStage, dict[str, str]] = {stage: {} for stage in ReadStage}
 
     def reasons(self) -> dict[str, str]:
-        """Model -> why it cannot be read."""
+        """Return the reason for each model that cannot be read."""
         with self._lock:
             return self._all()
 
     def scanned(self, models: Collection[str], faults: Mapping[str, str]) -> None:
-        """Take over what a scan has found: `models`, and why other entries cannot be read."""
+        """Take over the result of a scan: `models`, and the reasons why other entries cannot be read."""
         with self._lock:
             known = self._all()
             for name in faults.keys() - known.keys():
@@ -48,14 +48,14 @@ class Faults:
                 self._reasons[stage] = {name: reasons[name] for name in reasons if name in models}
 
     def add(self, stage: ReadStage, name: str, reason: str) -> None:
-        """A model cannot be read."""
+        """Record that a model cannot be read."""
         with self._lock:
             if name not in self._all():
                 _tell(name, reason)
             self._reasons[stage][name] = reason
 
     def remove(self, stage: ReadStage, name: str) -> None:
-        """A model could be read."""
+        """Record that a model could be read."""
         with self._lock:
             before = name in self._all()
             self._reasons[stage].pop(name, None)

@@ -28,7 +28,7 @@ def parse_version(text: str) -> int:
 
 
 def check_name(name: str) -> None:
-    """Refuse names that could leave the repository, or that no answer could tell.
+    """Refuse names that could leave the repository, or that no answer could contain.
 
     Raises:
         InvalidArgument: empty, with path characters or control characters, or no text.
@@ -50,15 +50,15 @@ _DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\
 
 
 def has_controls(name: str) -> bool:
-    """Whether a name has characters that would garble a line of a log or of a terminal."""
+    """Return whether a name has characters that would garble a line of a log or of a terminal."""
     return any(unicodedata.category(letter) in ("Cc", "Zl", "Zp") or letter in _DIRECTIONS for letter in name)
 
 
 def shown(name: str) -> str:
-    """The name for a line of a log or of a terminal, escaped where it would garble that."""
+    """Return the name for a line of a log or of a terminal, escaped if it would garble that."""
     return ascii(name) if has_controls(name) else name
 
 
 def is_text(name: str) -> bool:
-    """Whether it can be written in UTF-8; what the system calls a file may be any bytes."""
+    """Return whether a name can be written in UTF-8; a file name may be any bytes."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)

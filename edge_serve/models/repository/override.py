@@ -1,4 +1,4 @@
-"""A load with its own configuration or files (`parameters` of a load request; extension_model_repository.md)."""
+"""A load request with its own configuration or files (`parameters`; extension_model_repository.md)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BAD_PATH = frozenset((errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOO
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """What the client sent along.
+    """The configuration and files that a client sent with a load request.
 
     Attributes:
         config: the configuration as JSON text, in place of config.pbtxt.
@@ -36,7 +36,7 @@ class Override:
 
     @staticmethod
     def parse(name: str, parameters: Mapping[str, Any]) -> Override | None:
-        """The override of a request to load `name`; None when it has none.
+        """Return the override of a request to load `name`; None when it has none.
 
         Raises:
             Internal: files without a configuration.
@@ -61,7 +61,8 @@ class Override:
         return Override(str(config), files)
 
     def directory(self, name: str) -> tempfile.TemporaryDirectory[str] | None:
-        """A directory that holds `<name>/` with the files; None when there are none. It goes with its last user.
+        """Create a directory that holds `<name>/` with the files; None if there are none. It is removed with its last
+        reference.
 
         Raises:
             InvalidArgument: a path is too long, or lies below another file. Internal: no room for the files.

@@ -1,4 +1,4 @@
-"""Time limits for reading repositories: an entry on a file system that does not answer costs that entry only.
+"""Time limits for reading repositories: an entry on a file system that does not answer delays only itself.
 
 Linux cannot interrupt a thread that waits for such a file system. So each function runs in a daemon thread. The thread
 of an entry that does not answer is left behind, and another one continues with the other entries.
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 #: how long reading one entry may take, seconds; disks that were asleep take some of them
 READ_SECONDS = 10.0
-#: when nothing has been read for so long, a further thread continues with the entries that are left, seconds
+#: if no entry was read for this long, a further thread continues with the remaining entries, seconds
 _HELP_AFTER = 0.25
 _SILENT = "does not answer: see to the file system that it lies on"
 #: threads that may be left behind; when there are so many, no further entry is read
@@ -27,7 +27,7 @@ MOST_HANGING = 64
 
 
 class Reader:
-    """Reads entries of repositories; lives as long as the server, because it remembers the entries that hang."""
+    """Reads entries of repositories. It lives as long as the server, because it tracks the entries that hang."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class Reader:
         """Return what `function` returns, or raise what it raises.
 
         Raises:
-            UnreadableEntry: it took longer than `seconds`, or an earlier one for this entry has not returned yet.
+            UnreadableEntry: it took longer than `seconds`, or an earlier call for this entry has not returned.
         """
         result = self.read_all({entry: function}, seconds)[entry]
         if isinstance(result, Exception):
@@ -46,7 +46,7 @@ class Reader:
         return result
 
     def read_all(self, jobs: Mapping[str, Callable[[], T]], seconds: float = READ_SECONDS) -> dict[str, T | Exception]:
-        """The result of each function or the exception that it raised, as `read` does for one."""
+        """Return the result of each function, or the exception that it raised, as `read` does for one."""
         return _Round(self._lock, self._hanging, jobs, seconds).run()
 
 
@@ -90,7 +90,7 @@ class _Round(Generic[T]):
                 result = function()
             except OSError as error:
                 result = UnreadableEntry(f"cannot be read: {error.strerror or error}")
-            except Exception as error:  # a fault of ours costs this entry, not the others
+            except Exception as error:  # a bug fails this entry, not the others
                 result = error
             with self._lock:
                 self._hanging.discard(entry)

@@ -1,6 +1,6 @@
-"""What lies on disk: `<repository>/<model>/<version>/...`, and whether it changed.
+"""The model repositories: `<repository>/<model>/<version>/...`, scanned, and fingerprinted to find changes.
 
-Version directories are integers of 64 bits without leading zeros; anything else is ignored, as in
+Version directories are integers of 64 bits without leading zeros; other entries are ignored, as in
 triton-inference-server/core src/model_repository_manager/model_lifecycle.cc and docs/user_guide/model_repository.md of
 the server.
 """
@@ -39,7 +39,7 @@ _REST, _LONGEST_REST = 60.0, 600.0
 #: versions are int64 in the protocol and in config.pbtxt
 _HIGHEST_VERSION = (1 << 63) - 1
 
-#: entries of a model directory that nothing but the configuration is read from
+#: entries of a model directory that contain only configuration
 _CONFIGURATION = ("config.pbtxt", "configs")
 
 #: directories that programs and file systems make wherever they are: Python's cache, and ext4's where a repository is a
@@ -54,7 +54,7 @@ _LEADS_NOWHERE = {
     errno.ELOOP: "leads back to it",
 }
 
-#: two equal ones mean that nothing was touched in between
+#: equal fingerprints mean that no file was changed in between
 Fingerprint = tuple[Row, ...]
 
 
@@ -63,10 +63,10 @@ class FoundModel:
     """A model directory.
 
     Attributes:
-        name: its entry's in the repository, or with namespaces `<repository>::<name>`.
-        directory: that entry, or the directory that it leads to as a link. It stays the same one when the link is
-            pointed elsewhere, so that a worker that starts again finds the files that it had.
-        ambiguous: the same name lies in two repositories, and there are no namespaces.
+        name: the name of its entry in the repository, or with namespaces `<repository>::<name>`.
+        directory: the resolved directory of the entry. When a link is pointed elsewhere, this stays, so that a
+            restarted worker finds the files that it had.
+        ambiguous: whether two repositories have a model of this name, without namespaces.
     """
 
     name: str
@@ -77,16 +77,16 @@ class FoundModel:
 class Repository:
     """The model repositories, in the order of `--model-repository`; one that is given twice is one, as in Triton.
 
-    No method that reads the disk waits longer than some `READ_SECONDS`, whatever lies there. An entry that cannot be
-    read is logged once and left out until it can be read. All but `scan`, `find`, `like`, `read`, `fingerprints`, and
-    `snapshots` may be called on the event loop.
+    No method that reads the disk waits longer than about `READ_SECONDS`, whatever the file system does. An entry that
+    cannot be read is logged once and left out until it can be read. All but `scan`, `find`, `like`, `read`,
+    `fingerprints`, and `snapshots` may be called on the event loop.
 
     Args:
         namespaced: models of one name may lie in several repositories (`--model-namespacing`). Each then goes by
             `<repository>::<name>`, which is how Triton's src/model.h writes a ModelIdentifier.
 
     Attributes:
-        nameless: directories that `scan` has left out, because their names are no text; each is told once.
+        nameless: directories that `scan` left out, because their names are not UTF-8; each is logged once.
     """
 
     def __init__(self, roots: Sequence[Path], *, namespaced: bool = False) -> None:
@@ -104,18 +104,20 @@ class Repository:
         return self._faults.reasons()
 
     def named(self, name: str) -> list[str]:
-        """What a client may mean by `name`: that itself, or with namespaces the models of this name that lie here."""
+        """Return the models that a client may mean by `name`: with namespaces, the models of this name in all
+        repositories."""
         if not self.namespaced or namespace_of(name):
             return [name]
         return [_identity(root, name) for root in self.roots if _may_be_directory(root / name)] or [name]
 
     def bind(self, config: pb.ModelConfig, ensemble: str) -> None:
-        """Write into the steps of an ensemble which of the models of a name is meant: that beside it before others."""
+        """Write into the steps of an ensemble which model of a name they mean: first the one in the ensemble's own
+        repository."""
         for step in config.ensemble_scheduling.step:
             step.model_namespace = self._namespace(step.model_name, ensemble)
 
     def bound(self, config: pb.ModelConfig, ensemble: str) -> bool:
-        """Whether the steps still mean what `bind` wrote into them."""
+        """Return whether the steps still mean the models that `bind` wrote into them."""
         steps = config.ensemble_scheduling.step
         return all(step.model_namespace == self._namespace(step.model_name, ensemble) for step in steps)
 
@@ -125,7 +127,7 @@ class Repository:
         return own if own in found else found[0]
 
     def scan(self) -> dict[str, FoundModel]:
-        """Every model, by name, or with namespaces by `<repository>::<name>`.
+        """Return every model, by name, or with namespaces by `<repository>::<name>`.
 
         Raises:
             InvalidArgument: a repository cannot be read.
@@ -147,7 +149,7 @@ class Repository:
         return dict(sorted(models.items()))
 
     def _directories(self, root: Path) -> list[tuple[Path, Path | Exception | None]]:
-        """Each entry of a repository, and the directory that it is or leads to, or why it cannot be read."""
+        """Return each entry of a repository, and the directory that it is or leads to, or why it cannot be read."""
         try:
             real, names, links = self._reader.read(str(root), partial(_list, root))
         except UnreadableEntry as error:
@@ -157,10 +159,10 @@ class Repository:
         return entries + [(Path(path), target) for path, target in targets.items()]
 
     def find(self, name: str) -> FoundModel | None:
-        """One model, by what `scan` calls it.
+        """Return one model, by its key in `scan`.
 
         Raises:
-            UnreadableEntry: it is there, and cannot be read.
+            UnreadableEntry: its entry exists, and cannot be read.
         """
         roots = [root for root in self.roots if not self.namespaced or namespace_of(name) == str(root.absolute())]
         paths = {str(root / plain_name(name)): root for root in roots}
@@ -196,13 +198,13 @@ class Repository:
         return result
 
     def fingerprints(self, models: Iterable[FoundModel]) -> dict[str, Fingerprint]:
-        """The fingerprint of each model whose directory can be read. All together take little longer than one."""
+        """Return the fingerprint of each model that can be read. All together take little longer than one."""
         jobs = {found.name: partial(fingerprint, found.directory, plain_name(found.name)) for found in models}
         results = self._reader.read_all(jobs)
         return {name: result for name, result in results.items() if not isinstance(result, Exception)}
 
     def snapshots(self) -> tuple[dict[str, Snapshot], set[str]]:
-        """Every model as it lies on disk now, and the names of those that cannot be read now.
+        """Return a snapshot of every model, and the names of those that cannot be read now.
 
         Raises:
             InvalidArgument: a repository cannot be read.
@@ -234,7 +236,7 @@ class Repository:
             raise
 
     def _tell_nameless(self, directory: Path) -> None:
-        """No client could ask for it, and no index could list it."""
+        """Log a directory that no client could ask for, and no index could list."""
         if directory not in self.nameless:
             self.nameless.add(directory)
             log.warning("%r is left out: the name of a model must be UTF-8", os.fspath(directory))
@@ -245,24 +247,24 @@ def _identity(root: Path, name: str) -> str:
 
 
 def plain_name(identity: str) -> str:
-    """The name that clients see."""
+    """Return the name that clients see."""
     return _halves(identity)[1]
 
 
 def namespace_of(identity: str) -> str:
-    """The repository that a model goes by; "" without namespaces."""
+    """Return the repository in a model's identity; "" without namespaces."""
     return _halves(identity)[0]
 
 
 def _halves(identity: str) -> tuple[str, str]:
-    """A name may have `::` in it, and a repository that is absolute has a slash, which a name cannot have."""
+    """Divide an identity. A name may contain `::`; an absolute repository has a slash, which a name cannot have."""
     above, slash, last = identity.rpartition("/")
     directory, _, name = last.partition(NAMESPACE_END)
     return (f"{above}/{directory}", name) if slash else ("", identity)
 
 
 def _list(root: Path) -> tuple[Path, list[str], list[str]]:
-    """The resolved repository, the names of its directories, and the names of its links."""
+    """Return the resolved repository, the names of its directories, and the names of its links."""
     try:
         with os.scandir(root) as entries:
             shown = [entry for entry in entries if not entry.name.startswith(".") and entry.name not in _NO_MODELS]
@@ -284,10 +286,10 @@ def _like(root: Path) -> str:
 
 
 def _target(path: Path, root: Path) -> Path | None:
-    """The directory that an entry of a repository is or leads to; None if it is neither a directory nor a link.
+    """Return the directory that an entry of a repository is or leads to; None if it is neither a directory nor a link.
 
     Raises:
-        OSError: the file system does not tell.
+        OSError: the file system fails.
         UnreadableEntry: the link leads to no directory, or the directory holds the repository itself.
     """
     try:
@@ -326,7 +328,7 @@ def _may_be_directory(path: Path) -> bool:
 
 
 def versions(directory: Path, name: str = "") -> list[int]:
-    """The version directories of a model, ascending.
+    """Return the version directories of a model, ascending.
 
     Args:
         name: of the model, if it is not the directory's.
@@ -362,12 +364,12 @@ def fingerprint(directory: Path, name: str = "") -> Fingerprint:
 
 
 def without_configuration(print: Fingerprint) -> Fingerprint:
-    """What a model's fingerprint says beside the configuration, which is compared by what it says."""
+    """Return a fingerprint without the configuration files, which are compared by their content."""
     return tuple(row for row in print if _top(row[0]) not in _CONFIGURATION)
 
 
 def of_version(print: Fingerprint, version: int) -> Fingerprint:
-    """What `without_configuration` says about one version: its own directory, and what all versions share."""
+    """Return the part of `without_configuration` about one version: its own directory, and the files that all share."""
     rows = [(row, _top(row[0])) for row in without_configuration(print)]
     return tuple(row for row, top in rows if not top.isdigit() or top == str(version))
 
@@ -378,12 +380,13 @@ def _top(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A model directory at one moment; equal ones are the same model.
+    """A model directory at one moment; equal snapshots are the same model.
 
     Attributes:
         directory: with links resolved.
-        parts: entry of the model directory -> what lies there.
-        whole: entries that were renamed into place when everything in them was there already; "" = the model itself.
+        parts: entry of the model directory -> its fingerprint.
+        whole: entries that were renamed into place complete; "" = the model itself.
+
     """
 
     directory: Path
@@ -393,10 +396,10 @@ class Snapshot:
 
 
 def snapshot(found: FoundModel) -> Snapshot:
-    """The model as it lies on disk now.
+    """Take a snapshot of a model on disk.
 
-    A rename changes the change time of a directory, which nothing else in it then surpasses, and not its modification
-    time; an entry that is made, removed or written changes both.
+    A rename changes the change time of a directory, which is then later than that of all entries in it, and not its
+    modification time; creating, removing or writing an entry changes both.
 
     Raises:
         UnreadableEntry: as in `walk`.

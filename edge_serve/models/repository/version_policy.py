@@ -8,7 +8,7 @@ from edge_serve.config.model.model_config_pb2 import ModelVersionPolicy
 
 
 def choose(policy: ModelVersionPolicy, available: Sequence[int]) -> list[int]:
-    """The versions to serve, ascending; a specific version that does not exist is left out."""
+    """Return the versions to serve, ascending; a specific version that does not exist is left out."""
     match policy.WhichOneof("policy_choice"):
         case "all":
             return sorted(available)

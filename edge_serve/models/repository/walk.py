@@ -1,4 +1,4 @@
-"""The walk through a model directory, links followed, within limits: what lies there, however much, always ends it."""
+"""Walks through a model directory, links followed, within limits that end every walk."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _first(directory: Path) -> _Folder:
 
 
 def _below(folder: _Folder, name: str, status: os.stat_result) -> _Folder | None:
-    """The directory `name` of `folder`; None if it is not to be read."""
+    """Return the directory `name` of `folder`; None if it must not be read."""
     identity = status.st_dev, status.st_ino
     if identity in folder.above or (status.st_dev != folder.device and kernel_type(status.st_dev)):
         return None
