@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 
 def add_sub_json() -> bytes:
-    """16 + 16 numbers for `add_sub`, as a person would write them."""
+    """Return 16 + 16 numbers for `add_sub`, as a person would write them."""
     numbers = list(range(16))
     inputs = [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": numbers} for name in ("INPUT0", "INPUT1")]
     return json.dumps({"inputs": inputs}).encode()
 
 
 def add_sub_binary() -> tuple[bytes, int]:
-    """The same as binary tensors: body and length of its JSON part."""
+    """Return the same numbers as binary tensors: the body, and the length of its JSON part."""
     numbers = np.arange(16, dtype="<i4").tobytes()
     inputs = [
         {"name": name, "datatype": "INT32", "shape": [1, 16], "parameters": {"binary_data_size": 64}}
@@ -28,7 +28,7 @@ def add_sub_binary() -> tuple[bytes, int]:
 
 
 def picture_json(seed: int = 1) -> bytes:
-    """150,528 seeded floats for `picture`."""
+    """Return 150,528 seeded floats for `picture`."""
     generator = random.Random(seed)
     data = [round(generator.random(), 6) for _ in range(3 * 224 * 224)]
     return json.dumps(
@@ -37,7 +37,7 @@ def picture_json(seed: int = 1) -> bytes:
 
 
 def picture_binary(model: str, tensor: str, values: npt.NDArray[np.float32]) -> bytes:
-    """A whole HTTP request with one FP32 tensor, binary in and out."""
+    """Return a whole HTTP request with one FP32 tensor, binary in and out."""
     parameters = {"binary_data_size": values.nbytes}
     described = {"name": tensor, "datatype": "FP32", "shape": list(values.shape), "parameters": parameters}
     head = json.dumps({"inputs": [described], "parameters": {"binary_data_output": True}}).encode()

@@ -17,7 +17,7 @@ CONNECTIONS = (1, 8)
 
 
 def run(rounds: int = 3) -> Report:
-    """perf_analyzer, binary HTTP, both servers up, in turn; programs that never sleep on one core, then on all."""
+    """Measure with perf_analyzer, both servers in turn, while programs keep one core busy, then all cores."""
     report = Report("busy_machine", "inferences per second beside Triton's, on cores that other programs use as well")
     with repository([MODELS / "add_sub"]) as models, edge_serve(models) as ours:
         try:
@@ -34,13 +34,13 @@ def run(rounds: int = 3) -> Report:
 
 
 def _measure(server: Server, connections: int) -> tuple[float, float]:
-    # where nothing is stable, the mean of three windows
+    # a busy machine has no stable window: take the mean of three
     return load.perf_analyzer(server, "add_sub", connections, 1500, "http", "-s", "999")
 
 
 @contextlib.contextmanager
 def busy(programs: int) -> Iterator[None]:
-    """So many programs that compute all the time."""
+    """Run programs that compute all the time."""
     with contextlib.ExitStack() as running:
         for _ in range(programs):
             program = running.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))

@@ -22,7 +22,7 @@ IMAGE = (1, 3, 224, 224)
 
 
 def signature(datatype: DataType, names: tuple[str, ...], outputs: tuple[str, ...]) -> Signature:
-    """A model that takes and gives tensors of one type and any shape."""
+    """Return the signature of a model with tensors of one type and any shape."""
     inputs = {name: TensorSpec(name, datatype, (-1,)) for name in names}
     return Signature(
         "bench", "1", "python", 8, inputs, {n: TensorSpec(n, datatype, (-1,)) for n in outputs}, required=1
@@ -30,7 +30,7 @@ def signature(datatype: DataType, names: tuple[str, ...], outputs: tuple[str, ..
 
 
 def binary_body(arrays: dict[str, Array], outputs: tuple[str, ...]) -> tuple[bytes, int]:
-    """A request as the Triton client writes it, and the length of its JSON part."""
+    """Return a request as the Triton client writes it, and the length of its JSON part."""
     inputs = [
         {
             "name": name,
@@ -46,7 +46,7 @@ def binary_body(arrays: dict[str, Array], outputs: tuple[str, ...]) -> tuple[byt
 
 
 def json_body(name: str, array: Array) -> bytes:
-    """A JSON request with flat data, numbers written as doubles, as most JSON clients do."""
+    """Return a JSON request with flat data and numbers written as doubles, as most JSON clients do."""
     item = {"name": name, "shape": list(array.shape), "datatype": _type(array).name, "data": array.ravel().tolist()}
     return orjson.dumps({"inputs": [item]})
 
@@ -58,7 +58,7 @@ def _type(array: Array) -> DataType:
 
 
 def response(arrays: dict[str, Array]) -> InferResponse:
-    """A response of model `bench` with these outputs."""
+    """Return a response of model `bench` with these outputs."""
     outputs = [
         InferTensor(name, _type(array), array.shape, from_array(array, _type(array))) for name, array in arrays.items()
     ]
@@ -66,7 +66,7 @@ def response(arrays: dict[str, Array]) -> InferResponse:
 
 
 def measure(call: Callable[[], object], seconds: float) -> float:
-    """Microseconds per call: the best of rounds of about 10 ms over `seconds`."""
+    """Return microseconds per call: the best of rounds of about 10 ms, repeated for `seconds`."""
     call()
     start = time.perf_counter()
     call()
@@ -81,14 +81,14 @@ def measure(call: Callable[[], object], seconds: float) -> float:
 
 
 def run(seconds: float = 0.5) -> Report:
-    """All questions, `seconds` for each."""
+    """Measure all questions, `seconds` for each."""
     report = Report("codec_alone", "microseconds per request in the infer codec alone")
     report.rows = [{"case": name, "us": measure(call, seconds)} for name, call in questions().items()]
     return report
 
 
 def questions() -> dict[str, Callable[[], object]]:
-    """What is timed: name -> one call."""
+    """Return the calls to time, by name."""
     random = np.random.default_rng(1)
     small = random.integers(-1000, 1000, (1, 16), dtype=np.int32)
     image = random.standard_normal(IMAGE, dtype=np.float32)

@@ -13,16 +13,16 @@ from benchmarks.memory import rollup
 from benchmarks.report import Report, Row
 from benchmarks.servers import MODELS, Server, edge_serve, repository, triton
 
-#: the ratio that the project asks for
+#: the ratio that the project requires
 BAR = 1.5
 RESPONSES = 1000
 SECONDS = 3.0
-#: the slow reader: numbers in each response, responses, bytes it reads at once, and how often
+#: the slow reader: numbers in each response, responses, bytes of one read, and seconds between reads
 LARGE, MANY, SIP, SIPS = 4096, 20_000, 4096, 200
 
 
 def run(rounds: int = 3) -> Report:
-    """1,000 responses per request, both servers up, in turn; then a reader of 400 KB/s of a model that sends 500 MB."""
+    """Measure 1,000 responses per request, both servers in turn; then read 500 MB at 400 KB/s from this server."""
     report = Report("decoupled", "responses per second over generate_stream beside Triton 2.51's python backend")
     with repository([MODELS / "repeat"]) as models, edge_serve(models) as ours:
         try:
@@ -42,7 +42,7 @@ def run(rounds: int = 3) -> Report:
 
 
 def request(count: int, size: int) -> bytes:
-    """A generate_stream request."""
+    """Return a generate_stream request."""
     body = json.dumps({"COUNT": count, "SIZE": size}).encode()
     return b"POST /v2/models/repeat/generate_stream HTTP/1.1\r\nHost: b\r\nContent-Length: %d\r\n\r\n%b" % (
         len(body),
@@ -51,10 +51,10 @@ def request(count: int, size: int) -> bytes:
 
 
 def whole_streams(server: Server, connections: int) -> tuple[float, float]:
-    """As `streams`, of Triton 2.51, which ends a stream before its last responses now and then on a busy machine.
+    """Measure `streams` of Triton 2.51 again when it ends a stream too early, which happens on a busy machine.
 
     Raises:
-        RuntimeError: ten times one after the other.
+        RuntimeError: it did so ten times in a row.
     """
     for _ in range(9):
         with contextlib.suppress(RuntimeError):
@@ -63,7 +63,7 @@ def whole_streams(server: Server, connections: int) -> tuple[float, float]:
 
 
 def streams(server: Server, connections: int) -> tuple[float, float]:
-    """(responses/s, p99 of a whole stream in us) of streams one after the other on each connection.
+    """Return (responses/s, p99 of a whole stream in us); each connection reads one stream after the other.
 
     Raises:
         RuntimeError: a stream did not have all its responses.
@@ -95,10 +95,10 @@ def streams(server: Server, connections: int) -> tuple[float, float]:
 
 
 def read_stream(sock: socket.socket) -> None:
-    """One chunked answer, to its end.
+    """Read one chunked answer to its end.
 
     Raises:
-        RuntimeError: not a 200, another number of responses, or the connection ended.
+        RuntimeError: the status is not 200, the number of responses is wrong, or the connection closed.
     """
     events, tail, head = 0, b"", b""
     while not tail.endswith(b"0\r\n\r\n"):
@@ -106,7 +106,7 @@ def read_stream(sock: socket.socket) -> None:
         if not data:
             raise RuntimeError("the server closed the connection")
         head = head or data[:12]
-        # an event that is cut in two is counted with its second half
+        # an event in two reads is counted with its second half
         joined = tail + data
         events += joined.count(b"data: ") - tail.count(b"data: ")
         tail = joined[-16:]
@@ -115,7 +115,7 @@ def read_stream(sock: socket.socket) -> None:
 
 
 def slow_reader(server: Server) -> Row:
-    """How the front end's memory grows while a client reads far too slowly, in MB, and what the client had by then."""
+    """Return the front end's growth in MB while a client reads far too slowly, and the MB that the client received."""
     before = rollup(server.pid)["Rss"]
     highest, got = before, 0
     with socket.create_connection(("127.0.0.1", server.port)) as sock:

@@ -8,12 +8,12 @@ from benchmarks import load, peer
 from benchmarks.report import Report
 from benchmarks.servers import MODELS, edge_serve, repository, triton
 
-#: connections -> the ratio that the project asks for
+#: connections -> the ratio that the project requires
 BARS = {1: 0.9, 8: 1.2, 32: 1.4}
 
 
 def run(rounds: int = 3) -> Report:
-    """perf_analyzer, binary HTTP, both servers up, in turn."""
+    """Measure with perf_analyzer over binary HTTP, both servers in turn."""
     report = Report(
         "end_to_end", "inferences per second beside Triton 2.51's python backend (perf_analyzer, binary HTTP)"
     )

@@ -12,12 +12,12 @@ from benchmarks.report import Report
 from benchmarks.servers import MODELS, edge_serve, repository, triton
 
 CONNECTIONS = 8
-#: the ratio that the project asks for
+#: the ratio that the project requires
 BAR = 1.2
 
 
 def run(rounds: int = 3) -> Report:
-    """perf_analyzer, binary HTTP, both servers up, in turn."""
+    """Measure with perf_analyzer over binary HTTP, both servers in turn."""
     report = Report("ensemble", "inferences per second through 3 Python add/sub steps beside Triton's (perf_analyzer)")
     with models() as folder, edge_serve(folder) as ours:
         try:
@@ -32,7 +32,7 @@ def run(rounds: int = 3) -> Report:
 
 @contextmanager
 def models() -> Iterator[Path]:
-    """Three models and the ensemble `chain`, in which each reads what the one before wrote."""
+    """Write three models and the ensemble `chain`, in which each model reads the outputs of the one before."""
     with repository([]) as folder:
         source = MODELS / "add_sub"
         for number in range(3):

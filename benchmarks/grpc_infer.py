@@ -8,7 +8,7 @@ from benchmarks import load, peer
 from benchmarks.report import Report
 from benchmarks.servers import MODELS, Server, edge_serve, repository, triton
 
-#: connections -> the ratio that the project asks for
+#: connections -> the ratio that the project requires
 BARS = {1: 0.8, 8: 0.7, 32: 0.55}
 
 
@@ -17,7 +17,7 @@ def _streams(server: Server) -> tuple[float, float]:
 
 
 def run(rounds: int = 3) -> Report:
-    """perf_analyzer, unary calls and then streams, both servers up, in turn."""
+    """Measure unary calls and then streams with perf_analyzer, both servers in turn."""
     report = Report("grpc_infer", "inferences per second beside Triton 2.51's python backend (perf_analyzer, gRPC)")
     with repository([MODELS / "add_sub"]) as models, edge_serve(models) as ours:
         try:

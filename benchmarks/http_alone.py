@@ -1,6 +1,6 @@
 """How many requests a second does the HTTP server answer when the application does nothing?
 
-One process serves, another loads it over loopback with keep-alive connections. No tool beside Python is needed.
+One process serves, another loads it over loopback with keep-alive connections. It needs Python only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INFER = (
 
 
 class Answering:
-    """Says yes to everything, with a reply of fixed size."""
+    """An application that answers every request with a reply of fixed size."""
 
     def __init__(self, reply_bytes: int) -> None:
         self._buffers = (b"x" * reply_bytes,)
@@ -35,7 +35,7 @@ class Answering:
         pass
 
     def place(self, head: RequestHead, length: int) -> Room | None:
-        """Ordinary memory will do."""
+        """Return None: ordinary memory is enough."""
         return None
 
     def handle(self, exchange: Exchange) -> None:
@@ -44,7 +44,7 @@ class Answering:
 
 
 def serve(pipe: Connection, reply_bytes: int) -> None:
-    """Serve until the other end of `pipe` closes, then send the CPU seconds that were used."""
+    """Serve until the other end of `pipe` closes, then send the CPU seconds used."""
 
     async def main() -> None:
         server = HttpServer(Answering(reply_bytes))
@@ -62,7 +62,7 @@ def serve(pipe: Connection, reply_bytes: int) -> None:
 
 
 def load(port: int, connections: int, seconds: float, body_bytes: int, depth: int) -> tuple[int, float]:
-    """Requests answered and the seconds that took; `depth` requests are under way on each connection."""
+    """Return the number of answered requests and the seconds; `depth` requests are in flight on each connection."""
     request = INFER % (body_bytes, b"x" * body_bytes) * depth
     selector = selectors.DefaultSelector()
     answer_bytes = 0
@@ -97,7 +97,7 @@ def load(port: int, connections: int, seconds: float, body_bytes: int, depth: in
 
 
 def receive_first(sock: socket.socket, depth: int) -> bytes:
-    """The answers to the first requests; says how long the answers are."""
+    """Receive the answers to the first requests and return the length of one answer."""
     data = b""
     while True:
         data += sock.recv(1 << 20)
@@ -109,7 +109,7 @@ def receive_first(sock: socket.socket, depth: int) -> bytes:
 
 
 def receive_exactly(sock: socket.socket, count: int) -> bytes:
-    """`count` bytes."""
+    """Receive `count` bytes."""
     data = bytearray()
     while len(data) < count:
         data += sock.recv(count - len(data))
@@ -117,7 +117,7 @@ def receive_exactly(sock: socket.socket, count: int) -> bytes:
 
 
 def run(seconds: float = 2.0) -> Report:
-    """Small and large bodies, one and many connections, and pipelined requests."""
+    """Measure small and large bodies, one and many connections, and pipelined requests."""
     report = Report("http_alone", "requests per second of the HTTP server with an application that does nothing")
     # 293 bytes: INT32[16] add/sub with its JSON part; 602,112: a picture of 1x3x224x224 floats
     for body_bytes, connections, depth in ((293, 1, 1), (293, 32, 1), (293, 1, 8), (602_112, 1, 1), (602_112, 4, 1)):
@@ -126,7 +126,7 @@ def run(seconds: float = 2.0) -> Report:
 
 
 def measure(body_bytes: int, connections: int, depth: int, seconds: float, reply_bytes: int = 400) -> Row:
-    """One load on a server of its own; `depth` requests are under way on each connection."""
+    """Measure one load on a server of its own; `depth` requests are in flight on each connection."""
     here, there = multiprocessing.Pipe()
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(there, reply_bytes))
     server.start()

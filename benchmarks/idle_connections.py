@@ -16,7 +16,7 @@ IDLE, BUSY = 1000, 32
 
 
 def run(rounds: int = 3) -> Report:
-    """wrk on 32 connections, with and without the idle ones in turn."""
+    """Measure with wrk on 32 connections, in turn with and without the idle connections."""
     report = Report("idle_connections", f"rate of {BUSY} busy connections with {IDLE:,} idle ones (asked: within 10 %)")
     body, path = bodies.add_sub_json(), "/v2/models/add_sub/infer"
     with repository([MODELS / "add_sub"]) as models, edge_serve(models) as server:
@@ -42,7 +42,7 @@ def run(rounds: int = 3) -> Report:
 
 @contextlib.contextmanager
 def idle_connections(server: Server) -> Iterator[None]:
-    """1,000 connections that have each asked something once and stay open."""
+    """Open 1,000 connections that send one request each and stay open."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4 * IDLE), most))
     with contextlib.ExitStack() as open_ones:

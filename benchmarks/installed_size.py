@@ -1,4 +1,4 @@
-"""What does an install weigh? `pip install .` and with its extras, in an empty virtual environment, pip aside."""
+"""How large is an installation? `pip install .` and with its extras, in an empty virtual environment, pip aside."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from benchmarks.report import ROOT, Report
 
-#: extra -> megabytes (10^6) that the project asks for, of which NumPy is about 73; tests/test_sizes.py holds them
+#: extra -> limit in megabytes (10^6), of which NumPy is about 73; tests/test_sizes.py checks the limits
 #: ONNX Runtime 1.32 has 80 MB, 1.31 had 64
 LIMITS = {"": 85, "[onnx]": 165}
 
 
 def run() -> Report:
-    """Needs a package index."""
+    """Install with each extra and measure; needs a package index."""
     report = Report("installed_size", "MB that `pip install .` puts into an empty virtual environment")
     for extra, bar in LIMITS.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -26,10 +26,10 @@ def run() -> Report:
 
 
 def installed_megabytes(extra: str, folder: Path) -> float:
-    """Install a copy of this checkout with `extra` into `folder/venv`; what that added.
+    """Install a copy of this checkout with `extra` into `folder/venv`. Return the MB that it added.
 
     Raises:
-        subprocess.CalledProcessError: pip failed, and has said why.
+        subprocess.CalledProcessError: pip failed and printed the reason.
     """
     source = folder / "source"
     # a copy of what the wheel is built from, so that no build folder is left in the checkout
@@ -45,5 +45,5 @@ def installed_megabytes(extra: str, folder: Path) -> float:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files below, links not followed."""
+    """Return the bytes of all files in a folder without following links."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())

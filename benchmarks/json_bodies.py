@@ -6,12 +6,12 @@ from benchmarks import bodies, load, peer
 from benchmarks.report import Report
 from benchmarks.servers import MODELS, Server, edge_serve, repository, triton
 
-#: model -> (what is sent, connections, the ratio that the project asks for)
+#: model -> (the body, connections, the ratio that the project requires)
 CASES = {"add_sub": ("2 x 16 numbers", 8, 0.7), "picture": ("150,528 floats", 4, 1.0)}
 
 
 def run(rounds: int = 3) -> Report:
-    """wrk, one body again and again, both servers up, in turn."""
+    """Send one body again and again with wrk, both servers in turn."""
     report = Report("json_bodies", "JSON requests per second beside Triton 2.51's python backend (wrk)")
     requests = {"add_sub": bodies.add_sub_json(), "picture": bodies.picture_json()}
     with repository(MODELS / model for model in CASES) as models, edge_serve(models) as ours:

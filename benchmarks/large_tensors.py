@@ -19,7 +19,7 @@ ROUNDS, SECONDS = 4, 1.0
 
 
 def run() -> Report:
-    """Requests over one connection and bare session.run calls in turn, so that both see the same machine."""
+    """Measure requests over one connection and bare session.run calls in turn, so that both see the same machine."""
     report = Report(
         "large_tensors", "time added to a bare session.run, 602 KB in, one connection (asked: 1 ms = 10 % of 10 ms)"
     )
@@ -47,7 +47,7 @@ def run() -> Report:
 
 
 def bare_runs(path: str, tensor: str, values: Any, seconds: float) -> list[float]:
-    """Seconds of each session.run, with ONNX Runtime's defaults."""
+    """Return the seconds of each session.run, with ONNX Runtime's defaults."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

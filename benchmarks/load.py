@@ -26,24 +26,24 @@ def perf_analyzer(
     *flags: str,
     rate: int = 0,
 ) -> tuple[float, float]:
-    """(infer/s, p99 in us) over binary HTTP, or with `protocol` "grpc".
+    """Return (infer/s, p99 in us) over binary HTTP, or over gRPC with `protocol` "grpc".
 
     Args:
-        rate: requests per second, over at most so many connections; 0 = as many as the server answers.
+        rate: requests per second, over at most `connections` connections; 0 = as many as the server answers.
 
     Raises:
-        peer.NoPeerError: perf_analyzer cannot be had here.
-        RuntimeError: it ended without a figure, with its last words.
+        peer.NoPeerError: perf_analyzer is not available on this machine.
+        RuntimeError: it ended without a figure; the text has its last output.
     """
     address = server.address if protocol == "http" else server.grpc_address
     offered = ["--concurrency-range", str(connections)]
-    if rate:  # windows of a fixed rate always differ in their latencies on a machine with other work
+    if rate:  # at a fixed rate, latencies always differ between windows on a machine with other work
         offered = ["--request-rate-range", str(rate), "--max-threads", str(connections), "-s", "999"]
     command = [
         *peer.perf_analyzer(), "-m", model, "-u", address, "-i", protocol, "-s", "60",
         "--measurement-interval", str(interval_ms), "--max-trials", "3", *offered, *flags,
     ]  # fmt: skip
-    for _ in range(3):  # on a busy machine it may find no stable window
+    for _ in range(3):  # a busy machine may have no stable window
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         throughput = re.search(r"Throughput: ([\d.]+) infer/sec", done.stdout)
         p99 = re.search(r"p99 latency: (\d+) usec", done.stdout)
@@ -53,7 +53,7 @@ def perf_analyzer(
 
 
 def wrk(address: str, path: str, body: bytes, connections: int, seconds: int = 3) -> tuple[float, float]:
-    """(requests/s, p99 in us) of POSTs of one body.
+    """Return (requests/s, p99 in us) of POSTs of one body.
 
     Raises:
         peer.NoPeerError: wrk is not installed.
@@ -85,7 +85,7 @@ def versus(
     A shared machine is noisy: quote the median ratio, never one absolute figure.
 
     Args:
-        model: the row has the processor time of each server per request that this model answers; "" = it has none.
+        model: the row gets the processor time of each server per request to this model; "" = no such figure.
     """
     pairs = [tuple(_costed(server, measure, model) for server in (a, b)) for _ in range(rounds)]
     ratios = sorted(first[0] / second[0] for first, second in pairs)
@@ -112,7 +112,7 @@ def _costed(server: Server, measure: Callable[[Server], tuple[float, float]], mo
 
 
 def latencies(server: Server, request: bytes, seconds: float) -> list[float]:
-    """Seconds that each of the requests took, one after the other on one connection."""
+    """Return the seconds of each request, one after the other on one connection."""
     taken = []
     with socket.create_connection(("127.0.0.1", server.port)) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -125,10 +125,10 @@ def latencies(server: Server, request: bytes, seconds: float) -> list[float]:
 
 
 def read_reply(sock: socket.socket) -> bytes:
-    """The body of a reply with Content-Length.
+    """Read a reply with Content-Length and return its body.
 
     Raises:
-        RuntimeError: not a 200, or the connection ended.
+        RuntimeError: the status is not 200, or the connection closed.
     """
     data = b""
     while b"\r\n\r\n" not in data:

@@ -2,7 +2,7 @@
 """Makes CNN-sized ONNX models for measuring: `python -m benchmarks.make_models [FOLDER]`. Needs the `onnx` package.
 
 They are the light models of the `onnx` wheel (graphs without weights) filled with seeded random numbers: the work is
-that of the real network, the answers mean nothing.
+that of the real network, but the answers have no meaning.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def fill(model: onnx.ModelProto, seed: int = SEED) -> onnx.ModelProto:
 
 def _weights(generator: np.random.Generator, name: str, shape: list[int]) -> onnx.TensorProto:
     fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 0
-    # one-dimensional ones are biases, scales, means and variances: near 1 all of them work
+    # one-dimensional ones are biases, scales, means and variances; values near 1 suit all of them
     values = generator.normal(0, np.sqrt(2 / fan_in), shape) if fan_in else generator.uniform(0.9, 1.1, shape)
     return numpy_helper.from_array(values.astype(np.float32), name)
 
 
 def make(folder: Path = CACHE / "models") -> Path:
-    """Write the models that are not there yet; the repository."""
+    """Write the models that do not exist yet. Return the repository."""
     for name, file in MODELS.items():
         path = folder / name / "1/model.onnx"
         if not path.exists():

@@ -10,7 +10,7 @@ from benchmarks.servers import DEMO, edge_serve, repository
 
 
 def run() -> Report:
-    """RSS and PSS (shared pages divided by those who share them) once ready, before any request."""
+    """Measure RSS and PSS (shared pages divided by the number of processes) once ready, before any request."""
     report = Report("memory", "MB held once ready (asked: front end without a model 48 MB RSS)")
     demo = [path.parent for path in sorted(DEMO.glob("*/config.pbtxt")) if any((path.parent / "1").glob("model.*"))]
     for name, chosen in (("empty", []), ("simple", [DEMO / "simple"]), (f"demo, {len(demo)} models", demo)):
@@ -32,19 +32,19 @@ def run() -> Report:
 
 
 def rollup(pid: int) -> dict[str, float]:
-    """`Rss`, `Pss` and the like of a process, in MB (10^6 bytes)."""
+    """Return `Rss`, `Pss` and so on of a process, in MB (10^6 bytes)."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return {name: int(kib) * 1024 / 1e6 for name, kib in re.findall(r"^(\w+): +(\d+) kB", text, re.MULTILINE)}
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that it started, and theirs."""
+    """Return the children of a process, and their children."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
-            continue  # it ended while we looked
+            continue  # the process has ended meanwhile
     found = [pid]
     for process in found:
         found += [child for child, parent in parents.items() if parent == process]

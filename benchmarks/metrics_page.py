@@ -19,7 +19,7 @@ _SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: text/plain\r\n\r
 
 
 def run(rounds: int = 3) -> Report:
-    """A page that nobody else asks for, on one connection, as a Prometheus keeps it open."""
+    """Measure scrapes on one connection, which Prometheus keeps open, without other clients."""
     report = Report("metrics_page", f"one scrape of {COPIES} models")
     with repository([MODELS / "add_sub"]) as models:
         for number in range(1, COPIES):
@@ -40,13 +40,13 @@ def run(rounds: int = 3) -> Report:
 
 
 def scrape(server: Server) -> float:
-    """The median of many, microseconds."""
+    """Return the median of many scrapes in microseconds."""
     taken = load.latencies(replace(server, port=server.metrics_port), _SCRAPE, SECONDS)
     return statistics.median(taken) * 1e6
 
 
 def lines(server: Server) -> int:
-    """Of the page."""
+    """Return the number of lines of the page."""
     with socket.create_connection(("127.0.0.1", server.metrics_port)) as sock:
         sock.sendall(_SCRAPE)
         return load.read_reply(sock).count(b"\n")

@@ -25,14 +25,14 @@ RANDOM = ("squeezenet_random", "resnet50_random")
 
 @dataclass(frozen=True)
 class Case:
-    """One model: connections -> the ratio that the project asks for, and perf_analyzer's flags for it."""
+    """One model: connections -> the ratio that the project requires, and perf_analyzer's flags for the model."""
 
     model: str
     bars: dict[int, float]
     flags: tuple[str, ...] = ()
 
 
-#: models of 2 ms and more must reach Triton, faster ones nearly so; `simple` takes 7 us, what remains is the hop
+#: models of 2 ms and more must reach Triton's rate, faster ones nearly; `simple` takes 7 us, the rest is the worker hop
 CASES = (
     Case("simple", {1: 0.45, 8: 0.6, 32: 0.65}),
     Case("text_direction", {1: 0.95, 8: 0.95}),
@@ -44,10 +44,10 @@ CASES = (
 
 
 def run(rounds: int = 3) -> Report:
-    """perf_analyzer, binary HTTP, both servers up, in turn.
+    """Measure with perf_analyzer over binary HTTP, both servers in turn.
 
     Raises:
-        peer.NoPeerError: no backend is named, or the demo models are not there; the text says what to do.
+        peer.NoPeerError: no backend is named, or the demo models are missing; the text says what to do.
     """
     backends = _backends()
     report = Report("onnx_peer", "ONNX models beside Triton's C++ onnxruntime backend (perf_analyzer, binary HTTP)")
@@ -89,7 +89,7 @@ def _folder(model: str) -> Path:
 
 
 def _runtime_version(backends: Path) -> str:
-    """As the library's file name tells it."""
+    """Return the version in the file name of the library."""
     names = " ".join(path.name for path in (backends / "onnxruntime").glob("libonnxruntime.so.*"))
     found = re.search(r"libonnxruntime\.so\.(\d+\.\d+\.\d+)", names)
     return found[1] if found else "of unknown version"

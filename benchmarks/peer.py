@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Gets what we measure against and with: Triton 2.51 with its python backend, and perf_analyzer, both from PyPI.
+"""Fetches the server to compare with, Triton 2.51 with its python backend, and perf_analyzer, both from PyPI.
 
-`python benchmarks/peer.py` fetches both into ~/.cache/edge-serve-bench (BENCH_CACHE=... elsewhere) and says where they
-are. x86_64 only, as the wheels are. Triton's python backend runs models in the system's Python; perf_analyzer needs
+`python benchmarks/peer.py` fetches both into ~/.cache/edge-serve-bench (or BENCH_CACHE=FOLDER) and prints their
+places. x86_64 only, as the wheels are. Triton's python backend runs models in the system's Python; perf_analyzer needs
 glibc 2.38, so on an older system it runs in a small Debian 13 tree, which takes root and the package mmdebstrap.
 """
 
@@ -28,16 +28,16 @@ CACHE = Path(os.environ.get("BENCH_CACHE", Path.home() / ".cache/edge-serve-benc
 
 
 class NoPeerError(RuntimeError):
-    """It cannot be had on this machine; the text says what would help."""
+    """A program is not available on this machine; the text says how to get it."""
 
 
 def triton(
     repository: Path, http: int, grpc: int, metrics: int, *flags: str, backends: Path | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """Command and environment that serve `repository` with the real Triton.
+    """Return the command and the environment that serve `repository` with the real Triton.
 
     Args:
-        backends: where its backends are, in place of its own folder.
+        backends: folder of its backends, in place of Triton's own.
 
     Raises:
         NoPeerError: it could not be fetched, or does not run on this machine.
@@ -49,12 +49,12 @@ def triton(
         f"--cache-directory={server}/caches", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1",
         f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}", *flags,
     ]  # fmt: skip
-    # nothing of our virtual environment: the stub is the system's Python
+    # the stub is the system's Python: leave out our virtual environment
     return command, {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(CACHE / "stub-numpy"), "HOME": str(Path.home())}
 
 
 def perf_analyzer() -> list[str]:
-    """The start of a perf_analyzer command line.
+    """Return the start of a perf_analyzer command line.
 
     Raises:
         NoPeerError: it could not be fetched, or does not run on this machine.
@@ -73,7 +73,7 @@ def perf_analyzer() -> list[str]:
             _debian_tree(root)
         _unpack(PERF_ANALYZER, folder, "3.12", "manylinux_2_38_x86_64")
         binary.chmod(0o755)
-    if not library.exists():  # without it --shared-memory ends the program, with no GPU too
+    if not library.exists():  # --shared-memory needs it, also without a GPU
         _unpack(CUDA_RUNTIME, library.parent, "3.12", "manylinux_2_17_x86_64")
         (library.parent / "nvidia/cuda_runtime/lib/libcudart.so.12").rename(library)
     there = {path: "/" + str(path.relative_to(root)) for path in (binary, library.parent)}
@@ -105,7 +105,7 @@ def _system_python() -> str:
 
 
 def _unpack(requirement: str, folder: Path, python: str, tag: str) -> None:
-    """The wheel's files, put in place in one step."""
+    """Unpack a wheel and rename it into place in one step."""
     if platform.machine() != "x86_64":
         raise NoPeerError(f"{requirement} has wheels for x86_64 only, this is {platform.machine()}")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ def _debian_tree(tree: Path) -> None:
 
 
 def _archive() -> str:
-    """The package archive that this machine uses."""
+    """Return the package archive that this machine uses."""
     for path in [*Path("/etc/apt/sources.list.d").glob("*.sources"), Path("/etc/apt/sources.list")]:
         if path.exists():
             found = re.search(r"^(?:URIs:|deb(?: \[.*?\])?) +(\S+)", path.read_text(), re.MULTILINE)

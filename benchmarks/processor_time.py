@@ -1,6 +1,7 @@
 """What does a request cost in processor time, beside Triton? Both servers get the same number of requests per second.
 
-On a quiet machine edge-serve polls while it waits, and needs more of it than on a busy one: read the load in the notes.
+On a quiet machine edge-serve polls while it waits, so a request costs more there than on a busy one. The notes have the
+load.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ CASES = (("http", 300), ("http", 3000), ("grpc", 300), ("grpc", 3000))
 
 
 def run(rounds: int = 3) -> Report:
-    """perf_analyzer at a fixed rate, both servers up, in turn; an idle server costs something too."""
+    """Measure with perf_analyzer at a fixed rate, both servers in turn; an idle server has a cost, too."""
     report = Report(
         "processor_time", "processor time per request at the same rate, beside Triton 2.51's python backend"
     )

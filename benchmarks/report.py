@@ -1,4 +1,4 @@
-"""What a benchmark hands back: rows that answer one question, written as JSON with the machine they come from."""
+"""The result of a benchmark: rows that answer one question, written as JSON with facts about the machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Report:
 
     Attributes:
         rows: the same keys in each.
-        notes: what a reader must know to use the figures; why a part was left out.
+        notes: facts that a reader needs to use the figures; reasons why a part was left out.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def table(self) -> str:
-        """The rows as a Markdown table, the notes below."""
+        """Return the rows as a Markdown table, with the notes below."""
         lines = [f"## {self.name}: {self.question}", ""]
         if self.rows:
             keys = list(self.rows[0])
@@ -45,7 +45,7 @@ class Report:
         return "\n".join([*lines, "", *(f"{note}" for note in self.notes)]).rstrip() + "\n"
 
     def write(self, folder: Path) -> Path:
-        """Put `<name>.json` into the folder."""
+        """Write `<name>.json` into the folder."""
         folder.mkdir(parents=True, exist_ok=True)
         document = {
             "benchmark": self.name, "question": self.question, "date": _now(), "machine": machine(),
@@ -57,7 +57,7 @@ class Report:
 
 
 def last(name: str, folder: Path = RESULTS) -> tuple[Report, str] | None:
-    """The last written report of this name and its day; None where there is none."""
+    """Return the last written report of this name and its day; None if there is none."""
     try:
         document = json.loads((folder / f"{name}.json").read_text())
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def last(name: str, folder: Path = RESULTS) -> tuple[Report, str] | None:
 
 
 def machine() -> Row:
-    """The facts without which a figure says nothing."""
+    """Return the facts about this machine that a figure needs."""
     model = [line for line in _lines("/proc/cpuinfo") if line.startswith(("model name", "Model"))]
     memory = [line for line in _lines("/proc/meminfo") if line.startswith("MemTotal")]
     return {
@@ -81,7 +81,7 @@ def machine() -> Row:
 
 
 def _builder() -> str:
-    """Distributions optimise theirs with profiles; what is built elsewhere is often a tenth slower."""
+    """Return whether a distribution built the interpreter: with profiles, a tenth faster than most other builds."""
     return "the system's" if sys.base_prefix == "/usr" else "not the system's"
 
 

@@ -1,6 +1,7 @@
-"""All benchmarks: `make bench`, or `python -m benchmarks.run [NAME ...]`. JSON and a table into build/benchmarks/.
+"""Runs all benchmarks: `make bench`, or `python -m benchmarks.run [NAME ...]`.
 
-Beside the real Triton 2.51 where it can be had (benchmarks/peer.py). About 10 minutes on two cores.
+Writes JSON and a table to build/benchmarks/. Compares with the real Triton 2.51 where it is available
+(benchmarks/peer.py). About 10 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ NAMES = (
     "processor_time", "busy_machine", "sequences", "metrics_page", "files_passed",
 )  # fmt: skip
 
-#: run when they are named: they need what cannot be fetched, and take longer
+#: run only when named: they need programs that cannot be fetched, and take longer
 NAMED = ("onnx_peer",)
 
 FAILED = "failed"
 
 
 def measure(name: str) -> Report:
-    """Run one; a failure is part of the report, so that the others still run.
+    """Run one benchmark; a failure becomes part of the report, so that the others still run.
 
     Raises:
-        peer.NoPeerError: it is one of NAMED, and what it needs is not there.
+        peer.NoPeerError: it is one of NAMED, and its requirements are missing.
     """
     started, load = time.monotonic(), os.getloadavg()[0]
     try:
@@ -48,14 +49,14 @@ def measure(name: str) -> Report:
 
 
 def page(folder: Path) -> str:
-    """Every benchmark's newest figures in a folder, from its JSON; they need not be of one day."""
+    """Return a page with the newest figures of every benchmark in a folder; the days may differ."""
     written = [document for name in (*NAMES, *NAMED) if (document := last(name, folder)) is not None]
     tables = [f"{report.table()}measured {day}\n" for report, day in written]
     return "# Results of `make bench`\n\n" + "\n".join(tables)
 
 
 def main() -> None:
-    """Run the named ones, all by default; exit 1 when one failed."""
+    """Run the named benchmarks, all by default; exit 1 when one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(NAMES)} (default: these); {', '.join(NAMED)}")
     parser.add_argument(
@@ -66,7 +67,7 @@ def main() -> None:
     folder = RESULTS if arguments.record else SCRATCH
     if unknown := set(names) - {*NAMES, *NAMED}:
         parser.error(f"no such benchmark: {', '.join(unknown)}")
-    compileall.compile_dir(ROOT / "edge_serve", quiet=1)  # as an installed one is
+    compileall.compile_dir(ROOT / "edge_serve", quiet=1)  # as an installed server is
     failed = []
     for name in names:
         try:
@@ -75,7 +76,7 @@ def main() -> None:
             raise SystemExit(f"{name}: not measured: {error}") from None
         print(report.table(), flush=True)
         if report.question == FAILED:
-            failed.append(name)  # the figures of its last good run stay
+            failed.append(name)  # keep the figures of the last good run
         else:
             report.write(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """What does a scheduler alone cost? Requests in, batches out, no clock and no workers.
 
-Each scenario is driven as models/run/driver.py drives it: after each event `next` is asked until it answers Wait.
-Requests gather while an instance works on the batch before. Times are CPU seconds, since nothing here waits.
+Each scenario works like models/run/driver.py: after each event it calls `next` until the answer is Wait.
+Requests gather while an instance works on the batch before. Times are CPU seconds, because nothing here waits.
 
     python -m benchmarks.scheduler_alone
 """
@@ -44,7 +44,7 @@ SCENARIOS: dict[str, tuple[Callable[[], Scheduler], int]] = {
 
 
 def run() -> Report:
-    """Medians over the rounds."""
+    """Measure each scenario and return medians of the rounds."""
     report = Report("scheduler_alone", "what a scheduler alone costs per request, and how fast it decides")
     for name, (make, gathering) in SCENARIOS.items():
         rounds = [measure(make(), gathering) for _ in range(ROUNDS)]
@@ -64,14 +64,14 @@ def run() -> Report:
 
 
 def measure(scheduler: Scheduler, gathering: int) -> tuple[float, int]:
-    """CPU seconds to put the load through, and how often `next` answered."""
+    """Return the CPU seconds for the load, and the number of answers of `next`."""
     load, start = entries(Random(SEED)), time.process_time()
     decisions = drive(scheduler, load, gathering)
     return time.process_time() - start, decisions
 
 
 def entries(random: Random) -> list[Entry]:
-    """Requests of one row with a random priority and sometimes a timeout of their own."""
+    """Return requests of one row with a random priority, some with a timeout of their own."""
     return [
         Entry(
             InferRequest("m", priority=random.randint(0, 3), timeout_us=random.choice([0, 0, 500_000])),
@@ -84,7 +84,7 @@ def entries(random: Random) -> list[Entry]:
 
 
 def drive(scheduler: Scheduler, load: list[Entry], gathering: int) -> int:
-    """Hand all of `load` out; the instance is done whenever `gathering` requests have come."""
+    """Schedule all of `load`; the instance finishes a batch after every `gathering` requests."""
     decisions = handed_out = now_ns = 0
 
     def settle() -> None:
@@ -104,7 +104,7 @@ def drive(scheduler: Scheduler, load: list[Entry], gathering: int) -> int:
             scheduler.done(0)
             settle()
     while handed_out < len(load):
-        now_ns += 1_000_000  # past every delay
+        now_ns += 1_000_000  # later than every delay
         scheduler.done(0)
         settle()
     return decisions

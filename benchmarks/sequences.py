@@ -1,4 +1,4 @@
-"""How many requests of sequences per second, beside Triton, with far more sequences than seats? Is every sum right?"""
+"""How many requests of sequences per second, beside Triton, with far more sequences than slots? Is every sum right?"""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ CASES = {
     "oldest": ("oldest { max_candidate_sequences: 200 }", 250),
     "direct": ("direct { }", 8 + 500),
 }
-#: on this server alone: Triton 2.51 leaves some requests of as many unanswered, and of 500 most times
+#: on this server only: with so many, Triton 2.51 leaves some requests unanswered; with 500 it mostly does
 ALONE = {"oldest_1000": ("oldest { max_candidate_sequences: 1024 }", 1000)}
 STEPS = 10
-#: an id is never used again: more than there are connections
+#: ids are never reused, so more than one for each connection
 _IDS = 10_000
-#: one after the other on each connection
+#: sequences on each connection, one after the other
 SEQUENCES = 4
-#: seconds after which what is not answered counts as lost
+#: seconds after which an unanswered request counts as lost
 PATIENCE = 60
-#: the ratio that the project asks for
+#: the ratio that the project requires
 BAR = 1.0
 
 
 def run(rounds: int = 9) -> Report:
     """Each sequence has a connection of its own and sends its next request when the last one is answered.
 
-    More rounds than other benchmarks take: with both cores full, one round of either server is 20 % off another.
+    It takes more rounds than other benchmarks: with both cores full, rounds of either server differ by 20 %.
     """
     report = Report("sequences", "requests of sequences per second beside Triton's python backend (binary HTTP)")
     with models() as folder, edge_serve(folder) as ours:
@@ -44,7 +44,7 @@ def run(rounds: int = 9) -> Report:
             with triton(folder) as theirs:
                 for model, (_, count) in CASES.items():
                     for server in (ours, theirs):
-                        measure(server, model, count)  # the first time is slower
+                        measure(server, model, count)  # the first run is slower
                     row = load.versus(ours, theirs, functools.partial(measure, model=model, count=count), rounds)
                     report.rows.append({"model": model, "open sequences": count, **row, "asked": BAR})
         except peer.NoPeerError as error:
@@ -61,7 +61,7 @@ def run(rounds: int = 9) -> Report:
 
 @contextmanager
 def models() -> Iterator[Path]:
-    """A repository with one model for each case."""
+    """Write a repository with one model for each case."""
     with repository([]) as folder:
         for name, (strategy, _) in {**CASES, **ALONE}.items():
             target = folder / name
@@ -74,10 +74,10 @@ def models() -> Iterator[Path]:
 
 
 def measure(server: Server, model: str, count: int) -> tuple[float, float]:
-    """(requests/s, p99 in us) of `count` sequences side by side, SEQUENCES after each other on each connection.
+    """Return (requests/s, p99 in us) of `count` connections, each with SEQUENCES sequences one after the other.
 
     Raises:
-        RuntimeError: a sum is wrong, a request was refused, or some were never answered, three times in a row.
+        RuntimeError: three times in a row a sum was wrong, or a request was refused or never answered.
     """
     for _ in range(3):  # Triton 2.51 leaves requests of `oldest` unanswered now and then on a busy machine
         try:
@@ -113,7 +113,7 @@ class Client(asyncio.Protocol):
         self.taken: list[float] = []
         self._model = model
         self._number = number
-        self._id = number  # of the sequence that is open
+        self._id = number  # of the open sequence
         self._left = SEQUENCES * STEPS
         self._step = 0
         self._sum = 0
@@ -121,17 +121,17 @@ class Client(asyncio.Protocol):
         self._sent = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the way out."""
+        """Store the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The server may close it only at the end."""
+        """Fail the measurement, unless all sequences have ended."""
         if not self.done.done():
             self.done.set_exception(RuntimeError(f"sequence {self._number}: the connection ended: {exc}"))
 
     def send(self) -> None:
-        """The next request."""
+        """Send the next request."""
         value = self._number * 7 + self._step
         flags = {"sequence_start": self._step == 0, "sequence_end": self._step == STEPS - 1}
         self._sum = value + (self._sum if self._step else 0)
@@ -150,7 +150,7 @@ class Client(asyncio.Protocol):
         self._transport.write(lines.encode() + head + struct.pack("<i", value))
 
     def data_received(self, data: bytes) -> None:
-        """An answer, or a part of it."""
+        """Receive an answer, or a part of one."""
         self._data += data
         head, end, body = self._data.partition(b"\r\n\r\n")
         if not end:

@@ -1,4 +1,4 @@
-"""Starts and stops the servers that are measured, each on ports of its own."""
+"""Starts and stops the measured servers, each on ports of its own."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def cpu_seconds(root: int) -> float:
 
 @contextlib.contextmanager
 def edge_serve(repository: Path, *flags: str) -> Iterator[Server]:
-    """This checkout's server."""
+    """Start the server of this checkout."""
     http_port, grpc_port, metrics_port = free_ports(3)
     command = [
         sys.executable, "-m", "edge_serve", f"--model-repository={repository}", f"--http-port={http_port}",
@@ -87,10 +87,10 @@ def edge_serve(repository: Path, *flags: str) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def triton(repository: Path, *flags: str, backends: Path | None = None) -> Iterator[Server]:
-    """The real one, with the backends of that folder in place of its own.
+    """Start the real Triton, with the backends of a folder in place of its own.
 
     Raises:
-        peer.NoPeerError: it cannot be had here.
+        peer.NoPeerError: Triton is not available on this machine.
     """
     http_port, grpc_port, metrics_port = free_ports(3)
     command, environment = peer.triton(repository, http_port, grpc_port, metrics_port, *flags, backends=backends)
@@ -101,7 +101,7 @@ def triton(repository: Path, *flags: str, backends: Path | None = None) -> Itera
 
 @contextlib.contextmanager
 def repository(models: Iterable[Path]) -> Iterator[Path]:
-    """A repository of copies of some models."""
+    """Make a repository with copies of some models."""
     with tempfile.TemporaryDirectory(prefix="bench-models-") as folder:
         for model in models:
             shutil.copytree(model, Path(folder) / model.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -109,7 +109,7 @@ def repository(models: Iterable[Path]) -> Iterator[Path]:
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports that nobody listens on."""
+    """Return TCP ports on which no program listens."""
     with contextlib.ExitStack() as held:
         return [held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)]
 

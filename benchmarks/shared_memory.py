@@ -18,7 +18,7 @@ from benchmarks.servers import Server, edge_serve, repository, triton
 
 NBYTES = 8 << 20
 ROUNDS, SECONDS = 5, 1.0
-#: the ratio to Triton that the project asks for
+#: the ratio to Triton that the project requires
 BAR = 1.0
 
 _MODEL = """
@@ -39,7 +39,7 @@ output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
 
 
 def run() -> Report:
-    """Latencies on one connection, in turn."""
+    """Measure latencies on one connection, in turn."""
     report = Report("shared_memory", "ms for a request with 8 MB in and 8 MB out (Python model, one connection)")
     values = np.random.default_rng(1).random(NBYTES // 4, dtype=np.float32)
     binary = bodies.picture_binary("echo", "INPUT0", values)
@@ -81,7 +81,7 @@ def _key(server: Server) -> str:
 
 @contextlib.contextmanager
 def _region(server: Server, values: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Iterator[None]:
-    """A registered region with the input, and room for the output after it."""
+    """Register a region with the input and space for the output after it."""
     path = Path("/dev/shm", _key(server))
     path.write_bytes(values.tobytes() + bytes(NBYTES))
     try:

@@ -8,7 +8,7 @@ from benchmarks.report import Report
 from benchmarks.servers import DEMO, edge_serve, repository
 
 QUICKSTART = ("simple", "simple_int8", "simple_string", "simple_identity")
-#: repository -> (models, seconds that the project asks for)
+#: repository -> (models, seconds that the project requires)
 CASES: dict[str, tuple[tuple[str, ...], float | None]] = {
     "empty": ((), None),
     "simple": (("simple",), 0.6),
@@ -17,7 +17,7 @@ CASES: dict[str, tuple[tuple[str, ...], float | None]] = {
 
 
 def run(rounds: int = 5) -> Report:
-    """Median and slowest of some starts; files are in the page cache from the first on."""
+    """Measure the median and the slowest of some starts; after the first, files are in the page cache."""
     report = Report("start_time", "seconds from the start of the process to ready")
     for name, (wanted, bar) in CASES.items():
         present = [model for model in wanted if any((DEMO / model / "1").glob("model.*"))]

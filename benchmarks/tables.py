@@ -13,7 +13,7 @@ _RUN = "`.venv/bin/python -m benchmarks.run {}`"
 
 
 def fill(text: str) -> str:
-    """A page with its tables as the results are now.
+    """Return a page with its tables filled from the recorded results.
 
     Raises:
         KeyError: the page asks for a table that does not exist.
@@ -22,7 +22,7 @@ def fill(text: str) -> str:
 
 
 def size_and_start() -> str:
-    """Installed size, time to ready, memory."""
+    """Return a table of installed size, time to ready, and memory."""
     size, start, memory = ({row[key]: row for row in _rows(name)} for name, key in _SIZES)
     empty, demo = memory["empty"], next(row for row in memory.values() if str(row["repository"]).startswith("demo"))
     rows = [
@@ -41,13 +41,13 @@ _SIZES = (("installed_size", "install"), ("start_time", "repository"), ("memory"
 
 
 def in_short() -> str:
-    """The rows of `beside_triton` that say most."""
+    """Return the most telling rows of `beside_triton`."""
     rows = _beside_triton()
     return _table(_HEAD, [row for row in rows if row[0].startswith(_SHORT)])
 
 
 def beside_triton() -> str:
-    """Throughput and the 99th percentile of the latency, here and in Triton."""
+    """Return throughput and the 99th percentile of the latency, here and in Triton."""
     return _table(_HEAD, _beside_triton())
 
 
@@ -69,7 +69,7 @@ def _beside_triton() -> list[tuple[str, ...]]:
 _FIGURES = ("median (rounds)", "p99", "p99 of Triton", "CPU per request", "CPU of Triton")
 _HEAD = ("requests per second, as a ratio", *_FIGURES, "benchmark")
 _LONG = "ONNX, models of 2 ms and more, 1 to 8 at a time"
-#: benchmark, and the case that a row of it measures
+#: benchmark, and the case that one of its rows measures
 _COMPARED = (
     ("end_to_end", "Python model, HTTP, {connections} at a time"),
     ("grpc_infer", "Python model, gRPC, {connections} at a time"),
@@ -91,7 +91,7 @@ def _compared(row: Row) -> tuple[str, ...]:
 
 
 def processor_time() -> str:
-    """Processor time and the 99th percentile of the latency at the same rate, here and in Triton."""
+    """Return processor time and the 99th percentile of the latency at the same rate, here and in Triton."""
     if last("processor_time") is None:
         return _PROCESSOR_TIME
     rows = [
@@ -103,7 +103,7 @@ def processor_time() -> str:
 
 
 _DOORS = {"http": "HTTP", "grpc": "gRPC"}
-#: found by others on a quiet machine; `--record processor_time` replaces it
+#: measured earlier on a quiet machine; `--record processor_time` replaces it
 _PROCESSOR_TIME = (
     "An independent measurement found about Triton's processor time: 266 against 268 us per request at 3,000 requests "
     "per second.\n"
@@ -111,13 +111,13 @@ _PROCESSOR_TIME = (
 
 
 def onnx_peer() -> str:
-    """ONNX models beside Triton's C++ backend."""
+    """Return the figures of ONNX models beside Triton's C++ backend."""
     rows = [(f"`{row['model']}`", str(row["connections"]), *_compared(row)) for row in _rows("onnx_peer")]
     return _table(("model", "connections", *_FIGURES), rows)
 
 
 def sizing() -> str:
-    """Requests per second of single models."""
+    """Return requests per second of single models."""
     named = [(f"`{row['model']}`", row) for row in _rows("onnx_peer")]
     named += [("Python, two rows of 16 integers", row) for row in _rows("end_to_end")]
     rows = [
@@ -126,7 +126,7 @@ def sizing() -> str:
     return _table(("model", "connections", "requests per second", "p99"), rows)
 
 
-#: the tables that pages may ask for
+#: the tables that pages may contain
 TABLES: dict[str, Callable[[], str]] = {
     "size_and_start": size_and_start,
     "in_short": in_short,
@@ -143,7 +143,7 @@ def _rows(name: str) -> list[Row]:
 
 
 def _loads(name: str) -> list[str]:
-    """The load of the machine while a benchmark ran, as `run.measure` notes it."""
+    """Return the load of the machine while a benchmark ran, from the notes of `run.measure`."""
     found = last(name)
     return [note.partition("; load ")[2] for note in (found[0].notes if found else []) if "; load " in note]
 
@@ -161,7 +161,7 @@ def _p99(row: Row, server: str) -> str:
 
 
 def _cpu(row: Row, server: str) -> str:
-    """Processor time; nothing where the benchmark does not measure it, or had not yet when it was recorded."""
+    """Return the processor time; empty where the recorded result has none."""
     microseconds = row.get(f"{server} CPU us")
     return "" if microseconds is None else _ms(microseconds)
 
@@ -172,6 +172,6 @@ def _ms(microseconds: float) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     measured = [any(row[column] for row in rows) or not head[column] for column in range(len(head))]
-    head, *rows = ([*compress(line, measured)] for line in (head, *rows))  # a column without a figure says nothing
+    head, *rows = ([*compress(line, measured)] for line in (head, *rows))  # leave out columns without figures
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -32,7 +32,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Loop:
-    """Sends the next batch when a reply arrives."""
+    """Closed loop: sends the next batch when a reply arrives."""
 
     def __init__(self, count: int, requests: list[InferRequest]) -> None:
         self.model: OpenedModel
@@ -44,12 +44,12 @@ class Loop:
         self._sent = 0
 
     def send(self) -> None:
-        """One more batch."""
+        """Send one more batch."""
         self._sent = time.perf_counter_ns()
         self.model.execute(0, self.left, self.requests)
 
     def on_reply(self, instance: int, reply: BatchReply) -> None:
-        """Takes the time."""
+        """Record the round trip and send the next batch."""
         self.times.append(time.perf_counter_ns() - self._sent)
         self.inside.append(reply.end_ns - reply.compute_start_ns)
         self.left -= 1
@@ -59,15 +59,15 @@ class Loop:
             self.done.set_result(None)
 
     def on_lost(self, instance: int, error: EdgeServeError) -> None:
-        """The measurement failed."""
+        """Fail the measurement."""
         self.done.set_exception(error)
 
     def on_back(self, instance: int) -> None:
-        """Never mind."""
+        """Do nothing."""
 
 
 def make_config(name: str) -> dict[str, object]:
-    """Two tensors in, two out."""
+    """Return a configuration with two inputs and two outputs."""
     tensor = {"data_type": "TYPE_INT32", "dims": [16]}
     return {
         "name": name,
@@ -78,13 +78,13 @@ def make_config(name: str) -> dict[str, object]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process."""
+    """Return user and system time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 async def measure(count: int, batch: int, awake: PollPolicy) -> dict[str, float]:
-    """The figures of `count` batches of `batch` requests, one after the other."""
+    """Return the figures of `count` batches of `batch` requests, one after the other."""
     data = np.arange(16, dtype=np.int32).tobytes()
     requests = [
         InferRequest("echo", inputs=[InferTensor(f"INPUT{i}", DataType.INT32, (1, 16), data) for i in range(2)])
