@@ -1,70 +1,70 @@
-# Everything that one does in this checkout. `make help` lists it; all of it happens in .venv.
+# The commands of this checkout; `make help` lists them. All of them work in .venv.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
 BIN := .venv/bin
 KIT ?= ../shared/conformance
-# more arguments for `make bench`, e.g. make bench BENCH='--record end_to_end'
+# arguments for `make bench`, e.g. make bench BENCH='--record end_to_end'
 BENCH ?=
-# more flags for `make serve`, e.g. make serve FLAGS='--http-address 0.0.0.0'
+# flags for `make serve`, e.g. make serve FLAGS='--http-address 0.0.0.0'
 FLAGS ?=
-# more arguments for pytest, e.g. make test TESTS=tests/config
+# arguments for pytest, e.g. make test TESTS=tests/config
 TESTS ?= tests
 
 .PHONY: help serve test slow test-ota ota-demo check conformance bench models docs proto clean \
 	install install-system deb lock test-system test-vm test-powercut
 
-help:  ## this list
+help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-# models whose files are here; the real ones (magika, text_*, silero_vad) are there after `make models`
+# models whose files are in the checkout; `make models` fetches the real ones (magika, text_*, silero_vad)
 HERE = $(notdir $(patsubst %/1/,%,$(dir $(wildcard model_repository/*/1/model.*))))
 
-serve: .venv/serve  ## serve model_repository/ on 127.0.0.1:8000, gRPC on :8001, metrics on :8002 (FLAGS=... for more)
+serve: .venv/serve  ## serve model_repository/ on 127.0.0.1:8000, gRPC on :8001, metrics on :8002 (FLAGS=... adds flags)
 ifeq ($(wildcard model_repository/magika/1/model.onnx),)
-	@echo "serving the small models only: the real models (densenet_onnx, magika, text_*, silero_vad) are not here yet (make models)"
+	@echo "serving the small models only: the real models (densenet_onnx, magika, text_*, silero_vad) are not fetched yet (make models)"
 	$(BIN)/edge-serve --model-repository model_repository --model-control-mode explicit $(HERE:%=--load-model %) $(FLAGS)
 else
 	$(BIN)/edge-serve --model-repository model_repository --exit-on-error=false $(FLAGS)
 endif
 
-# test processes of `make test`; each file's tests stay in one of them
+# test processes of `make test`; the tests of a file run in one process
 JOBS ?= 2
 
-test: .venv/test  ## the default tests (TESTS=... for some of them)
+test: .venv/test  ## run the default tests (TESTS=... selects some)
 	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist loadfile $(TESTS)
 
-slow: .venv/test  ## the tests that need minutes or a package index
+slow: .venv/test  ## run the tests that need minutes or a package index
 	$(BIN)/python -m pytest -q -m slow $(TESTS)
 
-test-ota: .venv/test  ## the long tests of edge-ota, under 15 minutes
+test-ota: .venv/test  ## run the long tests of edge-ota, under 15 minutes
 	$(BIN)/python -m pytest -q -rs -m slow tests/ota
 
 ota-demo: .venv/ota  ## publish, roll out, and refuse releases of a model on this machine, in a minute (docs/ota.md)
 	$(BIN)/python docs/examples/ota_demo.py
 
-check: .venv/test  ## ruff, mypy --strict, the layers, the generated docs, the installed size
+check: .venv/test  ## run ruff, mypy --strict, and the tests of layers, generated docs, and installed size
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -m "not slow" tests/test_layers.py tests/docs
 	$(BIN)/python -m pytest -q -m slow tests/test_sizes.py
 
-conformance: .venv/test  ## replay the transcripts recorded from Triton (KIT=... says where the kit is)
-	@test -f $(KIT)/run.py || { echo "conformance: no kit at $(KIT); say KIT=<folder with run.py>" >&2; exit 2; }
+conformance: .venv/test  ## replay the transcripts recorded from Triton (KIT=... names the folder of the kit)
+	@test -f $(KIT)/run.py || { echo "conformance: no kit at $(KIT); set KIT=<folder with run.py>" >&2; exit 2; }
 	$(BIN)/python tests/conformance/replay.py --kit $(KIT)
 
-bench: .venv/test  ## benchmarks beside the real Triton, about 10 minutes (BENCH=--record: into benchmarks/results/)
+bench: .venv/test  ## run the benchmarks beside the real Triton, about 10 minutes (BENCH=--record writes benchmarks/results/)
 	$(BIN)/python -m benchmarks.run $(BENCH)
 
 models: .venv/serve  ## fetch the real models into model_repository/
 	$(BIN)/python model_repository/fetch_models.py
 
-docs: .venv/test  ## write the generated pages of docs/ again
+docs: .venv/test  ## update the generated pages of docs/
 	$(BIN)/python -m tests.docs.generated --write
 
-proto: .venv/test  ## write what is made from the .proto files again
+proto: .venv/test  ## generate the files that are made from the .proto files
 	$(BIN)/python -m edge_serve.config.model.generate
 	$(BIN)/python -m edge_serve.protocol.grpc.generate
 
@@ -72,25 +72,25 @@ clean:  ## remove .venv, caches and build output; fetched models stay
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# --- a service of the system: docs/service.md ---
+# --- install the service: docs/service.md ---
 
-# the tree to install into, for packages; nothing = this system
+# root of the installation, for packages; empty = this system
 DESTDIR ?=
-# which systemd the units are for: drop-ins of newer ones are left out, because they would warn
+# version of systemd; drop-ins for newer versions are left out, because they cause warnings
 SYSTEMD ?= $(or $(shell systemctl --version 2>/dev/null | awk 'NR == 1 { print int($$2) }'),249)
 MACHINE ?= $(shell uname -m)
-# more arguments for `make deb`, e.g. make deb DEB='--release trixie --arch arm64'
+# arguments for `make deb`, e.g. make deb DEB='--release trixie --arch arm64'
 DEB ?=
-# more arguments for pytest on booted machines, e.g. make test-system SYSTEM='--release trixie -k restarts'
+# arguments for pytest on booted machines, e.g. make test-system SYSTEM='--release trixie -k restarts'
 SYSTEM ?=
 UNITDIR := $(DESTDIR)/usr/lib/systemd/system
-# the systemd package of Debian 12 and Ubuntu 22.04 has this folder as /lib/...; dpkg knows a folder of two packages by its name only
+# the systemd package of Debian 12 and Ubuntu 22.04 has this folder as /lib/..., and dpkg compares the paths of two packages as text
 PRESETDIR := $(DESTDIR)$(shell [ $(SYSTEMD) -ge 255 ] && echo /usr)/lib/systemd/system-preset
 
 install: .venv/serve install-system  ## install the service and its program into DESTDIR (default: this system)
 	$(BIN)/python -m deploy.program '$(DESTDIR)/'
 
-# units, configuration, pages: all but the program
+# units, configuration, pages: everything but the program
 install-system:
 	install -d '$(UNITDIR)/edge-serve.service.d' '$(DESTDIR)/usr/bin' '$(DESTDIR)/usr/lib/edge-serve' \
 	  '$(DESTDIR)/etc/edge-serve/conf.d' '$(DESTDIR)/usr/share/doc/edge-serve'
@@ -115,22 +115,22 @@ install-system:
 	install -m 644 deploy/share/edge-serve.1 '$(DESTDIR)/usr/share/man/man1/tritonserver.1'
 	install -m 644 deploy/share/edge-serve.bash '$(DESTDIR)/usr/share/bash-completion/completions/tritonserver'
 
-deb: .venv/serve  ## edge-serve_*.deb for this release of Debian or Ubuntu, into dist/ (DEB='--release trixie' for another)
+deb: .venv/serve  ## build edge-serve_*.deb for this release of Debian or Ubuntu in dist/ (DEB='--release trixie' for another)
 	$(BIN)/python -m deploy.debian $(DEB)
 
-lock: .venv/serve  ## write deploy/requirements-*.txt again, with the newest wheels that pyproject.toml allows
+lock: .venv/serve  ## update deploy/requirements-*.txt to the newest wheels that pyproject.toml allows
 	$(BIN)/python -m deploy.lock
 
-test-system: .venv/test  ## boot Debian in systemd-nspawn, install the package, break it (root; under 6 minutes)
+test-system: .venv/test  ## boot Debian in systemd-nspawn, install the package, inject faults (root; under 6 minutes)
 	$(BIN)/python -m pytest -q -rs -s -m 'not powercut' tests/system --machine nspawn $(SYSTEM)
 
-test-vm: .venv/test  ## the same in QEMU, Debian 12 and 13 (emulated, tens of minutes)
+test-vm: .venv/test  ## do the same in QEMU, Debian 12 and 13 (emulated, tens of minutes)
 	$(BIN)/python -m pytest -q -rs -s -m 'not powercut' tests/system --machine vm $(SYSTEM)
 
 test-powercut: .venv/test  ## cut a virtual machine's power 20 times while models load (by hand; long)
 	$(BIN)/python -m pytest -q -rs -s -m powercut tests/system --machine vm $(SYSTEM)
 
-# --- the virtual environment, made again when the requirements change ---
+# --- the virtual environment, updated when the requirements change ---
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
@@ -139,7 +139,7 @@ test-powercut: .venv/test  ## cut a virtual machine's power 20 times while model
 	  { echo "make: $(PYTHON) has no venv module: apt-get install python3-venv (Debian, Ubuntu)" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 
-# pip compiles what it copies, and this is not copied: where PYTHONDONTWRITEBYTECODE is set, each start would compile anew
+# pip does not compile an editable install; without byte code and with PYTHONDONTWRITEBYTECODE each start would compile again
 .venv/serve: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[onnx]'
 	$(BIN)/python -m compileall -q edge_serve

@@ -11,7 +11,7 @@ from deploy.wheels import Wheel
 
 #: of pyproject.toml
 NAME = "edge-serve"
-#: SPDX identifiers and expressions are written with these; other words are a licence's name
+#: SPDX identifiers and expressions have these characters only; other text is a licence's name
 _EXPRESSION_WORDS = {"AND", "OR", "WITH"}
 _SPDX = {
     "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "MIT", "MPL-2.0", "PSF-2.0", "Zlib",
@@ -19,7 +19,7 @@ _SPDX = {
 
 
 def bill_of_materials(wheels: list[Wheel], version: str, epoch: int) -> str:
-    """The document for a package of that version; the same input gives the same text."""
+    """Return the document for a package of a version; the same input gives the same text."""
     ours = next(wheel for wheel in wheels if wheel.name == NAME)
     others = [wheel for wheel in wheels if wheel is not ours]
     made = datetime.datetime.fromtimestamp(epoch, datetime.timezone.utc)

@@ -1,6 +1,6 @@
-"""`make lock`: look for the newest wheels that pyproject.toml allows, and write deploy/requirements-*.txt.
+"""Writes deploy/requirements-*.txt with the newest wheels that pyproject.toml allows: `make lock`.
 
-Each file has the wheels for one Python and all processors. `requirements-build.txt` has those that build
+Each file has the wheels for one Python and all processors. `requirements-build.txt` has the wheels that build
 edge-serve itself.
 """
 
@@ -17,14 +17,14 @@ from deploy.debian.releases import MACHINES, RELEASES, target
 from deploy.program import CHECKOUT, EXTRAS, build_wheel, pip, why
 from deploy.requirements import BUILD, FOLDER, joined, lock_file, write
 
-#: what onnxruntime 1.23, the last for Python 3.10, asks for and imports in its conversion tools only
+#: requirements of onnxruntime 1.23 (the last for Python 3.10) that only its conversion tools import
 _UNNEEDED = {"coloredlogs", "humanfriendly", "mpmath", "sympy"}
 
 _HINT = "Written by `make lock`: run it again to get newer ones, and review the difference."
 
 
 def main() -> int:
-    """Write the lock files; the exit status."""
+    """Write the lock files. Return the exit status."""
     try:
         entries = joined([_resolve("--only-binary=:all:", "setuptools")])
         BUILD.write_text(write(f"The wheels that build edge-serve's own. {_HINT}", entries))
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def _resolve(*arguments: str) -> dict[str, Any]:
-    """pip's report about the distributions that it would install."""
+    """Return pip's report about the distributions that it would install."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         pip("install", "--dry-run", "--ignore-installed", "--report", str(report), "--target", folder, *arguments)

@@ -76,6 +76,6 @@ def entry(head: str, text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text for troff: no line of it begins a request."""
+    """Return text in which no line begins a troff request."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{text}" if text.startswith((".", "'")) else text

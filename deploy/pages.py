@@ -18,7 +18,7 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
 
 
 def without_dead_links(text: str, there: Collection[str]) -> str:
-    """Return the text of a page in which links to files that are not `there` are only their words."""
+    """Return the text of a page in which a link to a file that is not in `there` becomes its text."""
 
     def kept(link: re.Match[str]) -> str:
         target = link[3]
@@ -28,7 +28,7 @@ def without_dead_links(text: str, there: Collection[str]) -> str:
 
 
 def write(folder: Path) -> None:
-    """Write the pages and their pictures into a directory, which is made if it is missing."""
+    """Write the pages and their pictures into a directory, which is made if missing."""
     pages = [page for pattern in PATTERNS for page in sorted((CHECKOUT / "docs").glob(pattern))]
     there = {page.name for page in pages}
     folder.mkdir(parents=True, exist_ok=True)

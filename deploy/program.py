@@ -1,8 +1,8 @@
-"""The program as a package carries it: a virtual environment under /opt/edge-serve with all that edge-serve imports.
+"""The program in a package: a virtual environment under /opt/edge-serve with everything that edge-serve imports.
 
-A virtual environment is a link to an interpreter, a file that says where that is, and packages in a folder. Written
-like this it can be made for another release of Python, or another processor, than those of the machine that makes it,
-and never mentions the folder it was made in.
+A virtual environment is a link to an interpreter, a file with its path, and packages in a folder. Written file by
+file, it may be for another Python or another processor than the build machine's, and it never contains the path of the
+build folder.
 
     python -m deploy.program ROOT            for this machine's python3
     make install DESTDIR=ROOT                the same, with the units and the configuration
@@ -29,27 +29,27 @@ from deploy import requirements
 from deploy.version import CHECKOUT as CHECKOUT
 from deploy.version import VersionError, base_version, identify
 
-#: where it is installed
+#: where the program is installed
 HOME = "opt/edge-serve"
 
 #: extras of edge-serve that the package has
 EXTRAS = "onnx,nvml,ota"
 
-#: files of wheels that nothing loads
+#: files of wheels that no program loads
 _UNUSED = (
     "bin/*",  # scripts that name the interpreter of this machine
-    "onnxruntime/capi/libonnxruntime.so*",  # the library for C; the module for Python has all of it inside
+    "onnxruntime/capi/libonnxruntime.so*",  # the library for C; the Python module contains the same code
     "numpy/**/tests",
     "numpy/conftest.py",
     "numpy/_core/_*_tests.*.so",
-    "numpy/_core/_simd.*.so",  # instructions as functions, for tests
+    "numpy/_core/_simd.*.so",  # processor instructions as functions, for NumPy's tests
     "numpy/**/*.a",
 )
 
-#: wheels for Linux are built for a C library of some release or newer; before this one they were named otherwise
+#: wheels are named `manylinux_2_N` from this minor number of glibc on; older ones have other names
 _OLDEST_GLIBC = 17
 
-#: the programs, and the module that each one starts
+#: the programs, and the module that each program starts
 PROGRAMS = {"edge-serve": "edge_serve.cli", "edge-ota": "ota.cli"}
 
 _START = """\
@@ -64,13 +64,13 @@ sys.exit(main())
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the program is to run on.
+    """The Python, processor, and C library that a program is for.
 
     Attributes:
         python: `3.11`
         machine: `x86_64` or `aarch64`
         glibc: the minor number of glibc 2
-        interpreter: as that system has it
+        interpreter: its path on that system
     """
 
     python: str
@@ -79,7 +79,7 @@ class Target:
     interpreter: str
 
     def wheels(self) -> list[str]:
-        """pip's arguments that choose wheels for this target, whatever runs pip."""
+        """Return pip's arguments that choose wheels for this target, whichever Python runs pip."""
         platforms = [f"manylinux_2_{minor}_{self.machine}" for minor in range(self.glibc, _OLDEST_GLIBC - 1, -1)]
         platforms.append(f"manylinux2014_{self.machine}")
         return [
@@ -91,7 +91,7 @@ class Target:
 
 
 def this_machine() -> Target:
-    """The python3 of this system: not one of a virtual environment, which does not last."""
+    """Return the target of this system's python3, not of a virtual environment, which may be removed."""
     interpreter = os.path.realpath(shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable)
     asked = "import sys; print('%d.%d' % sys.version_info[:2])"
     version = subprocess.run([interpreter, "-c", asked], check=True, capture_output=True, text=True).stdout.strip()
@@ -100,7 +100,7 @@ def this_machine() -> Target:
 
 @contextlib.contextmanager
 def readable_by_all() -> Iterator[None]:
-    """What is written meanwhile can be read by everybody, the service's user too, whatever umask the caller has."""
+    """Make new files readable by all users, the service's user among them, whatever umask the caller has."""
     before = os.umask(0o022)
     try:
         yield
@@ -110,11 +110,11 @@ def readable_by_all() -> Iterator[None]:
 
 @readable_by_all()
 def install(root: Path, target: Target, version: str, place: str = HOME) -> None:
-    """Write the program of a version to `place` below `root`. An older one there stays until the new one is complete.
+    """Write the program of a version to `place` below `root`. An older one stays there until the new one is complete.
 
     Raises:
-        subprocess.CalledProcessError: pip failed; it has said why.
-        OSError: it cannot be written there.
+        subprocess.CalledProcessError: pip failed and printed the reason.
+        OSError: the program cannot be written there.
     """
     home = root / place
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -146,13 +146,13 @@ def _write(home: Path, target: Target, version: str) -> None:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(packages)
     _prune(packages)
-    # the distribution's python3-systemd, where it is installed; a link to nothing is no module, and we do without
+    # the distribution's python3-systemd; where it is not installed, Python ignores the dangling link
     (packages / "systemd").symlink_to("/usr/lib/python3/dist-packages/systemd")
     _environment(home, target)
 
 
 def _prune(packages: Path) -> None:
-    """Remove files that nothing loads, and those that pip writes about this build; the lists of files follow."""
+    """Remove files that no program loads, and files that pip writes about this build. Update the lists of files."""
     for pattern in (*_UNUSED, "*.dist-info/direct_url.json", "*.dist-info/REQUESTED"):
         for path in sorted(packages.glob(pattern)):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -163,11 +163,11 @@ def _prune(packages: Path) -> None:
 
 
 def build_wheel(folder: Path, version: str) -> Path:
-    """Build edge-serve itself, from a copy: nothing is left in the checkout, and nothing old of it gets in.
+    """Build the wheel of edge-serve from a copy: no file stays in the checkout, and no old file gets into the wheel.
 
     Raises:
-        subprocess.CalledProcessError: pip failed; it has said why.
-        OSError: it cannot be written there.
+        subprocess.CalledProcessError: pip failed and printed the reason.
+        OSError: the program cannot be written there.
     """
     source, tools = folder / "source", folder / "tools"
     source.mkdir()
@@ -203,10 +203,10 @@ def _environment(home: Path, target: Target) -> None:
 
 
 def pip(*arguments: str, path: str = "") -> None:
-    """Run pip, with `path` before its own modules. Its output is shown when it fails: it warns of unrelated packages.
+    """Run pip, with `path` before its own modules. Print its output only if it fails: it warns of unrelated packages.
 
     Raises:
-        subprocess.CalledProcessError: pip failed; it has said why.
+        subprocess.CalledProcessError: pip failed and printed the reason.
     """
     quiet = ("--quiet", "--disable-pip-version-check", "--no-input")
     command = [sys.executable, "-m", "pip", *arguments[:1], *quiet, *arguments[1:]]
@@ -218,14 +218,14 @@ def pip(*arguments: str, path: str = "") -> None:
 
 
 def why(error: subprocess.CalledProcessError | OSError, place: Path) -> str:
-    """Of an `install` that failed, or of what is made with it in `place`: one line."""
+    """Return one line about a failed `install`, or a failure to make `place`."""
     if isinstance(error, OSError):
         return f"cannot write '{error.filename or place}': {error.strerror or error}"
     return f"{' '.join(map(str, error.cmd[:4]))} ... failed, see above"
 
 
 def _version() -> str:
-    """The build's version, or where nothing tells, as in an unpacked archive, the plain one."""
+    """Return the build's version, or the plain version where it is unknown, as in an unpacked archive."""
     try:
         return identify().version
     except VersionError:
@@ -233,7 +233,7 @@ def _version() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m deploy.program ROOT`; the exit status."""
+    """Run `python -m deploy.program ROOT`. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m deploy.program", description="write /opt/edge-serve below ROOT")
     parser.add_argument("root", type=Path)
     root = parser.parse_args(argv).root

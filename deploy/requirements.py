@@ -1,4 +1,4 @@
-"""The lock files: the wheels of the program for each Python, by version and SHA-256; deploy/lock.py writes them."""
+"""Reads and writes lock files: the wheels of the program for each Python, by version and SHA-256 (deploy/lock.py)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 
-#: in an installed program: the wheels that it was made of
+#: file in an installed program that lists its wheels
 INSTALLED = "wheels.txt"
 
-#: builds edge-serve's own wheel
+#: the wheels that build edge-serve's own wheel
 BUILD = FOLDER / "requirements-build.txt"
 
 _HASH = r" \\\n +--hash=sha256:[0-9a-f]{64}"
@@ -24,7 +24,7 @@ _ENTRY = re.compile(rf"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)(?P<hashes>(?
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """One distribution.
+    """One distribution of a lock file.
 
     Attributes:
         hashes: SHA-256 of the wheels that may be installed, for all processors
@@ -36,12 +36,12 @@ class Locked:
 
 
 def lock_file(python: str) -> Path:
-    """The lock file for a Python such as `3.11`, which may not exist."""
+    """Return the path of the lock file for a Python such as `3.11`. The file may not exist."""
     return FOLDER / f"requirements-{python}.txt"
 
 
 def read(text: str) -> list[Locked]:
-    """The entries of a lock file."""
+    """Return the entries of a lock file."""
     return [
         Locked(found["name"], found["version"], tuple(re.findall("[0-9a-f]{64}", found["hashes"])))
         for found in _ENTRY.finditer(text)
@@ -49,7 +49,7 @@ def read(text: str) -> list[Locked]:
 
 
 def write(about: str, entries: list[Locked]) -> str:
-    """The text of a lock file, which begins with a comment."""
+    """Return the text of a lock file, which begins with a comment."""
     lines = [f"# {about}\n"]
     for entry in sorted(entries, key=lambda entry: entry.name):
         hashes = "".join(f" \\\n    --hash=sha256:{digest}" for digest in sorted(set(entry.hashes)))
@@ -58,10 +58,10 @@ def write(about: str, entries: list[Locked]) -> str:
 
 
 def joined(reports: list[dict[str, Any]], without: Set[str] = frozenset()) -> list[Locked]:
-    """The distributions of pip's reports, one report for each processor; without edge-serve itself.
+    """Merge pip's reports, one for each processor. Return their distributions without edge-serve itself.
 
     Raises:
-        ValueError: the processors do not have the same versions.
+        ValueError: the versions differ between processors.
     """
     by_processor = [{_name(item): item for item in report["install"]} for report in reports]
     found = []
@@ -83,7 +83,7 @@ def _name(item: dict[str, Any]) -> str:
 
 def _digest(download: dict[str, Any]) -> str:
     known: str | None = download["archive_info"].get("hashes", {}).get("sha256")
-    if known is None:  # a wheel in a folder of this machine
+    if known is None:  # a wheel from a folder of this machine
         path = urllib.parse.unquote(urllib.parse.urlsplit(download["url"]).path)
         known = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     return known

@@ -1,6 +1,6 @@
 """The version of a build: pyproject.toml's, the number of commits, and the commit.
 
-Each commit has more ancestors than the commits before it, so a version rises with every commit, whatever its date is.
+Each commit has more ancestors than the commits before it, so a version rises with every commit, whatever its date.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
-#: holds the version where there is no git, as in an unpacked archive of the sources
+#: file with the version where there is no git, as in an unpacked archive of the sources
 FILE = "VERSION"
 
-#: a file of every checkout, whose time is the commit's in an archive that git made
+#: a file of every checkout; in an archive made by git its time is the commit's
 _DATED = "pyproject.toml"
 
 
@@ -30,7 +30,7 @@ class Build:
 
     Attributes:
         version: `0.1.0+git484.1cac580`; `.modified` follows where files differ from the commit
-        epoch: seconds of UNIX that every file in a package gets, so that the same commit gives the same bytes
+        epoch: UNIX time of every file in a package, so that the same commit gives the same bytes
     """
 
     version: str
@@ -38,7 +38,7 @@ class Build:
 
 
 def base_version(checkout: Path = CHECKOUT) -> str:
-    """edge-serve's own version, as pyproject.toml has it."""
+    """Return edge-serve's version from pyproject.toml."""
     found = re.search(r'^version = "(.+)"$', (checkout / "pyproject.toml").read_text(), re.MULTILINE)
     if found is None:
         raise VersionError('pyproject.toml has no line like: version = "0.1.0"')
@@ -46,10 +46,10 @@ def base_version(checkout: Path = CHECKOUT) -> str:
 
 
 def identify(checkout: Path = CHECKOUT) -> Build:
-    """The build of a checkout, by git or by the file VERSION. SOURCE_DATE_EPOCH wins over the commit's date.
+    """Return the build of a checkout, from git or from the file VERSION. SOURCE_DATE_EPOCH overrides the commit's date.
 
     Raises:
-        VersionError: neither can say.
+        VersionError: there is neither.
     """
     file = checkout / FILE
     if file.exists():
@@ -62,7 +62,7 @@ def identify(checkout: Path = CHECKOUT) -> Build:
 
 
 def _by_git(checkout: Path) -> tuple[str, str]:
-    # an archive that is unpacked inside another project's checkout has a git, but not its own
+    # an archive may be unpacked inside another project's git checkout
     if not (checkout / ".git").exists():
         raise VersionError(
             f"'{checkout}' is no git checkout, which a version is made from: write one that is higher than"

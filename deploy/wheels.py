@@ -1,4 +1,4 @@
-"""The wheels in an installed program: names, versions, licences, and their bundled shared libraries."""
+"""Reads the wheels of an installed program: names, versions, licences, and their bundled shared libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deploy import requirements
 _TEXTS = ("licenses/**/*", "LICENSE*", "LICENCE*", "COPYING*", "NOTICE*")
 _PACKAGE_TEXTS = ("LICENSE*", "ThirdPartyNotices*")
 
-#: identifiers for what authors of wheels write
+#: SPDX identifiers for the texts that authors of wheels write
 _SPDX = {"Apache 2.0": "Apache-2.0", "MIT License": "MIT", "3-Clause BSD License": "BSD-3-Clause"}
 
 _CLASSIFIER = "License :: OSI Approved :: "
@@ -27,12 +27,12 @@ class Wheel:
 
     Attributes:
         name: as package indexes normalize it
-        licence: an SPDX expression, or the words of the wheel's author
+        licence: an SPDX expression, or the text of the wheel's author
         texts: licence texts by file name
         hashes: SHA-256 of the wheel; none for edge-serve itself
         libraries: shared libraries that were copied into the wheel, with their SHA-256
         requires: names of the distributions that it needs
-        modules: what it installs, by the names that are imported
+        modules: the import names of its modules
     """
 
     name: str
@@ -46,7 +46,7 @@ class Wheel:
 
 
 def read_wheels(home: Path, python: str) -> list[Wheel]:
-    """The wheels in the program at `home`, sorted by name."""
+    """Return the wheels in the program at `home`, sorted by name."""
     locked = {entry.name: entry.hashes for entry in requirements.read((home / requirements.INSTALLED).read_text())}
     packages = home / "lib" / f"python{python}" / "site-packages"
     found = [_read(folder, locked) for folder in packages.glob("*.dist-info")]
@@ -55,7 +55,7 @@ def read_wheels(home: Path, python: str) -> list[Wheel]:
 
 
 def _without(wheel: Wheel, names: set[str]) -> Wheel:
-    """The wheel without requirements that the program does not have."""
+    """Return the wheel without requirements that the program lacks."""
     return replace(wheel, requires=tuple(sorted(set(wheel.requires) & names)))
 
 
@@ -84,14 +84,14 @@ def _read(folder: Path, locked: dict[str, tuple[str, ...]]) -> Wheel:
 
 
 def _header(module: Path) -> str:
-    """The comment that a module begins with, where some wheels have their only licence text."""
+    """Return the comment at the head of a module: some wheels have their only licence text there."""
     lines = module.read_text(errors="replace").splitlines() if module.exists() else []
     comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
     return "\n".join(line.lstrip("#").removeprefix(" ") for line in comment)
 
 
 def _licence(expression: str | None, words: str | None, classifiers: list[str]) -> str:
-    """One line; some wheels have the whole text where its name belongs."""
+    """Return the licence in one line; some wheels have the whole text in place of its name."""
     if expression:
         return expression
     if words and "\n" not in words:
@@ -101,5 +101,5 @@ def _licence(expression: str | None, words: str | None, classifiers: list[str]) 
 
 
 def normalized(name: str) -> str:
-    """A distribution's name as package indexes compare it."""
+    """Return a distribution's name in the form that package indexes compare."""
     return re.sub("[-_.]+", "-", name).lower()

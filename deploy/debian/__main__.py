@@ -1,4 +1,4 @@
-"""`make deb`: packages for releases of Debian and Ubuntu, into dist/."""
+"""Builds packages for releases of Debian and Ubuntu into dist/: `make deb`."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from deploy.version import VersionError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status."""
+    """Build the packages. Return the exit status."""
     here = this_release()
     arch = next((name for name, machine in MACHINES.items() if machine == this_machine().machine), None)
     parser = argparse.ArgumentParser(prog="python -m deploy.debian", description="build edge-serve_*.deb")
-    parser.add_argument("--release", action="append", choices=RELEASES, help=f"several times; this machine's: {here}")
+    parser.add_argument("--release", action="append", choices=RELEASES, help=f"may be repeated; default: {here}")
     parser.add_argument("--arch", choices=MACHINES, default=arch)
     parser.add_argument("--out", type=Path, default=Path("dist"))
     options = parser.parse_args(argv)
     releases = options.release or ([here] if here else [])
     if not releases or options.arch is None:
         known = f"--release {', '.join(RELEASES)}; --arch {', '.join(MACHINES)}"
-        print(f"deb: this machine is none that a package is made for; say which: {known}", file=sys.stderr)
+        print(f"deb: no package is made for this machine; name a release and a processor: {known}", file=sys.stderr)
         return 2
     if shutil.which("dpkg-deb") is None:
-        print("deb: dpkg-deb is not installed, which packs the package: apt-get install dpkg", file=sys.stderr)
+        print("deb: dpkg-deb is not installed; it builds the package: apt-get install dpkg", file=sys.stderr)
         return 1
     for release in releases:
         try:

@@ -1,4 +1,4 @@
-"""The tree of a package, its control files, and the .deb made of them."""
+"""Builds a package: its tree, its control files, and the .deb."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from deploy.wheels import read_wheels
 
 SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
 
-#: where dpkg unpacks the program; postinst makes the tree that runs of it
+#: where dpkg unpacks the program; postinst makes the running copy of it
 PACKED = f"{HOME}/package"
 DOCUMENTS = "usr/share/doc/edge-serve"
 
 
 def debian_version(build: Build, release: Release) -> str:
-    """The package's version."""
+    """Return the version of the package."""
     return f"{build.version}-1+{release.tag}"
 
 
 def control(version: str, release: Release, arch: str, kilobytes: int) -> str:
-    """The control file (Debian policy, chapter 5)."""
+    """Return the control file (Debian policy, chapter 5)."""
     fields = {
         "Package": "edge-serve",
         "Version": version,
@@ -41,7 +41,7 @@ def control(version: str, release: Release, arch: str, kilobytes: int) -> str:
         "Installed-Size": str(kilobytes),
         # venvs link to the interpreter: the one of this release, with the whole standard library
         "Depends": f"python{release.python}, libc6 (>= 2.{release.glibc}), libstdc++6, systemd",
-        # journal fields and notifications by systemd's own library; without it ours serve
+        # systemd's own library for journal fields and notifications; without it the server uses its own code
         "Recommends": "python3-systemd",
         "Description": "inference server for one device\n"
         " Serves models (ONNX, Python) over HTTP and gRPC with Triton's protocol\n"
@@ -52,11 +52,11 @@ def control(version: str, release: Release, arch: str, kilobytes: int) -> str:
 
 @readable_by_all()
 def build(name: str, arch: str, out: Path) -> Path:
-    """Make the package for a release in `out`; its path.
+    """Build the package for a release in `out`. Return its path.
 
     Raises:
-        VersionError: nothing tells the version of these sources.
-        subprocess.CalledProcessError: make, pip or dpkg-deb failed; it has said why.
+        VersionError: the version of these sources cannot be determined.
+        subprocess.CalledProcessError: make, pip or dpkg-deb failed and printed the reason.
         OSError: `out` cannot be written.
     """
     release, made = RELEASES[name], identify()
@@ -74,20 +74,20 @@ def build(name: str, arch: str, out: Path) -> Path:
         _control_files(root, control(version, release, arch, _kilobytes(root)))
         path = out / f"edge-serve_{version}_{arch}.deb"
         command = ["dpkg-deb", "--root-owner-group", "-Zzstd", "-z9", "--build", str(root), str(path)]
-        # the same commit gives the same bytes: times, and one way of compressing however many cores there are
+        # the same commit gives the same bytes: fixed times, and the same compression on any number of cores
         environ = {**os.environ, "SOURCE_DATE_EPOCH": str(made.epoch), "DPKG_DEB_THREADS_MAX": "1"}
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environ)
     return path
 
 
 def _system(root: Path, release: Release, arch: str) -> None:
-    """Units, configuration and pages."""
+    """Install units, configuration and pages."""
     arguments = [f"DESTDIR={root}", f"SYSTEMD={release.systemd}", f"MACHINE={MACHINES[arch]}"]
     subprocess.run(["make", "--silent", "--no-print-directory", "install-system", *arguments], cwd=CHECKOUT, check=True)
 
 
 def _documents(root: Path, name: str, version: str, epoch: int) -> None:
-    """/usr/share/doc: licences, changes, and the bill of materials."""
+    """Write /usr/share/doc: licences, changes, and the bill of materials."""
     folder = root / DOCUMENTS
     folder.mkdir(parents=True, exist_ok=True)
     wheels = read_wheels(root / PACKED, RELEASES[name].python)
@@ -106,7 +106,7 @@ def _kilobytes(root: Path) -> int:
 
 
 def _control_files(root: Path, control_file: str) -> None:
-    """DEBIAN/: what dpkg is told, in place of what debhelper would write."""
+    """Write DEBIAN/, the files for dpkg that debhelper would write otherwise."""
     files = _files(root)
     folder = root / "DEBIAN"
     folder.mkdir()

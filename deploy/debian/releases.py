@@ -1,4 +1,4 @@
-"""What each release brings, as far as the package depends on it."""
+"""The releases of Debian and Ubuntu: the properties that the package depends on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Release:
     Attributes:
         tag: goes into the package's version; a later release's sorts after it, so upgrading the system upgrades this.
         python: its python3
-        systemd: which drop-ins its systemd understands
+        systemd: version, which decides about drop-ins
         glibc: the minor number of glibc 2
         tested: `make test-system` and `make test-vm` boot it; the others have guards only (docs/service.md)
     """
@@ -34,17 +34,17 @@ RELEASES = {
     "noble": Release("ubuntu24.04", "3.12", 255, 39, tested=False),
 }
 
-#: dpkg's name of a processor, and everybody else's
+#: dpkg's name of a processor -> the kernel's name
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def target(release: Release, arch: str) -> Target:
-    """What the program in the package runs on."""
+    """Return the target of the program in the package."""
     return Target(release.python, MACHINES[arch], release.glibc, f"/usr/bin/python{release.python}")
 
 
 def this_release(os_release: Path = Path("/etc/os-release")) -> str | None:
-    """The release that this machine runs; None when it is not in the table."""
+    """Return the release that this machine runs; None if it is not in the table."""
     lines = os_release.read_text().splitlines() if os_release.exists() else []
     fields = dict(line.split("=", 1) for line in lines if "=" in line)
     name = fields.get("VERSION_CODENAME", "").strip('"')

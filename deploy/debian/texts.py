@@ -16,16 +16,16 @@ MAINTAINER = "edge-serve <edge-serve@localhost>"
 _HEAD = """\
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: edge-serve
-Comment: The program has libraries of others inside, under the licences below. Their files are in
- /opt/edge-serve/package/lib and, while they run, in a copy of it in /opt/edge-serve/versions.
+Comment: The program contains libraries of other authors, under the licences below. Their files are in
+ /opt/edge-serve/package/lib; the service runs a copy of it in /opt/edge-serve/versions.
 """
 _COMMON = "On Debian systems the full text of the Apache License 2.0 is in /usr/share/common-licenses/Apache-2.0."
-#: the order in which changes are told
+#: the order of the changes
 _KINDS = ("changed", "removed", "added", "fixed")
 
 
 def copyright_file(wheels: list[Wheel]) -> str:
-    """Licences of edge-serve and of every wheel beside it, in Debian's machine-readable format."""
+    """Return the licences of edge-serve and of every wheel with it, in Debian's machine-readable format."""
     ours = next(wheel for wheel in wheels if wheel.name == "edge-serve")
     stanzas = [_HEAD, _stanza("*", ["the authors of edge-serve"], ours.licence, _COMMON)]
     for wheel in wheels:
@@ -38,7 +38,7 @@ def copyright_file(wheels: list[Wheel]) -> str:
 
 
 def changelog(fragments: Iterable[Path], version: str, release: str, epoch: int) -> str:
-    """The entry of this version, from docs/changes."""
+    """Return the entry of this version, made from docs/changes."""
     told = sorted(fragments, key=lambda path: (_KINDS.index(_kind(path)), -int(path.name.split("-")[0]), path.name))
     items = []
     for path in told:
@@ -55,7 +55,7 @@ def _kind(path: Path) -> str:
 
 
 def _holders(wheel: Wheel) -> list[str]:
-    """Lines of the licence texts that name owners."""
+    """Return the lines of the licence texts that name owners."""
     main = next(iter(wheel.texts.values()), "")
     lines = [" ".join(line.split()) for line in main.splitlines()]
     found = [line for line in lines if re.match(r"(Copyright|\(c\)|©).*\d{4}", line, re.IGNORECASE)]

@@ -1,4 +1,4 @@
-"""The command line of edge-ota as a tree, out of its argparse parsers."""
+"""The command line of edge-ota as a tree, made from its argparse parsers."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def test_a_program_that_cannot_start_is_not_started(service: Service) -> None:
         service.machine.run(f"cp -p {KEPT}/start {start}")
 
     assert done.status == 1
-    assert "the old one was left running" in done.output
+    assert "the old one keeps running" in done.output
     assert set(service.machine.run("ls /opt/edge-serve/versions").split()) <= versions, "nothing is left of the new one"
     assert service.main_pid() == before
     assert service.infer() == 200
