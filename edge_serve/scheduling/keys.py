@@ -16,10 +16,10 @@ from edge_serve.messages.tensors import InferTensor, is_unseen
 ShapeKey = Callable[[InferRequest], Hashable]
 
 
-def shape_key_for(signature: Signature) -> ShapeKey:
-    """The function that computes the keys for a model; for most models all keys are None."""
+def shape_key_for(signature: Signature) -> ShapeKey | None:
+    """Return the function that computes the keys for a model; None if all its requests may share a batch."""
     if signature.max_batch_size <= 1:
-        return _none
+        return None
     specs = signature.inputs.values()
     parts: dict[str, Callable[[InferTensor], Hashable]] = {}
     for spec in specs:
@@ -32,14 +32,10 @@ def shape_key_for(signature: Signature) -> ShapeKey:
             (tensor.name, parts.get(tensor.name, _given)(tensor)) for tensor in request.inputs
         )
     if not parts:
-        return _none
+        return None
     return lambda request: frozenset(
         (tensor.name, parts[tensor.name](tensor)) for tensor in request.inputs if tensor.name in parts
     )
-
-
-def _none(request: InferRequest) -> Hashable:
-    return None
 
 
 def _given(tensor: InferTensor) -> Hashable:

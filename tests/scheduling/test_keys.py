@@ -55,17 +55,18 @@ def test_keys_are_equal_when_a_batch_may_be_shared(
     other: list[tuple[str, tuple[int, ...], bytes]],
     together: bool,
 ) -> None:
-    key = shape_key_for(model)
+    key = shape_key_for(model) or (lambda _: None)
 
     assert (key(request(*one)) == key(request(*other))) == together
 
 
 def test_most_models_pay_nothing() -> None:
-    assert shape_key_for(signature(FIXED, RAGGED))(request(("F", (1, 16), b""))) is None
+    assert shape_key_for(signature(FIXED, RAGGED)) is None
 
 
 def test_values_that_nobody_sees_share_no_batch() -> None:
     key = shape_key_for(signature(SHAPES))
+    assert key is not None
     asked = InferRequest("m", inputs=[InferTensor("S", DataType.INT32, (1, 2), Unseen.buffer(8))])
 
     assert key(asked) != key(asked)

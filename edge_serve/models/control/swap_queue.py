@@ -102,7 +102,7 @@ class SwapQueue:
         try:
             # a request that was reshaped for the old version was validated before, and has other shapes now
             if request.validated is None or request.validated.inputs != target.signature.inputs:
-                rows, key = validate(request, target.signature), target.shape_key(request)
+                rows, key = validate(request, target.signature), target.key_of(request)
         except EdgeServeError as error:
             self._refuse(waiter, error)
             return

@@ -388,7 +388,7 @@ class Driver:
             self._pace((reply.end_ns - reply.compute_start_ns) // len(jobs))
         if reply.each:
             marks = _share(marks, len(jobs))
-        leases = shares(reply.lease, len(jobs))
+        leases = [reply.lease] if len(jobs) == 1 else shares(reply.lease, len(jobs))
         for job, lease in zip(jobs, leases, strict=True):
             result = reply.replies[job.position]
             if job.request.compute is not None and (result.error is None or result.answered):

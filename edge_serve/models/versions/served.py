@@ -56,7 +56,7 @@ class Served:
 
     Attributes:
         identity: the model's key in the registry: its name, with namespaces after its repository.
-        shape_key: requests with equal keys may share a batch.
+        shape_key: requests with equal keys may share a batch; None = all may.
         kept: the temporary directory with the files of a load request, removed when the version is closed.
         cached: whether its responses are stored in the response cache.
         instances: the instances by number; empty for an ensemble.
@@ -78,7 +78,7 @@ class Served:
     opened: OpenedModel | None
     arena: Arena | None
     load_seconds: float
-    shape_key: ShapeKey
+    shape_key: ShapeKey | None
     kept: TemporaryDirectory[str] | None = None
     cached: bool = False
     on_close: tuple[Callable[[], None], ...] = ()
@@ -115,12 +115,16 @@ class Served:
     def submit(self, request: InferRequest, on_response: OnResponse) -> Ticket:
         """Queue a request that was validated against this version's signature."""
         self._adopt(request)
-        key = self.shape_key(request)
+        key = self.key_of(request)
         if self._reshapes_inputs:
             reshape_inputs(request, self.signature)
         if self._reshapes_outputs:
             on_response = self._reshaped(on_response)
         return self.runner.submit(request, request.rows, key, on_response)
+
+    def key_of(self, request: InferRequest) -> Hashable:
+        """Return the shape key of a request; None if all requests may share a batch."""
+        return self.shape_key(request) if self.shape_key is not None else None
 
     def lease(self, nbytes: int) -> Room | None:
         """Allocate memory for a body that the worker reads without a copy. None when the body is small or the arena is
